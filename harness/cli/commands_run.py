@@ -88,6 +88,7 @@ def run(
     from rich.console import Console
 
     from adabench.analysis.load import SUCCESS, last_attempts
+    from adabench.harness.launch.launcher import LauncherOptions
     from adabench.harness.machine.interruption import Interruption
     from adabench.harness.plugins.registry import load_launcher
     from adabench.harness.session.execute import run_session
@@ -95,10 +96,11 @@ def run(
     from adabench.harness.study.plan import cells_of
 
     console = Console(soft_wrap=True)
-    with load_launcher(study.launcher)(listen, lambda line: tell(line), job or ()) as launcher:
-        if launcher.follows:
+    options = LauncherOptions(listen, lambda line: tell(line), job or ())
+    with load_launcher(study.launcher)(options) as launcher:
+        if launcher.is_agent:
             with Interruption() as stopped:
-                raise typer.Exit(130 if launcher.follow(lambda: cells_of(study), stopped) else 0)
+                raise typer.Exit(130 if launcher.serve(lambda: cells_of(study), stopped) else 0)
         store, interrupted = run_session(study, results_root(results), resume, console, launcher)
     _print_session(store, console)
     if interrupted:

@@ -1,61 +1,55 @@
-"""What a process of the harness does that follows another one: start the processes that its leader wants."""
+"""An agent: a process of the harness that starts ranks on its host for the coordinator of a session."""
 
 from __future__ import annotations
 
 import queue
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from adabench.harness.errors import LauncherError, UsageError
-from adabench.harness.launch.connection import IDLE_SECONDS, Line
-from adabench.harness.launch.fork_server import ForkServer, ForkServerError
-from adabench.harness.launch.framing import PEER_SECONDS, Wire
+from adabench.harness.launch.connection import IDLE_SECONDS, Connection
+from adabench.harness.launch.fork_server import ForkServerError
+from adabench.harness.launch.framing import PEER_SECONDS, FramedSocket
 from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS
-from adabench.harness.launch.launcher import Unlaunchable
-from adabench.harness.launch.local import LocalGroup
+from adabench.harness.launch.launcher import Failure, RunFiles, Unlaunchable, run_files
+from adabench.harness.launch.local import Local
 from adabench.harness.launch.messages import (
-    Bye,
-    CellPrint,
-    End,
-    Ended,
-    File,
+    CellFingerprint,
     Hello,
+    Interrupted,
+    Kill,
+    LogChunk,
     Message,
-    Met,
-    Planned,
     Prepare,
-    Prepared,
     Probe,
-    Probed,
-    Refused,
-    Said,
+    Reply,
+    RunEnded,
+    RunFile,
+    Shutdown,
     Start,
-    Stopped,
-    Vanished,
     Welcome,
 )
-from adabench.harness.launch.process_group import meeting_file
+from adabench.harness.launch.process_group import GROUP_FILES
 from adabench.harness.launch.watch import purpose
 from adabench.harness.machine.environment import probe
-from adabench.harness.machine.scratch import scratch_folder
-from adabench.harness.run.spec import FILES, RankError, read_json
+from adabench.harness.run.spec import FILES, RankError
 from adabench.harness.study.cell import Cell
 
-__all__ = ["Follower", "cell_print", "joined"]
+__all__ = ["Agent", "RunReporter", "connect_agent", "fingerprint"]
 
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
 _CHUNK = 1 << 20
 
 
-def cell_print(cell: Cell) -> CellPrint:
-    """What has to be alike of a cell on all hosts."""
+def fingerprint(cell: Cell) -> CellFingerprint:
+    """The properties of a cell that must be equal on all hosts."""
     given = {**cell.settings(), **cell.recorded_params}
-    return CellPrint(
+    return CellFingerprint(
         id=cell.id,
         label=cell.label,
         given=msgspec.json.decode(msgspec.json.encode(given)),  # as it arrives: a tuple is a list there
@@ -65,224 +59,190 @@ def cell_print(cell: Cell) -> CellPrint:
     )
 
 
-def joined(leader: tuple[str, int], secret: str, hello: Hello, title: str) -> Follower:
-    """Connect to the leader, and say who this is.
+def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title: str) -> Agent:
+    """Connect to the coordinator and introduce this host.
 
     Parameters
     ----------
-    leader : tuple of str and int
-        Where it waits.
+    coordinator : tuple of str and int
+        Address and port where it waits.
     secret : str
-        That it has to know, too.
+        Secret that this host shares with the coordinator.
     hello : Hello
     title : str
-        What a sentence calls it.
+        Name of the coordinator in messages.
 
     Raises
     ------
     LauncherError
         If it cannot be reached, or does not answer.
     """
-    where = f"{title} at {leader[0]}"
+    where = f"{title} at {coordinator[0]}"
     deadline = time.monotonic() + CONNECT_SECONDS
     try:
-        connection = socket.create_connection(leader, CONNECT_SECONDS)
+        connection = socket.create_connection(coordinator, CONNECT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wire = Wire(connection, secret, leads=False)
-        wire.send(hello)
-        welcome = wire.receive(max(deadline - time.monotonic(), 0.0))
+        framed = FramedSocket(connection, secret, coordinates=False)
+        framed.send(hello)
+        welcome = framed.receive(max(deadline - time.monotonic(), 0.0))
     except OSError as error:
         raise LauncherError(f"{where} cannot be reached: {error}") from error
     if not isinstance(welcome, Welcome):
         raise LauncherError(f"{where} does not answer")
-    return Follower(wire, welcome.clock - time.monotonic(), title)
+    agent = Agent(framed, welcome.clock - time.monotonic(), title)
+    agent.start()
+    return agent
 
 
-class Follower:
-    """This process, which works for the leader.
+class Agent(Connection):
+    """This process, which starts ranks for the coordinator.
 
     Parameters
     ----------
-    wire : Wire
-        To the leader, which has said welcome.
+    framed : FramedSocket
+        Connection to the coordinator, which has sent its welcome.
     ahead : float
-        Seconds by which the leader's monotonic clock is ahead of this machine's.
+        Seconds by which the coordinator's monotonic clock is ahead of this machine's.
     title : str
-        What a sentence calls the leader.
+        Name of the coordinator in messages.
     """
 
-    def __init__(self, wire: Wire, ahead: float, title: str) -> None:
+    def __init__(self, framed: FramedSocket, ahead: float, title: str) -> None:
+        super().__init__(framed)
         self._ahead = ahead
         self._title = title
-        self._asked: queue.Queue[Message] = queue.Queue()
-        self._lost: str | None = None
-        self._server: ForkServer | None = None
-        self._line = Line(wire, self._asked.put, self._lose)
+        self._requests: queue.Queue[Message] = queue.Queue()
+        self._local = Local()
+        self._cells: dict[str, Cell] = {}
+        self._stopped: Callable[[], bool] = lambda: False
+        self._interrupted = False
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
-        """Do what the leader asks until it needs nothing more.
+    def receive(self, message: Message) -> None:
+        self._requests.put(message)
 
-        Parameters
-        ----------
-        plan : callable
-            Makes the cells of the study that this process was given, too.
-        stopped : callable
-            Whether the user wants to end it.
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+        """Execute the coordinator's requests until it needs nothing more.
 
-        Returns
-        -------
-        bool
-            Whether the user did.
+        Parameters and result are as in `Launcher.serve`.
 
         Raises
         ------
         UsageError
             If this process cannot take part.
         LauncherError
-            If the leader is gone, or has found something wrong.
+            If the coordinator is gone, or has ended with an error.
         """
+        self._stopped = stopped
         try:
-            cells = {cell.id: cell for cell in plan()}
+            self._cells = {cell.id: cell for cell in plan()}
         except UsageError as error:
-            self._line.send(Refused(reason=str(error)))
+            self.send(Reply(refusal=str(error)))
             raise
-        self._line.send(Planned(cells=[cell_print(cell) for cell in cells.values()]))
-        told = False
+        self.send(Reply(cells=[fingerprint(cell) for cell in self._cells.values()]))
         while True:
-            if stopped() and not told:
-                told = True
-                self._line.send(Stopped())
-            asked = self._next(_LOOK_SECONDS)
-            if isinstance(asked, Bye):
-                if asked.reason is not None:
-                    raise LauncherError(f"{self._title} has ended: {asked.reason}")
-                return told
-            if isinstance(asked, Prepare):
-                self._prepare(asked)
-            elif isinstance(asked, Probe):
-                load, seconds = probe()
-                self._line.send(Probed(load=load, seconds=seconds))
-            elif isinstance(asked, Start):
-                self._line.patience = PEER_SECONDS
-                told = self._run(asked, cells, stopped, told)
-                self._line.patience = IDLE_SECONDS
+            request = self._next(_LOOK_SECONDS)
+            if isinstance(request, Prepare):
+                self.send(self._prepare(request))
+            elif isinstance(request, Probe):
+                self.send(Reply(probe=probe()))
+            elif isinstance(request, Start):
+                self.patience = PEER_SECONDS
+                self._run(request)
+                self.patience = IDLE_SECONDS
+            elif isinstance(request, Shutdown):
+                if request.reason is not None:
+                    raise LauncherError(f"{self._title} has ended: {request.reason}")
+                return self._interrupted
 
     def close(self) -> None:
         """End all processes, and the connection."""
-        if self._server is not None:
-            self._server.close()
-        self._line.close()
-
-    def _lose(self, reason: str) -> None:
-        self._lost = reason
+        self._local.close()
+        super().close()
 
     def _next(self, seconds: float) -> Message | None:
-        """What the leader asks for next, within so many seconds."""
+        """The coordinator's next request, if one comes within `seconds`; reports an interruption."""
+        if self._stopped() and not self._interrupted:
+            self._interrupted = True
+            self.send(Interrupted())
         try:
-            return self._asked.get(timeout=seconds)
+            return self._requests.get(timeout=seconds)
         except queue.Empty:
-            if self._lost is not None:
-                raise LauncherError(f"{self._title} is gone: {self._lost}") from None
+            if self.lost is not None:
+                raise LauncherError(f"{self._title} is gone: {self.lost}") from None
             return None
 
-    def _prepare(self, asked: Prepare) -> None:
-        if self._server is None:
-            self._server = ForkServer(asked.modules)
+    def _prepare(self, request: Prepare) -> Reply:
         try:
-            self._server.start()
+            self._local.prepare(request.modules)
         except ForkServerError as error:
-            self._line.send(Refused(reason=str(error)))
-        else:
-            self._line.send(Prepared())
+            return Reply(refusal=str(error))
+        return Reply()
 
-    def _run(self, asked: Start, cells: Mapping[str, Cell], stopped: Callable[[], bool], told: bool) -> bool:
-        """One run; gives whether the leader was told that the user wants to end."""
-        assert self._server is not None
-        spec = msgspec.structs.replace(asked.spec, data_path=cells[asked.cell].data_path)
-        with (
-            scratch_folder(purpose(spec)) as folder,
-            (folder / "out").open("ab") as out,
-            (folder / "err").open("ab") as err,
-        ):
-            (folder / "tmp").mkdir()
+    def _run(self, request: Start) -> None:
+        """Start this host's ranks of a run, report their progress, and end them."""
+        spec = msgspec.structs.replace(request.spec, data_path=self._cells[request.spec.cell].data_path)
+        with run_files(purpose(spec)) as files:
             try:
-                group = LocalGroup(self._server, spec, folder, out, err)
+                group = self._local.begin(spec, files)
             except Unlaunchable as error:
-                self._line.send(Ended(run=asked.run, exit_code=1, reason=str(error)))
-                return told
-            forwarder = _Forwarder(self._line, asked.run, folder, group, self._ahead)
+                self.send(RunEnded(run=request.run, exit_code=1, refusal=str(error)))
+                return
+            reporter = RunReporter(self, request, files, self._ahead)
             try:
                 while group.wait(_POLL_SECONDS) is None:
-                    forwarder.forward()
-                    if stopped() and not told:
-                        told = True
-                        self._line.send(Stopped())
-                    if isinstance(self._next(0.0), End | Bye):
+                    reporter.report()
+                    if isinstance(self._next(0.0), Kill | Shutdown):
                         break
             finally:
                 exit_code = group.end()
-            forwarder.forward()
-            spec_ranks = group.ranks
-            self._line.send(
-                Ended(
-                    run=asked.run,
-                    exit_code=exit_code,
-                    failures=[
-                        msgspec.structs.replace(one, time=one.time + self._ahead) for one in group.failures()
-                    ],
-                    left=[*group.left(), *(f"file {path.name}" for path in (folder / "tmp").iterdir())],
-                    out_of_memory=group.out_of_memory(spec_ranks[0]),
-                )
-            )
-        return told
+            reporter.report()
+            self.send(RunEnded(run=request.run, exit_code=exit_code))
 
 
-class _Forwarder:
-    """Tells the leader what the ranks of a run have written since it was last told."""
+class RunReporter:
+    """Sends the coordinator all output and files of a run that are new since the last report."""
 
-    def __init__(self, line: Line, run: int, folder: Path, group: LocalGroup, ahead: float) -> None:
-        self._line = line
-        self._run = run
-        self._folder = folder
-        self._group = group
+    def __init__(self, agent: Connection, start: Start, files: RunFiles, ahead: float) -> None:
+        place = start.spec.place
+        assert place is not None
+        self._agent = agent
+        self._run = start.run
+        self._files = files
         self._ahead = ahead
-        self._told: dict[Path, bytes] = {}
-        self._vanished: set[int] = set()
-        self._port: int | None = None
-        self._read = {"out": 0, "err": 0}
+        self._paths = [
+            *((kind, rank, path(files.folder, rank)) for rank in place.ranks for kind, path in FILES.items()),
+            *((kind, place.group, path(files.folder, place.group)) for kind, path in GROUP_FILES.items()),
+        ]
+        self._reported: dict[Path, bytes] = {}
+        self._bytes_sent = {False: 0, True: 0}
 
-    def forward(self) -> None:
-        for name in self._read:
-            self._forward_text(name)
-        if self._port is None:
-            self._port = read_json(meeting_file(self._folder), int)
-            if self._port is not None:
-                self._line.send(Met(run=self._run, port=self._port))
-        # Looked for first: what a rank wrote before it ended is then told before that.
-        vanished = set(self._group.vanished()) - self._vanished
-        for rank in self._group.ranks:
-            for kind, place in FILES.items():
-                self._forward_file(rank, kind, place(self._folder, rank))
-        if vanished:
-            self._vanished |= vanished
-            self._line.send(Vanished(run=self._run, ranks=sorted(vanished)))
+    def report(self) -> None:
+        self._report_output(self._files.out.name, error=False)
+        self._report_output(self._files.err.name, error=True)
+        for kind, number, path in self._paths:
+            self._report_file(kind, number, path)
 
-    def _forward_text(self, name: str) -> None:
-        with (self._folder / name).open("rb") as file:
-            file.seek(self._read[name])
+    def _report_output(self, name: str, error: bool) -> None:
+        with open(name, "rb") as file:
+            file.seek(self._bytes_sent[error])
             while content := file.read(_CHUNK):
-                self._read[name] += len(content)
-                self._line.send(Said(run=self._run, error=name == "err", content=content))
+                self._bytes_sent[error] += len(content)
+                self._agent.send(LogChunk(run=self._run, error=error, content=content))
 
-    def _forward_file(self, rank: int, kind: str, file: Path) -> None:
+    def _report_file(self, kind: str, number: int, path: Path) -> None:
         try:
-            content = file.read_bytes()
+            content = path.read_bytes()
         except FileNotFoundError:
             return
-        if self._told.get(file) == content:
+        if self._reported.get(path) == content:
             return
-        self._told[file] = content
+        self._reported[path] = content
         if kind == "error":
             error = msgspec.json.decode(content, type=RankError)
             content = msgspec.json.encode(msgspec.structs.replace(error, at=error.at + self._ahead))
-        self._line.send(File(run=self._run, rank=rank, kind=kind, content=content))
+        elif kind == "failures":
+            failures = msgspec.json.decode(content, type=list[Failure])
+            content = msgspec.json.encode(
+                [msgspec.structs.replace(one, time=one.time + self._ahead) for one in failures]
+            )
+        self._agent.send(RunFile(run=self._run, kind=kind, number=number, content=content))

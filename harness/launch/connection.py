@@ -1,62 +1,75 @@
-"""A wire and a thread, which listens, says that this side is alive, and notices when the other is not."""
+"""A connection with heartbeats: a thread receives messages, and notices when the other side is lost."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 
-from adabench.harness.launch.framing import BEAT_SECONDS, PEER_SECONDS, Wire, WireLost
+from adabench.harness.launch.framing import PEER_SECONDS, ConnectionLost, FramedSocket
 from adabench.harness.launch.messages import Alive, Message
 
-__all__ = ["IDLE_SECONDS", "Line"]
+__all__ = ["IDLE_SECONDS", "Connection"]
 
 IDLE_SECONDS = 60.0
-"""Silence after which the other side counts as lost while no run is on: it may be busy making a plan."""
+"""Silence after which the other side counts as lost between runs: it may be busy making a plan."""
+_BEAT_SECONDS = 1.0
 
 
-class Line:
-    """One connection, as long as it lasts.
+class Connection(ABC):
+    """One side of a connection between the coordinator and an agent.
 
     Parameters
     ----------
-    wire : Wire
-        Whose first messages have been exchanged.
-    heard : callable
-        Told each message, by the thread that listens.
-    lost : callable
-        Told once, by that thread, why nothing more will come; not after `close`.
+    framed : FramedSocket
+        Its first messages have been exchanged.
+
+    Attributes
+    ----------
+    patience : float
+        Seconds of silence after which the other side counts as lost.
+    changed : threading.Condition
+        Notified after each message, and when the connection is lost.
+    lost : str or None
+        The reason why no message can come any more, unless this side has closed the connection.
     """
 
-    def __init__(self, wire: Wire, heard: Callable[[Message], None], lost: Callable[[str], None]) -> None:
-        self._wire = wire
-        self._heard = heard
-        self._lost = lost
-        self._closing = threading.Event()
+    def __init__(self, framed: FramedSocket) -> None:
         self.patience = IDLE_SECONDS
-        """Seconds of silence after which the other side counts as lost."""
+        self.changed = threading.Condition()
+        self.lost: str | None = None
+        self._framed = framed
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
+
+    @abstractmethod
+    def receive(self, message: Message) -> None:
+        """Take a message; called by the thread that listens, which holds `changed`."""
 
     def send(self, message: Message) -> None:
-        """Send it; if it cannot be sent, whoever is told of losses is told so."""
+        """Send a message; if that is impossible, the connection is lost."""
         try:
-            self._wire.send(message)
-        except WireLost:
-            self._wire.interrupt()
+            self._framed.send(message)
+        except ConnectionLost:
+            self._framed.shutdown(socket.SHUT_RDWR)
+
+    def start(self) -> None:
+        """Begin to receive messages."""
+        self._thread.start()
 
     def close(self) -> None:
         """Send nothing more, and wait until the other side has read all, seconds at most."""
         self._closing.set()
-        self._wire.finish()
+        self._framed.shutdown(socket.SHUT_WR)
         self._thread.join()
-        self._wire.close()
+        self._framed.close()
 
     def _listen(self) -> None:
         next_beat = closed_at = time.monotonic()
         try:
             while True:
-                message = self._wire.receive(BEAT_SECONDS)
+                message = self._framed.receive(_BEAT_SECONDS)
                 now = time.monotonic()
                 if self._closing.is_set():
                     if now - closed_at > PEER_SECONDS:
@@ -64,12 +77,16 @@ class Line:
                     continue
                 closed_at = now
                 if message is not None:
-                    self._heard(message)
+                    with self.changed:
+                        self.receive(message)
+                        self.changed.notify_all()
                 if now >= next_beat:
-                    next_beat = now + BEAT_SECONDS
-                    self._wire.send(Alive())
-                if now - self._wire.heard_at > self.patience:
-                    raise WireLost(f"nothing was heard of it for {self.patience:g} s")
-        except WireLost as error:
+                    next_beat = now + _BEAT_SECONDS
+                    self._framed.send(Alive())
+                if now - self._framed.heard_at > self.patience:
+                    raise ConnectionLost(f"nothing was heard of it for {self.patience:g} s")
+        except ConnectionLost as error:
             if not self._closing.is_set():
-                self._lost(str(error))
+                with self.changed:
+                    self.lost = str(error)
+                    self.changed.notify_all()

@@ -1,12 +1,13 @@
 """A process that has imported what runs need and started nothing else; every run's group is a fork of it.
 
-Importing torch and its like takes longer than many a run trains, and it would be paid by every rank of every
-run. So it is paid once: this module as a program (``HARNESS-PID SOCKET MODULES…``) imports, and then forks a
-process for each request. Only this project's modules are imported there, with what they need: what a plugin
-of somebody else does when it is imported must not reach the runs of other cells.
+Importing torch and its like takes longer than many a run trains, and every rank of every run would pay for
+it. So it is done once: this module as a program (``HARNESS-PID SOCKET MODULES…``) imports, and then forks a
+process for each request. Only this project's modules are imported there, and the modules that they need: the
+side effects of importing another author's plugin must not reach the runs of other cells.
 
-A fork has only the thread that called it. That is safe as long as the server has no other one, which is
-looked at after the imports.
+A fork has only the thread that called it. That is safe as long as the server has no other thread, which is
+checked after the imports. The fork server of `multiprocessing` neither checks that nor reports a
+failed import, its forks do not end with it, and they import the harness's main module again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,13 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import numpy as np
 
 from adabench.harness.errors import LauncherError
 from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
-from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 
 __all__ = ["Fork", "ForkServer", "ForkServerError"]
 
@@ -65,17 +65,17 @@ class Fork:
     def wait(self, seconds: float) -> int | None:
         """The exit code, once the process has ended, or None if it has not within `seconds`.
 
-        That of a process that a signal ended is the signal's number, negative, as in `subprocess`.
+        As in `subprocess`, the exit code of a process that a signal ended is the signal's number, negative.
         """
         if self._code is None and select.select([self._ended], [], [], seconds)[0]:
-            said = os.read(self._ended, _CODE.size)
+            code = os.read(self._ended, _CODE.size)
             os.close(self._ended)
-            # Nothing is read if the server has died, and what it forked dies with it.
-            self._code = _CODE.unpack(said)[0] if said else -signal.SIGKILL
+            # The pipe is empty if the server has died; its forks die with it.
+            self._code = _CODE.unpack(code)[0] if code else -signal.SIGKILL
         return self._code
 
     def end(self) -> int:
-        """Kill the process, if it has not ended, and what it has started; gives the exit code."""
+        """Kill the process, if it has not ended, and all below it; gives the exit code."""
         while True:
             kill_tree(self.pid)
             code = self.wait(60.0)
@@ -91,32 +91,27 @@ class ForkServer:
     Parameters
     ----------
     modules : sequence of str, optional
-        What it imports beside `MODULES`.
+        Modules that it imports in addition to `MODULES`.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._modules = (*MODULES, *modules)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._said: IO[bytes] | None = None
+        self._output: IO[bytes] | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> ForkServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def start(self) -> None:
-        """Block until the server has imported its modules, seconds; nothing if it has.
+        """Block until the server has imported its modules, for seconds; do nothing if it has.
 
-        To be called by a thread that lives as long as the server is needed: the kernel ends the server with
-        the thread that started it.
+        The calling thread has to live as long as the server is needed: the kernel ends the server with the
+        thread that started it.
 
         Raises
         ------
@@ -127,7 +122,7 @@ class ForkServer:
             return
         self.close()
         ours, its = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
         with its:
             self._process = subprocess.Popen(
                 [
@@ -135,26 +130,26 @@ class ForkServer:
                     *(str(os.getpid()), str(its.fileno()), *self._modules),
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 env={
                     **os.environ,
-                    # Read when libraries are loaded, here PyTorch's and Arrow's: so none starts a thread.
+                    # Read by PyTorch's and Arrow's libraries when they are loaded; then none starts a thread.
                     "OMP_NUM_THREADS": "1",
                     "JE_ARROW_MALLOC_CONF": "background_thread:false",
                     "PYTHONUNBUFFERED": "1",
-                    HARNESS_VARIABLE: Owner.this_process().text(),
+                    HARNESS_VARIABLE: ProcessIdentity.this_process().text(),
                 },
                 pass_fds=[its.fileno()],
                 start_new_session=True,
             )
         self._connection = ours
-        if _line(ours)[0] != b"ready\n":
-            self._said.seek(0)
-            lines = self._said.read().decode(errors="replace").strip().splitlines()
+        if _receive(ours)[0] != b"ready\n":
+            self._output.seek(0)
+            lines = self._output.read().decode(errors="replace").strip().splitlines()
             self.close()
-            said = lines[-1] if lines else "no message"
-            raise ForkServerError(f"the process that runs are forked from cannot be started: {said}")
+            last = lines[-1] if lines else "no message"
+            raise ForkServerError(f"the process that runs are forked from cannot be started: {last}")
 
     def fork(
         self,
@@ -169,13 +164,13 @@ class ForkServer:
         Parameters
         ----------
         target : str
-            ``module:function`` that the process calls, and whose result is its exit code.
+            ``module:function`` that the process calls; the result is its exit code.
         arguments : sequence of str
-            For the function.
+            Arguments of the function.
         environment : mapping
-            What differs from the server's; None for a variable that is not there.
+            Differences from the server's environment; None for a variable to remove.
         out, err : int
-            File descriptors for what it and all that it starts write.
+            File descriptors for standard output and standard error.
 
         Raises
         ------
@@ -189,7 +184,7 @@ class ForkServer:
                 raise ConnectionError("not started")
             with self._lock:
                 socket.send_fds(self._connection, [request], [out, err, at_end])
-                answer, _ = _line(self._connection)
+                answer, _ = _receive(self._connection)
         except OSError:
             answer = b""
         finally:
@@ -206,14 +201,14 @@ class ForkServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        if self._said is not None:
-            self._said.close()
-        self._process = self._connection = self._said = None
+        if self._output is not None:
+            self._output.close()
+        self._process = self._connection = self._output = None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The server; in a fork of it, whatever that is asked to do. Gives the exit code of either."""
-    prepare_quick_end()  # before the imports below: what they register with atexit is to be called
+    """The server; in a fork of it, the function that was requested. Gives the exit code of either."""
+    prepare_quick_end()  # first: functions that the imports register with atexit are to be called
     die_with_parent(int(arguments[0]))
     connection = socket.socket(fileno=int(arguments[1]))
     connection.set_inheritable(False)
@@ -222,7 +217,7 @@ def main(arguments: Sequence[str]) -> int:
     if _TASKS.is_dir() and len(list(_TASKS.iterdir())) > 1:
         print(f"one of {', '.join(arguments[2:])} starts a thread when it is imported", file=sys.stderr)
         return 1
-    # Keeps what was imported shared: a fork's garbage collection does not write to those pages.
+    # Keeps the imported modules shared: a fork's garbage collection does not write to those pages.
     gc.collect()
     gc.freeze()
     alarm, bell = socket.socketpair()
@@ -235,10 +230,10 @@ def main(arguments: Sequence[str]) -> int:
         ready, _, _ = select.select([connection, alarm], [], [])
         if alarm in ready:
             alarm.recv(4096)
-            _tell_ended(running)
+            _report_ended(running)
         if connection not in ready:
             continue
-        request, descriptors = _line(connection)
+        request, descriptors = _receive(connection)
         if not request:
             return 0
         out, err, at_end = descriptors
@@ -257,28 +252,28 @@ def main(arguments: Sequence[str]) -> int:
         connection.sendall(b"%d\n" % pid)
 
 
-def _tell_ended(running: dict[int, int]) -> None:
-    """Tell whoever waits for forks that have ended their exit codes."""
+def _report_ended(running: dict[int, int]) -> None:
+    """Write the exit codes of forks that have ended to their pipes."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             break
         at_end = running.pop(pid)
-        with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+        with contextlib.suppress(BrokenPipeError):  # its reader is gone
             os.write(at_end, _CODE.pack(os.waitstatus_to_exitcode(status)))
         os.close(at_end)
 
 
 def _begin(server: int, request: bytes, out: int, err: int) -> int:
-    """Make this fork what a new process would be, and do what was asked for."""
+    """Make this fork like a new process, and call the function that was requested."""
     die_with_parent(server)
     os.setsid()
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
-        # The server keeps nothing back, which its forks would say again; but without a buffer print writes
-        # the end of a line for itself, and the ranks of a run share one file.
+        # Each fork would write the server's buffer again, so the server has none. But without a buffer print
+        # writes the end of a line separately, and the ranks of a run share one file.
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True, write_through=False)
     target, arguments, environment = json.loads(request)
@@ -287,26 +282,23 @@ def _begin(server: int, request: bytes, out: int, err: int) -> int:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    tempfile.tempdir = None  # the server may have asked where temporary files go
-    # Every new process has a state of its own; Python's generator sees to it itself.
+    tempfile.tempdir = None  # the server may have looked it up
+    # NumPy's generator has to differ from process to process; Python's sees to it itself.
     np.random.seed()  # noqa: NPY002
     module, _, function = target.partition(":")
     return int(getattr(importlib.import_module(module), function)(*arguments))
 
 
-def _line(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """What the other side says next, to the end of a line, with the descriptors that come along.
-
-    Nothing if it is gone.
-    """
-    said, descriptors = b"", list[int]()
-    while not said.endswith(b"\n"):
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """The other side's next line, with the descriptors that come with it; an empty line if it is gone."""
+    line, descriptors = b"", list[int]()
+    while not line.endswith(b"\n"):
         part, came, _, _ = socket.recv_fds(connection, 65536, 3)
         if not part:
             return b"", descriptors
-        said += part
+        line += part
         descriptors += came
-    return said, descriptors
+    return line, descriptors
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Messages between the harness's processes on several hosts, which prove that they know the job's secret.
+"""Messages as authenticated frames: both sides prove in each frame that they know the job's secret.
 
 A frame is the length of its content, a code that authenticates it (HMAC-SHA256, RFC 2104) and the content, a
-message as JSON. The code's key is made of the secret and of a random number from either side; it covers the
-direction and the number of the frame, so none can be left out, repeated or sent back. Nothing is encrypted.
+message as JSON. The code's key is made of the secret and of a random number from either side. The code covers
+the direction and the number of the frame, so that no frame can be left out, repeated or sent back. Nothing is
+encrypted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import msgspec
 
 from adabench.harness.launch.messages import Alive, Message
 
-__all__ = ["BEAT_SECONDS", "PEER_SECONDS", "Wire", "WireLost"]
+__all__ = ["PEER_SECONDS", "ConnectionLost", "FramedSocket"]
 
 PEER_SECONDS = 5.0
-"""Silence after which the other side counts as lost while a run is on: as for nodes, by default."""
-BEAT_SECONDS = 1.0
+"""Silence after which the other side counts as lost during a run: as for nodes, by default."""
 
 _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _NONCE = 32
@@ -32,70 +32,83 @@ _HEAD = struct.Struct(">I32s")
 _COUNT = struct.Struct(">?Q")
 _FIRST = 1 << 16
 _LONGEST = 1 << 28
-"""Bytes of a message; before the first one was authenticated, `_FIRST`."""
+"""Maximum bytes of a message; before the first one was authenticated, `_FIRST`."""
 
 
-class WireLost(ConnectionError):
-    """The other side is gone, silent, or not who it has to be; one sentence."""
+class ConnectionLost(ConnectionError):
+    """The other side is gone, silent, or does not know the secret; one sentence."""
 
 
-class Wire:
-    """One connection; messages are received by one thread, and sent by any.
+class FramedSocket:
+    """One authenticated connection. One thread receives messages; any thread may send.
 
     Parameters
     ----------
     connection : socket
-        Connected; this owns it.
+        Connected; this object owns it.
     secret : str
-        The job's.
-    leads : bool
-        Whether this is the leader's side.
+        The job's secret.
+    coordinates : bool
+        Whether this is the coordinator's side.
+
+    Attributes
+    ----------
+    heard_at : float
+        Arrival of the last message, in seconds of `time.monotonic`.
+
+    Raises
+    ------
+    ConnectionLost
+        If the other side does not answer.
     """
 
-    def __init__(self, connection: socket.socket, secret: str, leads: bool) -> None:
+    def __init__(self, connection: socket.socket, secret: str, coordinates: bool) -> None:
         self._connection = connection
-        self._leads = leads
+        self._coordinates = coordinates
         self._lock = threading.Lock()
-        self._got = bytearray()
+        self._unread = bytearray()
         self._sent = self._received = 0
-        connection.settimeout(PEER_SECONDS)
-        own = secrets.token_bytes(_NONCE)
+        own, other = secrets.token_bytes(_NONCE), b""
         try:
+            connection.settimeout(PEER_SECONDS)
             connection.sendall(own)
-            other = self._exactly(_NONCE)
+            while len(other) < _NONCE:
+                part = connection.recv(_NONCE - len(other))
+                if not part:
+                    raise ConnectionResetError("the connection has ended")
+                other += part
         except OSError as error:
             connection.close()
-            raise WireLost(f"the connection was lost before it was used ({error})") from error
-        both = own + other if leads else other + own
-        self._key = hmac.digest(secret.encode(), b"adabench hosts" + both, "sha256")
+            raise ConnectionLost(f"the connection was lost before it was used ({error})") from error
+        nonces = own + other if coordinates else other + own
+        self._key = hmac.digest(secret.encode(), b"adabench hosts" + nonces, "sha256")
         self.heard_at = time.monotonic()
-        """When the last message came, in seconds of `time.monotonic`."""
 
     def send(self, message: Message) -> None:
-        """Blocks while the other side does not read, seconds at most.
+        """Send a message; blocks while the other side does not read, seconds at most.
 
         Raises
         ------
-        WireLost
-            If it does not.
+        ConnectionLost
+            If it does not read.
         """
         content = msgspec.json.encode(message)
         assert len(content) <= _LONGEST
         with self._lock:
-            frame = _HEAD.pack(len(content), self._code(self._leads, self._sent, content)) + content
+            frame = _HEAD.pack(len(content), self._code(self._coordinates, self._sent, content)) + content
             self._sent += 1
             try:
                 self._connection.sendall(frame)
             except OSError as error:
-                raise WireLost(f"nothing can be sent: {error}") from error
+                raise ConnectionLost(f"nothing can be sent: {error}") from error
 
     def receive(self, seconds: float) -> Message | None:
-        """The next message but `Alive`, or None if none came within `seconds`.
+        """The next message other than `Alive`, or None if none came within `seconds`.
 
         Raises
         ------
-        WireLost
-            If the connection has ended, or something else than a message of the other side came.
+        ConnectionLost
+            If the connection has ended, or anything but a message of the other side came.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -110,54 +123,39 @@ class Wire:
             try:
                 part = self._connection.recv(1 << 20)
             except OSError as error:
-                raise WireLost(f"the connection was lost: {error}") from error
+                raise ConnectionLost(f"the connection was lost: {error}") from error
             if not part:
-                raise WireLost("the connection has ended")
-            self._got += part
+                raise ConnectionLost("the connection has ended")
+            self._unread += part
 
-    def finish(self) -> None:
-        """Say nothing more; the other side may."""
-        self._shut(socket.SHUT_WR)
-
-    def interrupt(self) -> None:
-        """Let the thread that receives find the connection lost."""
-        self._shut(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Once nobody receives any more."""
-        self._connection.close()
-
-    def _shut(self, how: int) -> None:
+    def shutdown(self, how: int) -> None:
+        """`socket.SHUT_WR` ends this side's messages; `socket.SHUT_RDWR` also ends a blocked `receive`."""
         with contextlib.suppress(OSError):  # the other side was first
             self._connection.shutdown(how)
 
+    def close(self) -> None:
+        """Release the socket, once no thread receives any more."""
+        self._connection.close()
+
     def _next(self) -> Message | None:
-        if len(self._got) < _HEAD.size:
+        if len(self._unread) < _HEAD.size:
             return None
-        size, code = _HEAD.unpack_from(self._got)
+        size, code = _HEAD.unpack_from(self._unread)
         if size > (_LONGEST if self._received else _FIRST):
-            raise WireLost("what came is no message: is it another program's connection?")
-        if len(self._got) < _HEAD.size + size:
+            raise ConnectionLost("what came is no message: is it another program's connection?")
+        end = _HEAD.size + size
+        if len(self._unread) < end:
             return None
-        content = bytes(self._got[_HEAD.size : _HEAD.size + size])
-        del self._got[: _HEAD.size + size]
-        if not hmac.compare_digest(code, self._code(not self._leads, self._received, content)):
-            raise WireLost("a message was made with another secret, or changed on its way")
+        content = bytes(self._unread[_HEAD.size : end])
+        del self._unread[:end]
+        if not hmac.compare_digest(code, self._code(not self._coordinates, self._received, content)):
+            raise ConnectionLost("a message was made with another secret, or changed on its way")
         self._received += 1
         self.heard_at = time.monotonic()
         try:
             return _DECODER.decode(content)
         except msgspec.MsgspecError as error:
-            raise WireLost(f"a message is not understood, is it of another version? {error}") from error
+            raise ConnectionLost(f"a message is not understood: is it of another version? {error}") from error
 
-    def _code(self, from_leader: bool, number: int, content: bytes) -> bytes:
-        return hmac.digest(self._key, _COUNT.pack(from_leader, number) + content, "sha256")
-
-    def _exactly(self, size: int) -> bytes:
-        got = b""
-        while len(got) < size:
-            part = self._connection.recv(size - len(got))
-            if not part:
-                raise WireLost("the connection has ended")
-            got += part
-        return got
+    def _code(self, from_coordinator: bool, number: int, content: bytes) -> bytes:
+        return hmac.digest(self._key, _COUNT.pack(from_coordinator, number) + content, "sha256")

@@ -1,4 +1,4 @@
-"""How the harness's processes on several hosts find each other, and where each of them listens."""
+"""The rendezvous of the harness's processes on several hosts, and the address where each of them listens."""
 
 from __future__ import annotations
 
@@ -13,50 +13,44 @@ from adabench.harness.machine.interfaces import address_named
 from adaps.errors import RendezvousError
 from adaps.rendezvous import Place, place_in_environment, rendezvous_at
 
-__all__ = ["CONNECT_SECONDS", "Meeting", "host_here", "listen_where", "meet", "place_here"]
+__all__ = ["CONNECT_SECONDS", "HostRendezvous", "host_here", "listen_where", "meet", "place_here"]
 
 CONNECT_SECONDS = 120.0
-"""For all ranks to come: schedulers do not start all tasks of a job at once."""
+"""Seconds for all ranks to come: schedulers do not start all tasks of a job at once."""
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What a rank knows when all have met.
+class HostRendezvous:
+    """Result of the rendezvous of all ranks.
 
     Attributes
     ----------
-    place : Place
-        This rank's.
-    address : str
-        Where this rank, and whatever runs here, listens.
-    leader : tuple of str and int
-        Where rank 0 waits for the others.
+    coordinator : tuple of str and int
+        Address and port where rank 0 waits for the others.
     secret : str
-        Of this meeting.
+        Secret of this rendezvous.
     listener : socket or None
-        Rank 0's.
+        Rank 0's socket.
     """
 
-    place: Place
-    address: str
-    leader: tuple[str, int]
+    coordinator: tuple[str, int]
     secret: str
     listener: socket.socket | None
 
 
 def host_here() -> str:
-    """Tells apart what cannot reach each other over loopback: machines, and network namespaces of one."""
+    """Identifier of the processes that reach each other over loopback: a machine and a network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def place_here() -> Place | None:
-    """Which of how many processes this is; None if it is the only one.
+    """Rank and number of the processes that were started together; None if this is the only one.
 
     Raises
     ------
     UsageError
-        If nothing says so, or what does makes no sense.
+        If the environment lacks these values, or they make no sense.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         raise UsageError(
@@ -70,13 +64,13 @@ def place_here() -> Place | None:
 
 
 def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
-    """The address where this rank listens, and why there.
+    """The address where this rank listens, and the reason.
 
     Parameters
     ----------
     place : Place
     listen : str or None
-        An interface's name or an address, if the user names one.
+        Name of an interface, or an address, that the user has given.
 
     Raises
     ------
@@ -96,8 +90,8 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
         raise UsageError(str(error)) from error
 
 
-def meet(place: Place, address: str) -> Meeting:
-    """Blocks until all ranks have come.
+def meet(place: Place, address: str) -> HostRendezvous:
+    """Block until all ranks have come.
 
     Raises
     ------
@@ -113,7 +107,7 @@ def meet(place: Place, address: str) -> Meeting:
     try:
         found = rendezvous_at(place, deadline).meet(f"{address} {port}", deadline)
         host, _, its_port = found.addresses[0].rpartition(" ")
-        return Meeting(place, address, (host, int(its_port)), found.secret, listener)
+        return HostRendezvous((host, int(its_port)), found.secret, listener)
     except RendezvousError as error:
         if listener is not None:
             listener.close()

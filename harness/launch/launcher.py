@@ -1,38 +1,54 @@
-"""What starts the processes of runs: the interface of launchers, and what came of a run.
+"""Launchers start the processes of runs: their interface, and the outcome of a run.
 
-A launcher starts the group of processes of a run, wherever they are to be, and `watch` looks after them.
-Ranks tell how far they have come in files of a scratch folder on the harness's machine: a launcher whose
-ranks are elsewhere brings their files there, with times of this machine's clock.
+A launcher starts the process group of a run, on any hosts, and `watch` supervises it. Ranks report their
+progress in files of a scratch folder on the harness's machine. If the ranks are elsewhere, the launcher
+copies their files there, with times of this machine's clock.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, ClassVar
 
 import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.environment import probe
+from adabench.harness.machine.scratch import scratch_folder
 from adabench.harness.run.spec import RankResult, RankState, RunSpec
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, Link, Run, RunSettings, Status
 
-__all__ = ["Failure", "Group", "Launcher", "Outcome", "Supervision", "Trouble", "Unlaunchable"]
+__all__ = [
+    "Failure",
+    "Group",
+    "Launcher",
+    "LauncherOptions",
+    "Outcome",
+    "RunFiles",
+    "Supervision",
+    "Trouble",
+    "Unlaunchable",
+    "run_files",
+]
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
-    """A rank that ended badly; a negative exit code is a signal's number."""
+    """A rank that ended badly: a negative exit code is a signal's number, 0 is an end without a result.
+
+    `out_of_memory` is whether the kernel has killed a process for lack of memory during the run.
+    """
 
     rank: int
     pid: int
     exit_code: int
     time: float
+    out_of_memory: bool = False
 
 
 class Unlaunchable(RuntimeError):
@@ -42,7 +58,7 @@ class Unlaunchable(RuntimeError):
     ----------
     reason : str
     status : str, optional
-        What the run is recorded as.
+        Status that the run is recorded with.
     """
 
     def __init__(self, reason: str, status: Status = "failed") -> None:
@@ -76,18 +92,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Supervision:
-    """What ends a run before its own end, and who is told how far it has come.
+    """Conditions that end a run before its own end, and observers of its progress.
 
     Attributes
     ----------
     timeout : float
         Seconds after which the process group is killed.
     stopped : callable
-        Asked ten times per second; once true, the group is killed and the run is `interrupted`.
+        Called ten times per second; once true, the group is killed and the run is `interrupted`.
     watch : callable
-        Told rank 0's state whenever it is read.
+        Called with rank 0's state whenever it is read.
     look : callable
-        Given the run's scratch folder ten times per second, and a last time when it is over.
+        Called with the run's scratch folder and False ten times per second, and with True when the run is
+        over.
     """
 
     timeout: float
@@ -98,28 +115,68 @@ class Supervision:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happened to a run's surroundings, and is the cause of whatever its ranks say then.
+    """An incident in a run's surroundings, which explains all errors that its ranks report afterwards.
 
     Attributes
     ----------
     reason : str
         One sentence.
     rank : int or None
-        The first of the ranks that it happened to; None if it happened to all.
+        First affected rank; None if all ranks are affected.
     """
 
     reason: str
     rank: int | None = None
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """Files of a run while it lasts.
+
+    Attributes
+    ----------
+    folder : Path
+        Scratch folder of the run. It has a folder ``tmp`` for temporary files.
+    out, err : file
+        Files for the ranks' standard output and standard error.
+    """
+
+    folder: Path
+    out: IO[bytes]
+    err: IO[bytes]
+
+
+@contextmanager
+def run_files(purpose: str, log: Path | None = None) -> Iterator[RunFiles]:
+    """Create the files of a run, and remove its scratch folder at the end.
+
+    Parameters
+    ----------
+    purpose : str
+        Description of the scratch folder for users who find it.
+    log : Path, optional
+        Path of the output files without ``.out`` and ``.err``; they are in the scratch folder by default.
+    """
+    with scratch_folder(purpose) as folder:
+        (folder / "tmp").mkdir()
+        log = log or folder / "log"
+        with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
+            yield RunFiles(folder, out, err)
+
+
 class Group(ABC):
-    """The processes of a run, which have been started."""
+    """The processes of a run, which have been started.
+
+    Attributes
+    ----------
+    launched_at : float
+        Start of the processes, in seconds of `time.monotonic`.
+    link : Link or None
+        Measurement of the links between the ranks, if there is one.
+    """
 
     launched_at: float
-    """When its processes were started, in seconds of `time.monotonic`."""
-
     link: Link | None = None
-    """What the links between its ranks were measured to be; None without a measurement."""
 
     @abstractmethod
     def wait(self, seconds: float) -> int | None:
@@ -127,95 +184,85 @@ class Group(ABC):
 
     @abstractmethod
     def end(self) -> int:
-        """Kill what has not ended, and tidy up; gives the exit code. Called once, whatever happened."""
-
-    @abstractmethod
-    def vanished(self) -> list[int]:
-        """Ranks that have ended by now, or cannot be reached, and told neither a result nor an error."""
+        """Kill all remaining processes, clean up, and return the exit code; called exactly once."""
 
     @property
     def trouble(self) -> Trouble | None:
-        """What has happened to the group's surroundings by now."""
+        """An incident in the group's surroundings, if there was one so far."""
         return None
 
-    @abstractmethod
-    def failures(self) -> list[Failure]:
-        """Ranks that ended badly; to be asked after the end."""
 
-    @abstractmethod
-    def left(self) -> list[str]:
-        """What was still there when all ranks had ended; to be asked after the end."""
+@dataclass(frozen=True)
+class LauncherOptions:
+    """Options of the command line for a launcher.
 
-    @abstractmethod
-    def out_of_memory(self, rank: int) -> bool:
-        """Whether the kernel has killed a process for want of memory on that rank's machine meanwhile."""
+    Attributes
+    ----------
+    listen : str or None
+        Interface or address at which other hosts reach this machine.
+    say : callable
+        Called with each line that a user should read.
+    job : sequence of str
+        Resources to request from a scheduler, as ``key=value``.
+    """
+
+    listen: str | None = None
+    say: Callable[[str], None] = lambda line: None
+    job: Sequence[str] = ()
 
 
 class Launcher(ABC):
-    """Starts the process groups of a session's runs; a context manager, whose end is theirs.
+    """Starts the process groups of a session's runs; a context manager that ends them when it closes.
 
     Parameters
     ----------
-    listen : str, optional
-        The interface or address of this machine where other hosts reach it.
-    say : callable, optional
-        Told what a user should know.
-    job : sequence of str, optional
-        What a scheduler is asked for, as ``key=value``.
+    options : LauncherOptions, optional
 
     Attributes
     ----------
     name : str
-        What ``launcher`` of a study is.
+        Value of ``launcher`` in a study.
     runs_here : bool
         Whether the first node of a run is on this machine.
+    schedules : bool
+        Whether the launcher requests resources from a scheduler.
 
     Raises
     ------
     UsageError
-        For what this launcher cannot make use of.
+        For an option that this launcher cannot use.
     """
 
     name: ClassVar[str]
     runs_here: ClassVar[bool] = True
+    schedules: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        listen: str | None = None,
-        say: Callable[[str], None] = lambda line: None,
-        job: Sequence[str] = (),
-    ) -> None:
-        if job:
+    def __init__(self, options: LauncherOptions | None = None) -> None:
+        self.options = options or LauncherOptions()
+        if self.options.job and not self.schedules:
             raise UsageError(
-                f"--job {job[0]} is for a scheduler, which --launcher {self.name} does not ask: "
-                "say --launcher slurm, or leave it out"
+                f"--job {self.options.job[0]} is for a scheduler, which --launcher {self.name} does not use: "
+                "use --launcher slurm, or leave it out"
             )
-        self._listen = listen
-        self._say = say
 
     def __enter__(self) -> Launcher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property
-    def follows(self) -> bool:
-        """Whether this process only does what another one asks for: it calls `follow`, and nothing else."""
+    def is_agent(self) -> bool:
+        """Whether this process serves the coordinator on another host: it only calls `serve`."""
         return False
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
-        """Do what the process that plans and records asks for, until it needs nothing more.
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+        """Execute the coordinator's requests until it needs nothing more.
 
         Parameters
         ----------
         plan : callable
-            Makes the cells of the study that this process was given, too.
+            Returns the cells of the study that this process was given.
         stopped : callable
             Whether the user wants to end it.
 
@@ -227,40 +274,40 @@ class Launcher(ABC):
         raise NotImplementedError
 
     def check(self, study: Study) -> None:
-        """Refuse what this launcher cannot do, before anything is planned.
+        """Refuse studies that this launcher cannot run, before anything is planned.
 
         Raises
         ------
         UsageError
-            Naming it.
+            Naming the option.
         """
         return
 
     def agree(self, cells: Sequence[Cell]) -> None:
-        """See to it that all hosts would run the same.
+        """Verify that all hosts would run the same cells.
 
         Raises
         ------
         UsageError
-            Naming the host, and what differs.
+            Naming the host and the difference.
         """
         return
 
     def environment(self) -> dict[str, Any] | None:
-        """The machine of the first node of runs, as `environment.capture` says it; None if it is this one."""
+        """`environment.capture` of the machine of the first node of runs; None for this machine."""
         return None
 
     def probe(self) -> tuple[float, float] | None:
-        """How busy that machine is, as `environment.probe` says it; None if nobody answers there any more."""
+        """`environment.probe` of that machine; None if it does not answer."""
         return probe()
 
     def hosts(self, nodes: int) -> list[Host]:
-        """Where the nodes of a run with so many are; empty if all are on the session's machine."""
+        """Hosts of the nodes of a run with that many nodes; empty if all are on the session's machine."""
         return []
 
     @property
     def gone(self) -> str | None:
-        """Why no further run can be started, in one sentence."""
+        """The reason, in one sentence, why no further run can be started."""
         return None
 
     @property
@@ -270,12 +317,12 @@ class Launcher(ABC):
 
     @abstractmethod
     def prepare(self, modules: Sequence[str] = ()) -> None:
-        """Make ready for runs; to be called before each, by a thread that lives as long as the launcher.
+        """Get ready for runs. Called before each run, by a thread that lives as long as the launcher.
 
         Parameters
         ----------
         modules : sequence of str
-            Of this project, which runs will import.
+            Modules of this project that runs will import.
 
         Raises
         ------
@@ -285,19 +332,11 @@ class Launcher(ABC):
 
     @abstractmethod
     def obstacle(self, settings: RunSettings) -> str | None:
-        """Why a run with these settings cannot be started here; None if it can."""
+        """The reason why a run with these settings cannot be started here; None if it can."""
 
     @abstractmethod
-    def begin(self, spec: RunSpec, folder: Path, out: IO[bytes], err: IO[bytes]) -> Group:
-        """Start the processes of a run; any thread may.
-
-        Parameters
-        ----------
-        spec : RunSpec
-        folder : Path
-            The run's scratch folder. It has a folder ``tmp``, for temporary files.
-        out, err : file
-            Where what its ranks say is appended.
+    def begin(self, spec: RunSpec, files: RunFiles) -> Group:
+        """Start the processes of a run; any thread may call this.
 
         Raises
         ------
@@ -307,4 +346,4 @@ class Launcher(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what is still there."""
+        """End all that is still running."""

@@ -1,4 +1,9 @@
-"""What the harness's processes on several hosts say to each other."""
+"""Messages between the coordinator of a session and its agents, one on each other host.
+
+An agent introduces itself (`Hello`, `Welcome`) and sends its plan (`Reply`). It answers each `Prepare` and
+`Probe` with a `Reply`. A run is a `Start`, and ends with `RunEnded`; in between the agent sends its ranks'
+output and files.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +11,35 @@ from typing import Any
 
 import msgspec
 
-from adabench.harness.launch.launcher import Failure
 from adabench.harness.run.spec import RunSpec
 
 __all__ = [
     "Alive",
-    "Bye",
-    "CellPrint",
-    "End",
-    "Ended",
-    "File",
+    "CellFingerprint",
     "Hello",
+    "Interrupted",
+    "Kill",
+    "LogChunk",
     "Message",
-    "Met",
-    "Planned",
     "Prepare",
-    "Prepared",
     "Probe",
-    "Probed",
-    "Refused",
-    "Said",
+    "Reply",
+    "Request",
+    "RunEnded",
+    "RunFile",
+    "RunMessage",
+    "Shutdown",
     "Start",
-    "Stopped",
-    "Vanished",
     "Welcome",
 ]
 
 
 class _Message(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Any of them."""
+    """Any message."""
 
 
-class CellPrint(msgspec.Struct, kw_only=True, frozen=True):
-    """What has to be alike on all hosts of a cell that they run together.
-
-    `given` is what the study and the command line say of it, by name.
-    """
+class CellFingerprint(msgspec.Struct, kw_only=True, frozen=True):
+    """Properties of a cell that must be equal on all hosts; `given` are its settings by name."""
 
     id: str
     label: str
@@ -52,10 +50,10 @@ class CellPrint(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Hello(_Message, kw_only=True, frozen=True):
-    """A follower's first message: who it is.
+    """Description of an agent's host.
 
-    `host` tells machines and network namespaces apart, `software` is version by package, `environment` what a
-    session is recorded with.
+    `host` distinguishes machines and network namespaces, `software` is version by package, `environment` is
+    what a session records.
     """
 
     rank: int
@@ -69,134 +67,91 @@ class Hello(_Message, kw_only=True, frozen=True):
 
 
 class Welcome(_Message, kw_only=True, frozen=True):
-    """The leader's first: the time on its monotonic clock."""
+    """The coordinator's answer to `Hello`: the time on its monotonic clock."""
 
     clock: float
 
 
 class Alive(_Message, kw_only=True, frozen=True):
-    """Nothing new."""
-
-
-class Planned(_Message, kw_only=True, frozen=True):
-    """The cells that a follower made of the command that it was given."""
-
-    cells: list[CellPrint]
-
-
-class Refused(_Message, kw_only=True, frozen=True):
-    """A follower cannot take part; one sentence."""
-
-    reason: str
+    """Sent every second, by both sides."""
 
 
 class Prepare(_Message, kw_only=True, frozen=True):
-    """Make ready for runs, which import these modules."""
+    """Request to get ready for runs that import these modules."""
 
     modules: list[str]
 
 
-class Prepared(_Message, kw_only=True, frozen=True):
-    """A follower is ready."""
-
-
 class Probe(_Message, kw_only=True, frozen=True):
-    """Say how busy the machine is."""
+    """Request to measure how busy the machine is."""
 
 
-class Probed(_Message, kw_only=True, frozen=True):
-    """The load of its last minute, and the seconds of a fixed computation."""
+class Reply(_Message, kw_only=True, frozen=True):
+    """An agent's cells, or its answer to a request; with `refusal`, one sentence, it cannot take part.
 
-    load: float
-    seconds: float
+    `probe` is the load of the last minute and the seconds of a fixed computation.
+    """
+
+    refusal: str | None = None
+    cells: list[CellFingerprint] = []
+    probe: tuple[float, float] | None = None
 
 
 class Start(_Message, kw_only=True, frozen=True):
-    """Start a part of a run's ranks."""
+    """Request to start the ranks of a run that `spec.place` lists."""
 
     run: int
-    cell: str
     spec: RunSpec
 
 
-class End(_Message, kw_only=True, frozen=True):
-    """Kill them."""
+class Kill(_Message, kw_only=True, frozen=True):
+    """Request to kill the ranks of a run."""
 
     run: int
 
 
-class Met(_Message, kw_only=True, frozen=True):
-    """The store where a run's ranks meet is open at a port of the follower's address."""
-
-    run: int
-    port: int
-
-
-class File(_Message, kw_only=True, frozen=True):
-    """A rank has written a file."""
-
-    run: int
-    rank: int
-    kind: str
-    content: bytes
-
-
-class Said(_Message, kw_only=True, frozen=True):
-    """Ranks have written to standard output, or to standard error."""
+class LogChunk(_Message, kw_only=True, frozen=True):
+    """Output of ranks, to standard output or standard error."""
 
     run: int
     error: bool
     content: bytes
 
 
-class Vanished(_Message, kw_only=True, frozen=True):
-    """Ranks that have ended without a word."""
+class RunFile(_Message, kw_only=True, frozen=True):
+    """A file that a rank or a process group has written, by its kind and the rank's or the group's number.
 
-    run: int
-    ranks: list[int]
-
-
-class Ended(_Message, kw_only=True, frozen=True):
-    """All processes of a follower's part of a run have ended.
-
-    `reason` says why they were never started; failures have times of the leader's clock.
+    Files of exceptions and failures have times of the coordinator's clock.
     """
 
     run: int
+    kind: str
+    number: int
+    content: bytes
+
+
+class RunEnded(_Message, kw_only=True, frozen=True):
+    """All processes of an agent's part of a run have ended; with `refusal` they were never started."""
+
+    run: int
     exit_code: int
-    failures: list[Failure] = []
-    left: list[str] = []
-    out_of_memory: bool = False
-    reason: str | None = None
+    refusal: str | None = None
 
 
-class Stopped(_Message, kw_only=True, frozen=True):
-    """A follower was told by its user to stop."""
+class Interrupted(_Message, kw_only=True, frozen=True):
+    """The agent's user wants to stop the session."""
 
 
-class Bye(_Message, kw_only=True, frozen=True):
-    """The leader needs nothing more; with what was wrong, if something was."""
+class Shutdown(_Message, kw_only=True, frozen=True):
+    """The coordinator needs nothing more; `reason` is the error that ended it, if there was one."""
 
     reason: str | None = None
 
 
-Message = (
-    Hello
-    | Welcome
-    | Alive
-    | Planned
-    | Refused
-    | Prepare
-    | Prepared
-    | Probe
-    | Probed
-    | Start
-    | End
-    | Met
-    | File
-    | Said
-    | Vanished
-    | Ended
-    | Stopped
-    | Bye
-)
+Request = Prepare | Probe | Start | Kill | Shutdown
+"""Messages of the coordinator to an agent."""
+
+RunMessage = LogChunk | RunFile | RunEnded
+"""Messages of an agent about a run that it has started."""
+
+Message = Hello | Welcome | Alive | Request | Reply | Interrupted | RunMessage

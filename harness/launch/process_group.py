@@ -1,7 +1,7 @@
 """The root of a run's process group: forks the ranks, ends all when one ends badly, leaves nothing behind.
 
-It gives them torchrun's environment, so that no rank can tell it from torchrun's agent: the store where the
-ranks meet is held here and outlives each of them.
+It gives them torchrun's environment, so it looks like torchrun's agent to each rank. The store of their
+rendezvous is held here and outlives all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,14 +20,14 @@ import psutil
 from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.run.rank import run_rank
-from adabench.harness.run.spec import Place, RunSpec
+from adabench.harness.run.spec import Place, RunSpec, result_file
 from adabench.results.store import write_atomically
 
-__all__ = ["failures_file", "leftovers_file", "meeting_file", "run_group"]
+__all__ = ["GROUP_FILES", "failures_file", "left_file", "rendezvous_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
-# For a rank that has been told to end to write what it found.
 _TERMINATION_SECONDS = 30.0
+"""Seconds for a rank to write its results after SIGTERM."""
 
 
 def run_group(file: str) -> int:
@@ -55,7 +55,7 @@ def run_group(file: str) -> int:
         family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
         listener = socket.create_server((place.address, 0), family=family)
         port = listener.getsockname()[1]
-        write_atomically(meeting_file(folder), msgspec.json.encode(port))
+        write_atomically(rendezvous_file(folder), msgspec.json.encode(port))
     root, ranks = os.getpid(), dict[int, int]()
     for index, rank in enumerate(place.ranks):
         pid = os.fork()
@@ -65,29 +65,40 @@ def run_group(file: str) -> int:
             return run_rank(spec_file, root, _environment(place, index, spec.nodes, port))
         ranks[pid] = rank
     store = None if listener is None else _store(place.address, listener)
-    failures = _end_together(ranks)
+    failures = _end_together(ranks, folder, place.group)
     del store
     # All ranks have ended: a process that is still there was started by one of them and forgotten.
-    left = psutil.Process().children(recursive=True)
-    write_atomically(leftovers_file(folder), msgspec.json.encode([_command(process) for process in left]))
+    left = [f"process {_command(process)}" for process in psutil.Process().children(recursive=True)]
     kill_descendants(psutil.Process())
-    if failures:
-        write_atomically(failures_file(folder), msgspec.json.encode(failures))
-        print(f"[adabench] {_sentence(failures)}", file=sys.stderr, flush=True)
-    return end_quickly(1 if failures else 0)
+    left += [f"file {path.name}" for path in (folder / "tmp").glob("*")]
+    write_atomically(left_file(folder, place.group), msgspec.json.encode(left))
+    bad = [failure for failure in failures if failure.exit_code]
+    if bad:
+        print(f"[adabench] {_sentence(bad)}", file=sys.stderr, flush=True)
+    return end_quickly(1 if bad else 0)
 
 
-def failures_file(folder: Path) -> Path:
-    return folder / "failures.json"
+def failures_file(folder: Path, group: int) -> Path:
+    """File of a group's ranks that have ended badly, as `Failure`; it exists as soon as there is one."""
+    return folder / f"group{group}.failures.json"
 
 
-def leftovers_file(folder: Path) -> Path:
-    return folder / "leftovers.json"
+def left_file(folder: Path, group: int) -> Path:
+    """File of the names of all that was still there when a group's ranks had ended."""
+    return folder / f"group{group}.left.json"
 
 
-def meeting_file(folder: Path) -> Path:
-    """Where the group that holds the store writes its port."""
-    return folder / "meeting.json"
+def rendezvous_file(folder: Path, group: int = 0) -> Path:
+    """File to which the first group writes the port of its store."""
+    return folder / f"group{group}.rendezvous.json"
+
+
+GROUP_FILES: Mapping[str, Callable[[Path, int], Path]] = {
+    "failures": failures_file,
+    "left": left_file,
+    "rendezvous": rendezvous_file,
+}
+"""Files that a process group writes, by their kind."""
 
 
 def _whole(nodes: int) -> Place:
@@ -123,16 +134,24 @@ def _store(address: str, listener: socket.socket) -> object:
     return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def _end_together(ranks: Mapping[int, int]) -> list[Failure]:
-    """Wait for all ranks; as soon as one ends badly the others are told to, and then made to."""
-    running, failures = dict(ranks), list[Failure]()
+def _end_together(ranks: Mapping[int, int], folder: Path, group: int) -> list[Failure]:
+    """Wait for all ranks; as soon as one ends with an error, the others get SIGTERM, and later SIGKILL.
+
+    Failures are written when they happen. A rank that ends well but has written no result is one of them.
+    """
+    running, failures, oom_kills = dict(ranks), list[Failure](), _oom_kills()
     deadline: float | None = None
     while running:
         pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
         if pid in running:
             rank, code = running.pop(pid), os.waitstatus_to_exitcode(status)
+            if code or not result_file(folder, rank).exists():
+                oom = _oom_kills() > oom_kills
+                failures.append(
+                    Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic(), out_of_memory=oom)
+                )
+                write_atomically(failures_file(folder, group), msgspec.json.encode(failures))
             if code:
-                failures.append(Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic()))
                 deadline = deadline or time.monotonic() + _TERMINATION_SECONDS
                 for other in running:
                     os.kill(other, signal.SIGTERM)
@@ -158,3 +177,12 @@ def _sentence(failures: list[Failure]) -> str:
         + (f"signal {-failure.exit_code}" if failure.exit_code < 0 else f"exit code {failure.exit_code}")
         for failure in sorted(failures, key=lambda one: one.time)
     )
+
+
+def _oom_kills() -> int:
+    """Number of processes of this machine that the kernel has killed for lack of memory; 0 if unknown."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except FileNotFoundError:
+        return 0
+    return int(counts.get("oom_kill", 0))

@@ -1,8 +1,7 @@
-"""The launcher `slurm`: a job of Slurm, which this process submits, and whose hosts do the runs.
+"""The launcher `slurm`: this process submits a job to Slurm, and the job's hosts execute the runs.
 
-Submitit writes the job's script and starts this module's `take_part` on each of its hosts. There it connects
-to the process that submitted the job, which plans and records, and leads it as rank 0 of `torchrun` leads the
-others.
+Submitit writes the job's script and starts `take_part` on each of its hosts. It connects to the process that
+submitted the job, which plans, records, and coordinates the hosts as rank 0 of `torchrun` does.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,9 +27,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from adabench.harness.errors import LauncherError, UsageError
-from adabench.harness.launch.agent import joined
-from adabench.harness.launch.coordinator import ManyHosts, hello_here
+from adabench.harness.launch.agent import connect_agent
+from adabench.harness.launch.coordinator import Coordinator, introduction
 from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS, listen_where
+from adabench.harness.launch.launcher import LauncherOptions
+from adabench.harness.launch.messages import Probe
 from adabench.harness.machine.interfaces import address_named, interface_of
 from adabench.harness.machine.interruption import Interruption
 from adabench.harness.study.cell import Cell
@@ -41,34 +42,34 @@ from adaps.rendezvous import Place
 
 __all__ = ["LAUNCHER", "JobRequest", "Slurm", "take_part"]
 
-_LEADER = "the host that submitted the job"
+_TITLE = "the host that submitted the job"
 _END_SECONDS = 30.0
-"""For tasks that were told that nothing more is needed to end."""
+"""Seconds for tasks to end once nothing more is needed."""
 _SHORT_SECONDS = 2.0
-"""The same where some of them will not."""
+"""The same where some of the tasks are known not to end."""
 _LOOK_SECONDS = 0.2
 _QUEUE_SECONDS = 5.0
-"""Between two questions to Slurm's controller, which serves everybody."""
+"""Interval between two questions to Slurm's controller, which serves all users."""
 _YEAR = 365 * 24 * 60
 _MOST_HOSTS = 1024
 _OWN = ("array", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "signal", "wrap")
-"""Options of sbatch that are this launcher's, or submitit's."""
+"""Options of sbatch that are set by this launcher or by submitit."""
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job is to be.
+    """Resources to request for a job.
 
     Attributes
     ----------
     cluster : {"slurm", "local"}
-        Who runs it: sbatch, or submitit's local executor, on this machine.
+        Scheduler of the job: sbatch, or submitit's local executor, on this machine.
     hosts : int or None
-        How many; None for as many as the study's runs have nodes.
+        Number of hosts; None for as many as the study's runs have nodes.
     minutes : int or None
-        What it may take; None leaves it to the partition.
+        Time limit; None for that of the partition.
     folder : Path
-        Where it has its files, which all of its hosts see.
+        Folder for the job's files, which all of its hosts see.
     options : dict of str to str or bool
         Further options of sbatch.
     """
@@ -126,21 +127,17 @@ class JobRequest:
         )
 
 
-class Slurm(ManyHosts):
+class Slurm(Coordinator):
     """One job of Slurm per session, which submitit submits; its hosts train, and this process records."""
 
     name: ClassVar[str] = "slurm"
-    leader: ClassVar[str] = _LEADER
+    title: ClassVar[str] = _TITLE
     runs_here: ClassVar[bool] = False
+    schedules: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        listen: str | None = None,
-        say: Callable[[str], None] = lambda line: None,
-        job: Sequence[str] = (),
-    ) -> None:
-        super().__init__(listen, say)
-        self._request = JobRequest.read(job)
+    def __init__(self, options: LauncherOptions | None = None) -> None:
+        super().__init__(options)
+        self._request = JobRequest.read(self.options.job)
         self._submitit = _submitit()
         if self._request.cluster == "slurm":
             missing = [tool for tool in ("sbatch", "srun", "squeue", "scancel") if shutil.which(tool) is None]
@@ -149,11 +146,13 @@ class Slurm(ManyHosts):
                     f"--launcher slurm needs Slurm's {' and '.join(missing)}, not found on PATH: start it "
                     "where jobs are submitted, or try it on this machine alone with --job cluster=local"
                 )
-        self._address, self._why = _where(listen, self._request.cluster)
+        self._address, self._why = _where(self.options.listen, self._request.cluster)
         self._study: Study | None = None
         self._job: Any = None
         self._folder: Path | None = None
         self._next_look = 0.0
+        self._first_came_at: float | None = None
+        self._interruption = Interruption()
 
     def check(self, study: Study) -> None:
         super().check(study)
@@ -166,35 +165,48 @@ class Slurm(ManyHosts):
         cores = math.ceil(most / hosts) * max((cell.workers for cell in cells), default=1)
         secret = secrets.token_hex(32)
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        # Whatever ends this process while the job is submitted or waits, the job is cancelled.
+        # The job is cancelled if this process is ended while the job is submitted or waits.
         with (
             socket.create_server((self._address, 0), family=family, backlog=128) as listener,
-            Interruption() as stopped,
+            self._interruption,
         ):
             self._submit(hosts, cores, secret, listener)
-            came_at: list[float] = []
-
-            def look(missing: set[int]) -> None:
-                if stopped.requested:
-                    raise KeyboardInterrupt
-                if len(missing) < hosts and not came_at:
-                    came_at.append(time.monotonic())
-                self._look(missing, came_at[0] if came_at else None)
-
-            self._welcome_all(listener, secret, range(hosts), look)
-        where = ", ".join(f"rank {one.rank} at {one.address} ({one.interface})" for one in self._hellos())
-        self._say(f"job {self._job.job_id} runs: {where}")
+            self._accept(listener, secret, range(hosts))
+        where = ", ".join(f"rank {one.rank} at {one.address} ({one.interface})" for one in self.hellos())
+        self.options.say(f"job {self._job.job_id} runs: {where}")
         super().agree(cells)
 
+    def check_missing(self, missing: set[int]) -> None:
+        if self._interruption.requested:
+            raise KeyboardInterrupt
+        identifier = self._job.job_id
+        for rank in sorted(missing):
+            task = self._job.task(rank)
+            if task.done() or self._left_the_queue():
+                raise LauncherError(
+                    f"rank {rank} of job {identifier} ended before it had come: {_last_words(task)}"
+                )
+        if self._first_came_at is None and self.agents:
+            self._first_came_at = time.monotonic()
+        if self._first_came_at is not None and time.monotonic() - self._first_came_at > CONNECT_SECONDS:
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise LauncherError(
+                f"rank {ranks} of job {identifier} did not come within {CONNECT_SECONDS:g} s after the first"
+            )
+
     def environment(self) -> dict[str, Any] | None:
-        return self._hellos()[0].environment
+        return self.hellos()[0].environment
 
     def probe(self) -> tuple[float, float] | None:
-        found = self._followers[0].probed()
-        return None if found is None else (found.load, found.seconds)
+        first = self.agents[0]
+        first.send(Probe())
+        try:
+            return first.reply().probe
+        except LauncherError:
+            return None
 
     def _submit(self, hosts: int, cores: int, secret: str, listener: socket.socket) -> None:
-        """Ask for the job; what it is given to know is in files that only this user can read."""
+        """Submit the job; its secret is in a file that only this user can read."""
         request = self._request
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
@@ -208,23 +220,7 @@ class Slurm(ManyHosts):
         secret_file = folder / "secret"
         secret_file.touch(mode=0o600, exist_ok=False)
         secret_file.write_text(secret, encoding="ascii")
-        if request.cluster == "local":
-            executor = self._submitit.LocalExecutor(folder=folder)
-            executor.update_parameters(tasks_per_node=hosts, timeout_min=request.minutes or _YEAR)
-        else:
-            executor = self._submitit.SlurmExecutor(folder=folder)
-            named = {"job-name": "adabench", "cpus-per-task": cores, "no-requeue": True, **request.options}
-            if request.minutes is not None:
-                named["time"] = request.minutes
-            # Without these three submitit would set values of its own.
-            executor.update_parameters(
-                nodes=hosts,
-                ntasks_per_node=1,
-                time=None,
-                wckey=None,
-                job_name=named.pop("job-name"),
-                additional_parameters={key: value for key, value in named.items() if value is not False},
-            )
+        executor = self._executor(folder, hosts, cores)
         errors = self._submitit.core.utils
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # it is part of the error, too
@@ -235,29 +231,36 @@ class Slurm(ManyHosts):
             said = " ".join(str(error).split())
             raise LauncherError(f"the job was not accepted: {said or 'sbatch did not say why'}") from error
         many = "s" * (hosts > 1)
-        self._say(
+        self.options.say(
             f"job {self._job.job_id} is submitted for {hosts} host{many}, which will find this process at "
             f"{self._address} ({interface_of(self._address)}): {self._why}; --listen names another interface "
             "or address"
         )
 
-    def _look(self, missing: set[int], came_at: float | None) -> None:
-        """Raise if those who are missing will not come any more."""
-        identifier = self._job.job_id
-        for rank in sorted(missing):
-            task = self._job.task(rank)
-            if task.done() or self._left_the_queue():
-                raise LauncherError(
-                    f"rank {rank} of job {identifier} ended before it had come: {_last_words(task)}"
-                )
-        if came_at is not None and time.monotonic() - came_at > CONNECT_SECONDS:
-            ranks = ", ".join(map(str, sorted(missing)))
-            raise LauncherError(
-                f"rank {ranks} of job {identifier} did not come within {CONNECT_SECONDS:g} s after the first"
-            )
+    def _executor(self, folder: Path, hosts: int, cores: int) -> Any:
+        """Submitit's executor for a job with one task on each host."""
+        request = self._request
+        if request.cluster == "local":
+            executor = self._submitit.LocalExecutor(folder=folder)
+            executor.update_parameters(tasks_per_node=hosts, timeout_min=request.minutes or _YEAR)
+            return executor
+        executor = self._submitit.SlurmExecutor(folder=folder)
+        named = {"job-name": "adabench", "cpus-per-task": cores, "no-requeue": True, **request.options}
+        if request.minutes is not None:
+            named["time"] = request.minutes
+        # Without time, wckey and job_name submitit would set values of its own.
+        executor.update_parameters(
+            nodes=hosts,
+            ntasks_per_node=1,
+            time=None,
+            wckey=None,
+            job_name=named.pop("job-name"),
+            additional_parameters={key: value for key, value in named.items() if value is not False},
+        )
+        return executor
 
     def _left_the_queue(self) -> bool:
-        """Whether squeue knows nothing of the job: submitit asks sacct, which not all clusters have."""
+        """Whether the job is not in the queue any more: submitit uses sacct, which not all clusters have."""
         now = time.monotonic()
         if self._request.cluster == "local" or now < self._next_look:
             return False
@@ -269,7 +272,7 @@ class Slurm(ManyHosts):
         return "Invalid job id" in said.stderr  # else the controller may only be busy
 
     def _end(self, reason: str | None) -> None:
-        came = bool(self._followers)
+        came = bool(self.agents)
         well = reason is None and self.gone is None
         super()._end(reason)
         job, folder = self._job, self._folder
@@ -289,18 +292,18 @@ class Slurm(ManyHosts):
             with contextlib.suppress(OSError):  # other jobs have theirs there
                 folder.parent.rmdir()
         else:
-            self._say(f"what the job's hosts said is in {folder}")
+            self.options.say(f"what the job's hosts said is in {folder}")
 
 
-def take_part(leader: tuple[str, int], secret_file: str, study: bytes) -> None:
-    """What a task of the job does: lead this host's part of all runs, as it is told.
+def take_part(coordinator: tuple[str, int], secret_file: str, study: bytes) -> None:
+    """Serve the coordinator on this host; the main function of a task of the job.
 
     Parameters
     ----------
-    leader : tuple of str and int
-        Where the process waits that submitted the job.
+    coordinator : tuple of str and int
+        Address and port where the process waits that submitted the job.
     secret_file : str
-        That of the job, which only the user can read.
+        File of the job's secret, which only the user can read.
     study : bytes
         A `Study`, as JSON.
 
@@ -309,25 +312,25 @@ def take_part(leader: tuple[str, int], secret_file: str, study: bytes) -> None:
     UsageError
         If this host cannot take part.
     LauncherError
-        If the leader is gone, or has found something wrong.
+        If the coordinator is gone, or has ended with an error.
     """
     submitit = _submitit()
     here = submitit.JobEnvironment()
     os.environ.pop("ADAPS_SECRET", None)
     os.environ["ADAPS_SECRET_FILE"] = secret_file
-    place = Place(here.global_rank, here.num_tasks, leader[0], leader[1], hosted=False, one_host=False)
+    place = Place(here.global_rank, here.num_tasks, *coordinator, hosted=False, one_host=False)
     address, _ = listen_where(place, None)
-    os.environ["ADAPS_LISTEN"] = address  # of the nodes that run here
+    os.environ["ADAPS_LISTEN"] = address  # the nodes of this host listen there, too
     secret = Path(secret_file).read_text(encoding="ascii")
-    follower = joined(leader, secret, hello_here(here.global_rank, address), _LEADER)
+    agent = connect_agent(coordinator, secret, introduction(here.global_rank, address), _TITLE)
     given = msgspec.json.decode(study, type=Study)
-    # What Slurm sends some time before the job's time is over.
+    # Slurm sends this signal some time before the job's time is over.
     almost_over = getattr(signal, f"SIG{here.USR_SIG}")
     try:
         with Interruption(almost_over) as stopped:
-            follower.follow(lambda: cells_of(given), stopped)
+            agent.serve(lambda: cells_of(given), stopped)
     finally:
-        follower.close()
+        agent.close()
 
 
 def _parts(text: str) -> list[tuple[str, str | bool]]:
@@ -361,7 +364,7 @@ def _submitit() -> Any:
 
 
 def _where(listen: str | None, cluster: str) -> tuple[str, str]:
-    """Where this process waits for the job's hosts, and why there."""
+    """The address where this process waits for the job's hosts, and the reason."""
     chosen = os.environ.get("ADAPS_LISTEN")
     if listen is not None:
         return address_named(listen), "as --listen says"
@@ -391,7 +394,7 @@ def _last_words(task: Any) -> str:
 
 
 def _wait(job: Any, seconds: float) -> None:
-    """Wait until all tasks of a job have ended, so long at most."""
+    """Wait until all tasks of a job have ended, at most for `seconds`."""
     deadline = time.monotonic() + seconds
     while not job.done() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)

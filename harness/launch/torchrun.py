@@ -1,20 +1,20 @@
 """The launcher `torchrun`: the harness itself was started on every host, by torchrun, srun or mpirun.
 
-Rank 0 plans, records and asks the others, the followers, to start their part of each run.
+Rank 0 plans, records and coordinates; the other ranks are its agents.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from adabench.harness.errors import LauncherError
-from adabench.harness.launch.agent import Follower, joined
-from adabench.harness.launch.coordinator import ManyHosts, hello_here
+from adabench.harness.launch.agent import Agent, connect_agent
+from adabench.harness.launch.coordinator import Coordinator, introduction
 from adabench.harness.launch.host_rendezvous import CONNECT_SECONDS, listen_where, meet, place_here
-from adabench.harness.launch.launcher import Launcher
+from adabench.harness.launch.launcher import Launcher, LauncherOptions
 from adabench.harness.launch.local import Local
 from adabench.harness.machine.interfaces import interface_of
 from adabench.harness.study.cell import Cell
@@ -22,68 +22,61 @@ from adabench.harness.study.cell import Cell
 __all__ = ["LAUNCHER", "Torchrun"]
 
 
-class Torchrun(ManyHosts):
-    """The harness itself is started on every host, by torchrun, srun or mpirun; rank 0 asks the others."""
+class Torchrun(Coordinator):
+    """The harness itself is started on every host, by torchrun, srun or mpirun; rank 0 coordinates."""
 
     name: ClassVar[str] = "torchrun"
 
-    def __init__(
-        self,
-        listen: str | None = None,
-        say: Callable[[str], None] = lambda line: None,
-        job: Sequence[str] = (),
-    ) -> None:
-        super().__init__(listen, say, job)
+    def __init__(self, options: LauncherOptions | None = None) -> None:
+        super().__init__(options)
         self._place = place_here()
         self._local = Local()
-        self._follower: Follower | None = None
+        self._agent: Agent | None = None
+        self._deadline = 0.0
         self._address, why = "127.0.0.1", ""
         if self._place is not None:
-            self._address, why = listen_where(self._place, listen)
-            # What runs here listens there, too.
-            os.environ["ADAPS_LISTEN"] = self._address
-            say(
+            self._address, why = listen_where(self._place, self.options.listen)
+            os.environ["ADAPS_LISTEN"] = self._address  # the nodes of this host listen there, too
+            self.options.say(
                 f"rank {self._place.rank} of {self._place.world_size} listens at {self._address} "
                 f"({interface_of(self._address)}): {why}; --listen names another interface or address"
             )
-        self._hello = hello_here(0 if self._place is None else self._place.rank, self._address)
+        self._hello = introduction(0 if self._place is None else self._place.rank, self._address)
 
     def __enter__(self) -> Launcher:
         if self._place is None:
             return self
-        meeting = meet(self._place, self._address)
-        if self._place.rank != 0:
+        met = meet(self._place, self._address)
+        if met.listener is None:
             assert self._hello is not None
-            self._follower = joined(meeting.leader, meeting.secret, self._hello, "rank 0")
+            self._agent = connect_agent(met.coordinator, met.secret, self._hello, "rank 0")
             return self
-        assert meeting.listener is not None
-        deadline = time.monotonic() + CONNECT_SECONDS
-
-        def look(missing: set[int]) -> None:
-            if time.monotonic() > deadline:
-                ranks = ", ".join(map(str, sorted(missing)))
-                raise LauncherError(f"rank {ranks} met the others and did not connect")
-
+        self._deadline = time.monotonic() + CONNECT_SECONDS
         try:
-            self._welcome_all(meeting.listener, meeting.secret, range(1, self._place.world_size), look)
+            self._accept(met.listener, met.secret, range(1, self._place.world_size))
         except BaseException:
             self.close()
             raise
         return self
 
-    @property
-    def follows(self) -> bool:
-        return self._follower is not None
+    def check_missing(self, missing: set[int]) -> None:
+        if time.monotonic() > self._deadline:
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise LauncherError(f"rank {ranks} met the others and did not connect")
 
-    def follow(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
-        assert self._follower is not None
-        return self._follower.follow(plan, stopped)
+    @property
+    def is_agent(self) -> bool:
+        return self._agent is not None
+
+    def serve(self, plan: Callable[[], list[Cell]], stopped: Callable[[], bool]) -> bool:
+        assert self._agent is not None
+        return self._agent.serve(plan, stopped)
 
     def _end(self, reason: str | None) -> None:
         super()._end(reason)
-        if self._follower is not None:
-            self._follower.close()
-            self._follower = None
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
 
 
 LAUNCHER = Torchrun

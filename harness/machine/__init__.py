@@ -1,1 +1,1 @@
-"""This machine: what it is, its processes, temporary folders and network namespaces."""
+"""This machine: its properties, processes, temporary folders and network namespaces."""

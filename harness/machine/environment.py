@@ -1,4 +1,4 @@
-"""What a session ran on, and how noisy the machine was."""
+"""The machine and the software of a session, and a probe of the machine's noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 _PACKAGES = ("adabench", "torch", "torch-geometric", "torchrec", "numpy", "scipy", "msgspec", "pymetis")
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 
-# What changes measured times; load and free memory vary from run to run and are no part of the identity.
+# These change measured times. Load and free memory vary from run to run and are no part of the identity.
 _IDENTIFYING = (
     "cpu",
     "cores",
@@ -78,31 +78,31 @@ def capture() -> dict[str, Any]:
 
 
 def environment_id(environment: dict[str, Any]) -> str:
-    """Hash of what identifies an environment; equal identifiers may be pooled."""
+    """Hash of the identifying parts of an environment; runs with equal hashes may be pooled."""
     identifying = {name: environment.get(name) for name in _IDENTIFYING}
     return hashlib.sha256(msgspec.json.encode(identifying, order="deterministic")).hexdigest()[:12]
 
 
 def short_differences(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """In words: which identifying parts of two environments differ."""
+    """Names of the identifying parts in which two environments differ."""
     return ", ".join(name for name in _IDENTIFYING if one.get(name) != other.get(name))
 
 
 def machine_name(environment: dict[str, Any]) -> str:
-    """A line that describes the machine without naming it."""
+    """Description of the machine, in one line without its name."""
     cores = environment["cores"]["usable"]
     return f"{environment['cpu']}, {cores} cores, {environment['memory_gib']:g} GiB, {environment['kernel']}"
 
 
 def processor_name(environment: dict[str, Any]) -> str:
-    """What decides how fast something runs beside something else: model, last cache and cores."""
+    """Properties that decide relative speeds: processor model, last cache and cores."""
     caches, cores = environment["caches"], environment["cores"]["usable"]
     last = f", {max(caches.items())[1]} of {max(caches)[:2]} cache" if caches else ""
     return f"{environment['cpu']}{last}, {cores} cores"
 
 
 def git_state() -> Git | None:
-    """Commit of the clone that this code is in, and whether tracked files differ; None outside a clone."""
+    """Commit of the clone with this code, and whether tracked files differ; None outside a clone."""
     folder = Path(__file__).resolve().parent
     commit = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
@@ -127,7 +127,7 @@ def probe() -> tuple[float, float]:
 
 
 def _allocator() -> dict[str, Any]:
-    """What decides whether a process keeps the memory that a step frees, or gives it back: see mallopt(3)."""
+    """Settings by which a process keeps the memory that a step frees, or returns it: see mallopt(3)."""
     given = sorted(name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES")
     preloaded = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     return {
@@ -172,7 +172,7 @@ def _compiler() -> str | None:
 
 
 def _without_places(build: str) -> list[str]:
-    """Torch's build settings, without the place of the compiler on the machine where it was built."""
+    """Torch's build settings without the path of the compiler."""
     lines = [line.strip(" -") for line in build.splitlines()[1:] if line.strip()]
     return [re.sub(r"CXX_COMPILER=[^,]*, ", "", line) for line in lines]
 

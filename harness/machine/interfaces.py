@@ -13,7 +13,7 @@ __all__ = ["address_named", "interface_of"]
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has an address; None if none of this machine has."""
+    """The interface of this machine that has an address, if there is one."""
     for name, addresses in _addresses().items():
         if ipaddress.ip_address(address) in addresses:
             return name
@@ -21,13 +21,13 @@ def interface_of(address: str) -> str | None:
 
 
 def address_named(text: str, ipv6: bool = False) -> str:
-    """The address that an interface's name means, or an address of this machine itself.
+    """The address of an interface, or an address of this machine itself.
 
     Parameters
     ----------
     text : str
     ipv6 : bool
-        Which of an interface's addresses is preferred.
+        Whether an interface's IPv6 address is preferred.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that is asked at safe moments."""
+"""Ctrl-C and SIGTERM as a flag that is checked at safe moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Interruption:
     Parameters
     ----------
     *others : int
-        Further signals that mean the same.
+        Further signals with the same effect.
     """
 
     def __init__(self, *others: int) -> None:

@@ -1,14 +1,14 @@
-"""What the nodes of a cluster and the links between them are like, measured where this process runs.
+"""Measures the nodes of a cluster and the links between them.
 
-Under torchrun each rank is a node: all compute at the same time, then one pair after the other talks. Without
-it this machine is all nodes, joined by its loopback device or by links between network namespaces.
+Under torchrun each rank is a node: all compute at the same time, then one pair of nodes after the other
+measures its link. Without torchrun this machine is all nodes, joined by its loopback device or by links
+between namespaces.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
-from adabench.harness.machine.link_probe import Probe, bulk_bits_per_second, ping_seconds, probe_link
+from adabench.harness.machine.link_probe import Probe, answer, ask, probe_between, probe_link
 from adabench.harness.machine.namespaces import NodeLinks
 
 __all__ = ["measure_here", "measure_ranks", "measured_node", "resources_of", "under_torchrun"]
@@ -30,7 +30,7 @@ _SECONDS = 1.0
 _SIZE = 256
 _PATIENCE_SECONDS = 60.0
 _HERE = "here"
-"""What the host of all nodes is called, where they share this machine."""
+"""Name of the host of all nodes, where they share this machine."""
 
 
 def under_torchrun() -> bool:
@@ -50,14 +50,14 @@ def measure_ranks() -> Resources | None:
 
 
 def measure_here(nodes: int, link: str | None) -> Resources:
-    """Resources of so many nodes on this machine.
+    """Measure this machine as a cluster of nodes.
 
     Parameters
     ----------
     nodes : int
         At least 1.
     link : str, optional
-        Of links between network namespaces, such as ``lan`` or ``0.5ms,2gbit``; None for the loopback device.
+        Links between network namespaces, such as ``lan`` or ``0.5ms,2gbit``; None for the loopback device.
 
     Raises
     ------
@@ -115,9 +115,9 @@ def _measured_by_rank(distributed: Any) -> Resources | None:
             for other in range(one + 1, world):
                 distributed.barrier()
                 if rank == one:
-                    own[one, other] = _ask(where[other])
+                    own[one, other] = ask(_connected(where[other]))
                 elif rank == other:
-                    _answer(server)
+                    answer(server.accept()[0])
     probes: list[Any] = [None] * world
     distributed.all_gather_object(probes, own)
     if rank != 0:
@@ -127,36 +127,12 @@ def _measured_by_rank(distributed: Any) -> Resources | None:
 
 def _loopback() -> Probe:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(_PATIENCE_SECONDS)
-        thread = threading.Thread(target=_answer, args=(server,))
-        thread.start()
-        probe = _ask(server.getsockname()[:2])
-        thread.join()
-    return probe
+        near = _connected(server.getsockname()[:2])
+        return probe_between(near, server.accept()[0])
 
 
-def _ask(where: tuple[str, int]) -> Probe:
-    """Measure the link to a node that answers."""
-    with socket.create_connection(where, timeout=_PATIENCE_SECONDS) as link:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        seconds = ping_seconds(link)
-        return Probe(1e3 * seconds, 1e-9 * bulk_bits_per_second(link))
-
-
-def _answer(server: socket.socket) -> None:
-    """What the node at the other end of `_ask` does: send each ping back, then all it can."""
-    link, _ = server.accept()
-    with link:
-        link.settimeout(_PATIENCE_SECONDS)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while (said := link.recv(1)) == b"?":
-            link.sendall(said)
-        chunk = bytes(1 << 20)
-        try:
-            while said:
-                link.sendall(chunk)
-        except (BrokenPipeError, ConnectionResetError):
-            return  # the other end has heard enough
+def _connected(where: tuple[str, int]) -> socket.socket:
+    return socket.create_connection(where, timeout=_PATIENCE_SECONDS)
 
 
 def _own_address(master: str) -> str:

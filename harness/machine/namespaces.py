@@ -1,10 +1,10 @@
 """Nodes in network namespaces of their own, joined by links that delay packets and limit their rate.
 
-A transport can only shape its own sockets; other systems bring theirs. So the network ``namespaces:lan`` (any
-latency and bandwidth that the transport knows, too) puts each node's process in a namespace whose only way
-out is a TUN device, and a relay of ours carries packets from device to device: one after the other at the
-link's rate, each held for the latency. Whatever talks over sockets is slowed down alike. With
-``namespaces:lan:1-2/10`` the link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
+A transport can shape only its own sockets, and other systems have their own. So the network
+``namespaces:lan``, or with any other latency and bandwidth, puts each node's process in a namespace whose
+only way out is a TUN device. A relay carries packets from device to device: one after the other at the link's
+rate, each held for the latency. All sockets are slowed down alike. With ``namespaces:lan:1-2/10`` the link
+between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import psutil
@@ -34,12 +33,12 @@ __all__ = [
 ]
 
 PREFIX = "namespaces:"
-"""What the name of such a network begins with; the rest says what its links are like."""
+"""Prefix of the names of such networks; the rest of the name describes the links."""
 
 # As in csrc/extensions/netns_relay/links.h.
 _DEVICE = "link0"
 _SUBNET = "10.210.0"
-# Nobody else is in a namespace, so any port is free.
+# Any port is free in a namespace of its own.
 _PORT = 29500
 _CLONE_NEWNET = 0x40000000
 # An editable installation keeps Python in the clone and binaries in site-packages.
@@ -53,7 +52,7 @@ class NamespacesUnavailable(RuntimeError):
 
 
 class SlowPair(NamedTuple):
-    """Two nodes, and how many times slower than the others the link between them is."""
+    """Two nodes, and the factor by which their link is slower than the others."""
 
     one: int
     other: int
@@ -61,7 +60,7 @@ class SlowPair(NamedTuple):
 
 
 class NodeLinks:
-    """Namespaces and the relay between them, as long as the context lasts.
+    """Namespaces and the relay between them; a context manager that removes them.
 
     Parameters
     ----------
@@ -80,7 +79,7 @@ class NodeLinks:
         try:
             self._relay = subprocess.Popen(
                 [str(_RELAY), str(nodes), link],
-                stdin=subprocess.PIPE,  # it ends when this closes, also by the death of this process
+                stdin=subprocess.PIPE,  # the relay ends when this closes, also by the death of this process
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -102,13 +101,11 @@ class NodeLinks:
     def __enter__(self) -> NodeLinks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._end()
 
     def cpu_seconds(self) -> float:
-        """What the relay has spent so far, the kernel's work on its packets included."""
+        """CPU seconds of the relay so far, with the kernel's work on its packets."""
         if self._relay.poll() is not None:
             return 0.0
         spent = self._process.cpu_times()
@@ -116,7 +113,7 @@ class NodeLinks:
 
     @property
     def failure(self) -> str | None:
-        """Why the relay ended before it was told to, if it did."""
+        """The reason why the relay ended by itself, if it did."""
         code = self._relay.poll()
         if code is None:
             return None
@@ -135,12 +132,12 @@ class NodeLinks:
 
 
 def link_of(network: str) -> str | None:
-    """``lan`` of ``namespaces:lan``; None for a network that the transport shapes, or nobody."""
+    """``lan`` for ``namespaces:lan``; None for a network without namespaces."""
     return network.removeprefix(PREFIX) if network.startswith(PREFIX) else None
 
 
 def slow_pair_of(link: str) -> tuple[str, SlowPair | None]:
-    """``lan`` and the pair that is ten times slower, of ``lan:1-2/10``; without such a pair, None."""
+    """``lan`` and the slow pair for ``lan:1-2/10``; without such a pair, None."""
     usual, colon, exception = link.partition(":")
     found = _SLOW_PAIR.fullmatch(exception)
     if not colon or found is None:
@@ -154,7 +151,7 @@ def address(node: int) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """What tells torch's libraries in a namespace where to meet and which device to use.
+    """Environment of torch's libraries in a namespace: the place of the rendezvous, and the device.
 
     Torchrun's own store is outside, so node 0 holds one inside.
     """

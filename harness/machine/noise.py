@@ -1,4 +1,4 @@
-"""How much this machine's times vary without a reason, and what disturbs them."""
+"""The noise of this machine's times, and its likely causes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOISY_SPREAD = 0.05
 
 
 def noise_complaints(environment: dict[str, Any]) -> list[str]:
-    """What disturbs measurements right now, a sentence each; probes for about a second."""
+    """Likely causes of noise right now, a sentence each; probes for about a second."""
     return noise(environment)[-1]
 
 
 def noise(environment: dict[str, Any]) -> tuple[float, float, float, list[str]]:
-    """The load, a probe's median seconds, how far probes vary, and what is wrong with that."""
+    """The load, the median seconds of a probe, the spread of probes, and complaints about them."""
     load = os.getloadavg()[0]
     seconds = [probe()[1] for _ in range(PROBES)]
     median = statistics.median(seconds)

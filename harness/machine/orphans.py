@@ -1,4 +1,4 @@
-"""What crashed runs left behind on this machine: processes, scratch folders, files in shared memory."""
+"""Orphans of crashed runs on this machine: processes, scratch folders, files in shared memory."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import NamedTuple
 
 import psutil
 
-from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 from adabench.harness.machine.scratch import abandoned_folders, sweep
 
-__all__ = ["Leftovers", "clean", "find"]
+__all__ = ["Orphans", "clean", "find"]
 
 SHARED_MEMORY = Path("/dev/shm")
-# torch puts the id of the process into the names of memory that it shares with loader processes.
+# torch names memory that it shares with loader processes by the id of the process.
 _SHARED_NAME = re.compile(r"torch_(\d+)_\w+")
 
 
-class Leftovers(NamedTuple):
-    """What is left of this user's processes that no longer run.
+class Orphans(NamedTuple):
+    """Remains of this user's processes that no longer run.
 
     Attributes
     ----------
     processes : list of psutil.Process
-        Of runs whose process group is gone.
+        Processes of runs whose harness is gone.
     folders : list of Path
         Scratch folders of such runs.
     shared_files : list of Path
-        Of torch, in shared memory, made by a process that is gone. Nothing tells whether it was one of ours,
-        or whether a process of another container still needs them: they are never removed.
+        Files of torch in shared memory, made by a process that is gone. They may belong to another program,
+        or be in use in another container, so they are never removed.
     """
 
     processes: list[psutil.Process]
@@ -38,19 +38,19 @@ class Leftovers(NamedTuple):
     shared_files: list[Path]
 
 
-def find() -> Leftovers:
-    """Look for what has no owner any more."""
-    return Leftovers(_processes(), abandoned_folders(), _shared_files())
+def find() -> Orphans:
+    """Find all orphans."""
+    return Orphans(_processes(), abandoned_folders(), _shared_files())
 
 
-def clean(leftovers: Leftovers) -> None:
+def clean(orphans: Orphans) -> None:
     """Kill the processes and remove the folders."""
-    for process in leftovers.processes:
+    for process in orphans.processes:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue  # ended by itself
-    psutil.wait_procs(leftovers.processes, timeout=5)
+    psutil.wait_procs(orphans.processes, timeout=5)
     sweep()
 
 
@@ -60,7 +60,7 @@ def _processes() -> list[psutil.Process]:
         try:
             if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            group = Owner.parse(process.environ().get(HARNESS_VARIABLE, ""))
+            group = ProcessIdentity.parse(process.environ().get(HARNESS_VARIABLE, ""))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # ended meanwhile, or not to be looked at
         if group is not None and group.is_gone:

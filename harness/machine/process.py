@@ -33,7 +33,7 @@ _exit_code: int | None = None
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies, even by SIGKILL (Linux; elsewhere nothing).
+    """Have the kernel kill this process when its parent dies, even by SIGKILL; no effect outside Linux.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def kill_descendants(root: psutil.Process, seconds: float = 5.0) -> list[int]:
     Returns
     -------
     list of int
-        What was still running after `seconds`; empty unless a process hangs in the kernel.
+        Processes that still run after `seconds`; empty unless one hangs in the kernel.
     """
     deadline = time.monotonic() + seconds
     alive: list[psutil.Process] = []

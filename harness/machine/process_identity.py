@@ -1,4 +1,4 @@
-"""Which process something belongs to, so that it can be told later whether that process is certainly gone."""
+"""The identity of a process, by which a later process finds out whether it is certainly gone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["HARNESS_VARIABLE", "Owner"]
+__all__ = ["HARNESS_VARIABLE", "ProcessIdentity"]
 
 HARNESS_VARIABLE = "ADABENCH_HARNESS"
-"""Environment variable of all processes of runs: the harness, as an `Owner`, that they have to end with."""
+"""Environment variable of all processes of runs: the `ProcessIdentity` of their harness."""
 
 _PROC = Path("/proc")
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process of this machine, named so that no other one is ever called alike.
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process of this machine, by values that no other process ever has.
 
-    Process identifiers are used again, so the start time belongs to the name; it counts from the boot, so
-    the boot does; and a container has identifiers of its own, so their namespace does.
+    Process identifiers are used again, so the start time is part of it. The start time counts from the boot,
+    so the boot is part of it. A container has identifiers of its own, so their namespace is part of it.
 
     Attributes
     ----------
@@ -28,11 +28,11 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     started : int
         Clock ticks from the boot to the start of the process.
     namespace : str
-        Of process identifiers.
+        Namespace of process identifiers.
     boot : str
         The kernel's identifier of the boot.
     user : int
-        Whose process it is.
+        User that the process belongs to.
     host : str
     """
 
@@ -44,10 +44,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str
 
     @staticmethod
-    def this_process() -> Owner:
+    def this_process() -> ProcessIdentity:
         started = _started(os.getpid())
         assert started is not None
-        return Owner(
+        return ProcessIdentity(
             pid=os.getpid(),
             started=started,
             namespace=_namespace(),
@@ -57,10 +57,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @staticmethod
-    def parse(text: str | bytes) -> Owner | None:
-        """What `text` wrote; None if it did not write this."""
+    def parse(text: str | bytes) -> ProcessIdentity | None:
+        """The identity that `text` has written; None for any other text."""
         try:
-            return msgspec.json.decode(text, type=Owner)
+            return msgspec.json.decode(text, type=ProcessIdentity)
         except (msgspec.MsgspecError, UnicodeError):
             return None
 

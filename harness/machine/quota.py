@@ -1,4 +1,4 @@
-"""A process that gets only a part of a core: a control group of the kernel's, which needs root."""
+"""Processes that get only a part of a core, by a control group of the kernel; needs root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -16,9 +15,9 @@ __all__ = ["Quota", "QuotaUnavailable", "enter"]
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "adabench-"
 _PERIOD = 10_000
-"""Microseconds in which a process gets its part: short ones, so that a node answers soon, though slowly."""
+"""Microseconds in which a process gets its part; short, so that a slow node still answers soon."""
 _LEAST = 1_000
-"""Microseconds of a part: the kernel knows no shorter one."""
+"""Minimum microseconds of a part that the kernel accepts."""
 _numbers = count()
 
 
@@ -27,17 +26,17 @@ class QuotaUnavailable(RuntimeError):
 
 
 class Quota:
-    """A control group whose processes get so much of a core, as long as the context lasts.
+    """A control group with a limited share of the cores; a context manager that removes it.
 
     Parameters
     ----------
     cores : float
-        More than 0; all threads of all its processes together.
+        Cores of all threads of all its processes together; more than 0.
 
     Attributes
     ----------
     folder : Path
-        The group, which `enter` takes.
+        The group, an argument of `enter`.
 
     Raises
     ------
@@ -55,10 +54,10 @@ class Quota:
         try:
             self.folder.mkdir()
             if first:
-                _tell(self.folder / "cpu.cfs_period_us", f"{period}")
-                _tell(self.folder / "cpu.cfs_quota_us", f"{quota}")
+                _write(self.folder / "cpu.cfs_period_us", f"{period}")
+                _write(self.folder / "cpu.cfs_quota_us", f"{quota}")
             else:
-                _tell(self.folder / "cpu.max", f"{quota} {period}")
+                _write(self.folder / "cpu.max", f"{quota} {period}")
         except OSError as error:
             self._remove()
             raise QuotaUnavailable(
@@ -69,30 +68,28 @@ class Quota:
     def __enter__(self) -> Quota:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._remove()
 
     def _remove(self) -> None:
-        """Its processes have ended; if one has not, whoever makes the next group removes this one."""
+        """Remove the group if its processes have ended; otherwise the next `Quota` removes it."""
         with suppress(OSError):
             self.folder.rmdir()
 
 
 def enter(folder: str | Path) -> None:
-    """Bring this process into a group, with the threads and processes that it starts from now on."""
-    _tell(Path(folder) / "cgroup.procs", f"{os.getpid()}")
+    """Move this process to a group, with the threads and processes that it starts from now on."""
+    _write(Path(folder) / "cgroup.procs", f"{os.getpid()}")
 
 
-def _tell(file: Path, text: str) -> None:
-    """Never makes the file: where there are no control groups there may be a folder of their name."""
+def _write(file: Path, text: str) -> None:
+    """Write to an existing file: without control groups there may be an ordinary folder of that name."""
     with file.open("r+") as opened:
         opened.write(text)
 
 
 def _remove_left_behind(root: Path) -> None:
-    """Groups of processes that were killed; only empty ones can be removed."""
+    """Remove groups of harnesses that were killed; only empty groups can be removed."""
     for folder in root.glob(f"{_PREFIX}*"):
         owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):

@@ -1,6 +1,6 @@
-"""Scratch folders of runs: gone with their run, or with the next start if the harness was killed.
+"""Scratch folders of runs: removed with their run, or at the next start if the harness was killed.
 
-Nothing is ever removed but folders with a marker that this module wrote, whose owner is certainly gone.
+Only folders with a marker that this module wrote, and whose owner is certainly gone, are ever removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from adabench.harness.machine.process_identity import Owner
+from adabench.harness.machine.process_identity import ProcessIdentity
 
 __all__ = ["MARKER", "Marker", "abandoned_folders", "scratch_folder", "sweep"]
 
@@ -26,36 +26,35 @@ _LONGEST_MARKER = 4096
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adabench scratch"):
-    """What says that a folder is ours to remove: it fits one folder only, and no copy of it.
+    """Marks a folder as one that may be removed; valid for that folder only, and for no copy of it.
 
     Attributes
     ----------
     purpose : str
-        What the folder is for, to whoever finds it.
+        Description for users who find the folder.
     name : str
-        The folder's, in the folder for temporary files.
+        Name of the folder.
     device, inode : int
-        The folder's.
-    owner : Owner
-        Who needs it.
+        Identity of the folder on its file system.
+    owner : ProcessIdentity
+        Process that needs the folder.
     """
 
     purpose: str
     name: str
     device: int
     inode: int
-    owner: Owner
+    owner: ProcessIdentity
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """A folder for one run, marked and locked while this process lives, however it ends, and removed on
-    leaving.
+    """A folder for one run, marked and locked while this process lives; removed at the end of the context.
 
     Parameters
     ----------
     purpose : str
-        What it is for, to whoever finds it.
+        Description for users who find it.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -68,7 +67,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
             name=folder.name,
             device=status.st_dev,
             inode=status.st_ino,
-            owner=Owner.this_process(),
+            owner=ProcessIdentity.this_process(),
         )
         (folder / MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker), indent=1) + b"\n")
         yield folder
@@ -83,7 +82,7 @@ def sweep() -> list[Path]:
     Returns
     -------
     list of Path
-        Those that are gone now; what cannot be removed is left for `abandoned_folders` to tell.
+        Folders that were removed; `abandoned_folders` returns those that cannot be.
     """
     swept = []
     for folder in _abandoned():
@@ -94,12 +93,12 @@ def sweep() -> list[Path]:
 
 
 def abandoned_folders() -> list[Path]:
-    """What `sweep` would remove."""
+    """Folders that `sweep` would remove."""
     return list(_abandoned())
 
 
 def _abandoned() -> Iterator[Path]:
-    """Each folder is locked as long as the caller has it."""
+    """Abandoned folders, each of which is locked until the next is requested."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -114,7 +113,7 @@ def _abandoned() -> Iterator[Path]:
 
 
 def _is_abandoned(folder: int, name: str) -> bool:
-    """Whether the open folder is one of ours without an owner; if so, it is locked now."""
+    """Whether the open folder has a valid marker and no owner; if so, it is locked now."""
     marker = _marker(folder)
     status = os.fstat(folder)
     here = (name, status.st_dev, status.st_ino)
@@ -128,9 +127,9 @@ def _is_abandoned(folder: int, name: str) -> bool:
 
 
 def _marker(folder: int) -> Marker | None:
-    """The marker in an open folder; None without one that this user's harness wrote."""
+    """The marker in an open folder, if this user's harness wrote one."""
     try:
-        # Not blocking: a pipe of that name would be waited for.
+        # Not blocking: opening a pipe of that name would wait.
         handle = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
         return None

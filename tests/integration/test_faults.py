@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import product
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.conftest import Python
 
+from .faults import network
 from .faults.cell import FAULTS, Cell
-from .faults.rank import PHASES, TURNS
-from .faults.report import markdown
+from .faults.rank import PHASES
+from .faults.report import record_faults
 
 
-def test_every_fault_in_every_phase(full: bool, request: pytest.FixtureRequest, python: Python) -> None:
-    """Of two nodes; at the full size of four as well. Without root the cables stay whole."""
-    nodes = [2, 4] if full else [2]
-    done = python(
-        *("-m", "tests.integration.faults.matrix", json.dumps({"nodes": nodes, "runners": 2})),
-        environment={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    outcomes = result["outcomes"]
-    cells = [Cell(*names) for names in product(FAULTS, PHASES, nodes)]
-    assert len(outcomes) == sum(result["without"] is None or not cell.needs_cable for cell in cells)
-    print(f"{len(outcomes)} cells in {result['seconds']:.0f} s")
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
+    """Outcomes of all cells, which are recorded at the end if the command line asks for it."""
+    found: list[dict[str, Any]] = []
+    yield found
     record = request.config.getoption("--record-faults", None)
     if record is not None:
-        record.write_text(markdown(outcomes, TURNS))
-    broken = [one for one in outcomes if one["problems"]]
-    assert not broken, json.dumps(broken, indent=1)
-    if result["without"] is not None:
-        pytest.skip(f"without the cables: {result['without']}; the other {len(outcomes)} cells are right")
+        record_faults(record, found)
+
+
+@pytest.fixture(scope="module")
+def without_cables() -> str | None:
+    return network.reason_without()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_in_every_phase(
+    fault: str,
+    phase: str,
+    full: bool,
+    without_cables: str | None,
+    outcomes: list[dict[str, Any]],
+    python: Python,
+) -> None:
+    """Two nodes; at the full size four nodes as well."""
+    for nodes in [2, 4] if full else [2]:
+        if Cell(fault, phase, nodes).needs_cable and without_cables is not None:
+            pytest.skip(without_cables)
+        done = python(
+            *("-m", "tests.integration.faults.cell", fault, phase, f"{nodes}"),
+            environment={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+            timeout=1800,
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes.append(json.loads(done.stdout))
+        assert not outcomes[-1]["problems"], outcomes[-1]

@@ -73,8 +73,8 @@ def test_a_model_trains_under_an_agent_on_each_host(cable: network.Cable, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
-    """What came of meetings without agents, of each rank."""
+def outcomes(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
+    """Outcomes of each rank without agents, by the name of its environment."""
     given: dict[str, dict[str, str]] = {
         "right": {"ADAPS_SECRET": SECRET},
         "no secret": {},
@@ -95,7 +95,7 @@ def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
             start(
                 cable,
                 end,
-                *("-m", "tests.integration.hosts.meetings", json.dumps(environments)),
+                *("-m", "tests.integration.hosts.rendezvous", json.dumps(environments)),
                 RANK=str(rank),
                 WORLD_SIZE="2",
             )
@@ -104,32 +104,39 @@ def meetings(cable: network.Cable) -> dict[str, list[dict[str, Any]]]:
     return {name: [ranks[number] for ranks in said] for number, name in enumerate(given)}
 
 
-def test_nodes_meet_at_the_masters_own_address_and_its_store_is_nowhere_else(meetings: Any) -> None:
-    assert meetings["right"] == [{"sums": [3.0], "open": False}] * 2
-
-
-def test_nodes_meet_over_ipv6(meetings: Any) -> None:
-    if "IPv6" not in meetings:
+@pytest.mark.parametrize("name", ["right", "IPv6"])
+def test_nodes_meet_at_the_masters_own_address_and_its_store_is_nowhere_else(
+    outcomes: Any, name: str
+) -> None:
+    if name not in outcomes:
         pytest.skip("this kernel has no IPv6")
-    assert meetings["IPv6"] == [{"sums": [3.0], "open": False}] * 2
+    assert outcomes[name] == [{"sums": [3.0], "open": False}] * 2
 
 
-def test_without_a_secret_all_are_told_at_once_how_to_make_one(meetings: Any) -> None:
-    for one in meetings["no secret"]:
-        assert one["refused"].startswith("rank 1 of 2 nodes is on another host than rank 0")
-        assert "head -c 32 /dev/urandom | base64" in one["refused"]
-        assert "ADAPS_SECRET_FILE" in one["refused"]
+@pytest.mark.parametrize(
+    ("name", "sentence", "remedies"),
+    [
+        (
+            "no secret",
+            "rank 1 of 2 nodes is on another host than rank 0",
+            ["head -c 32 /dev/urandom | base64", "ADAPS_SECRET_FILE"],
+        ),
+        (
+            "loopback",
+            "rank 0 listens at 127.0.0.1, which nodes on other hosts cannot reach",
+            ["ADAPS_LISTEN"],
+        ),
+    ],
+)
+def test_a_mistake_is_refused_everywhere_with_a_remedy(
+    outcomes: Any, name: str, sentence: str, remedies: list[str]
+) -> None:
+    for one in outcomes[name]:
+        assert one["refused"].startswith(sentence)
+        assert all(remedy in one["refused"] for remedy in remedies)
         assert one["seconds"] < 100  # not at the end of the connect_timeout
 
 
-def test_a_loopback_address_is_told_with_what_to_set(meetings: Any) -> None:
-    for one in meetings["loopback"]:
-        assert one["refused"].startswith(
-            "rank 0 listens at 127.0.0.1, which nodes on other hosts cannot reach"
-        )
-        assert "ADAPS_LISTEN" in one["refused"]
-
-
-def test_another_secret_is_no_secret(meetings: Any) -> None:
-    refused = [one["refused"] for one in meetings["another secret"]]
+def test_another_secret_is_no_secret(outcomes: Any) -> None:
+    refused = [one["refused"] for one in outcomes["another secret"]]
     assert any("as to a node with another secret" in one for one in refused), refused

@@ -19,12 +19,9 @@ from tests.warm import WarmProcess
 
 from .conftest import logs_hold
 from .faults import network
-from .hosts.harness import RUN_ON_HOST
-from .hosts.study import HANG, STUDY, comparable
+from .hosts.on_host import RUN_ON_HOST
+from .hosts.study import GIVEN_UP, HANG, STUDY, assert_host_lost, comparable
 from .slurm.cluster import Cluster
-
-GIVEN_UP = 240.0
-"""Seconds that only end a hang."""
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ def test_a_study_is_the_same_here_and_as_a_job(
     assert "wckey" not in job.options
     # The secret is in a file that only the user can read, until the session ends, and nowhere else.
     assert (job.modes["."], job.modes["secret"], len(job.secret)) == (0o700, 0o600, 64)
-    told = [job.script, said, *(word for words in cluster.asked for word in words)]
+    told = [job.script, said, *(word for words in cluster.commands for word in words)]
     logs = [file.read_text() for file in tmp_path.glob("adabench-results/*/logs/*")]
     assert not any(job.secret in text for text in [*told, *logs])
     assert not (tmp_path / "adabench-jobs").exists()
@@ -122,15 +119,9 @@ def test_a_host_that_disappears_is_a_row_and_the_session_ends(
         cable.cut()
     code, said = ended(process)
     assert code == 1
-    lost = f"rank 1 ({cable.addresses['far']}) was lost: "
-    assert f"{lost}" in said
-    assert "the same command continues when all hosts are there" in said.replace("\n", " ")
     assert f"what the job's hosts said is in {tmp_path / 'adabench-jobs'}" in said
     (run,) = runs(tmp_path)
-    assert (run.status, run.failed_rank, run.failed_phase) == ("failed", 1, "train")
-    assert str(run.reason).startswith("the host of node 1, rank 1 (")
-    if how == "cut off":
-        assert str(run.reason).endswith("nothing was heard of it for 5 s")
+    assert_host_lost(run, said, cable.addresses["far"], how)
     (logs,) = (tmp_path / "adabench-jobs").iterdir()
     assert not (logs / "secret").exists()
 
@@ -188,23 +179,17 @@ def test_a_job_that_does_not_begin_is_a_sentence(
     code, said = ended(submit(*given))
     assert code == 1
     assert "of job 4200 ended before it had come: no space left on this host" in said
-    cluster.broken = False
 
-    cluster.full = True
-    process = submit(*given)
-    assert wait_until(lambda: len(cluster.jobs) == 2, GIVEN_UP)
-    cluster.cancel(cluster.jobs[1])
-    code, said = ended(process)
-    assert code == 1
-    assert "of job 4201 ended before it had come: it said nothing, and its state is CANCELLED" in said
-
-    cluster.accounts = False
-    process = submit(*given)
-    assert wait_until(lambda: len(cluster.jobs) == 3, GIVEN_UP)
-    cluster.cancel(cluster.jobs[2])
-    code, said = ended(process)
-    assert code == 1
-    assert "of job 4202 ended before it had come: it said nothing, and its state is unknown" in said
+    cluster.broken, cluster.full = False, True
+    for number, state in ((1, "CANCELLED"), (2, "unknown")):
+        cluster.accounts = state != "unknown"
+        process = submit(*given)
+        assert wait_until(lambda number=number: len(cluster.jobs) == number + 1, GIVEN_UP)
+        cluster.cancel(cluster.jobs[number])
+        code, said = ended(process)
+        assert code == 1
+        reason = f"it said nothing, and its state is {state}"
+        assert f"of job 420{number} ended before it had come: {reason}" in said
 
     for number, stop in ((4, signal.SIGINT), (5, signal.SIGHUP)):
         process = submit(*given)

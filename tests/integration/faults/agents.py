@@ -10,7 +10,6 @@ of it as JSON. It needs root.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -29,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from adabench.harness.machine.process import adopt_orphans
 from tests.integration.faults import network
 from tests.integration.faults.agent_rank import PEER_TIMEOUT, reports_file, stop_file
 
@@ -47,7 +47,6 @@ FAULTS = {
 }
 _LOOK = 0.05
 _PORT = 29400
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
@@ -160,7 +159,7 @@ class Job:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # ranks whose agent was killed
+    adopt_orphans()  # ranks whose agent was killed
     os.environ["ADAPS_SECRET"] = secrets.token_hex(32)
     with tempfile.TemporaryDirectory(prefix="adaps-agents-") as folder, network.Cable() as cable:
         job = Job(Path(folder), cable)

@@ -1,31 +1,33 @@
-"""One cell of the matrix: a cluster of processes, one of which meets a fault while all are in a phase."""
+"""One cell of the matrix of faults: a cluster, one process of which meets a fault while all are in a phase.
+
+``python -m tests.integration.faults.cell FAULT PHASE NODES`` prints its outcome as JSON.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import selectors
 import signal
+import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import psutil
 
 import adaps
+from adabench.harness.machine.process import adopt_orphans
 from tests.conftest import free_port
+from tests.integration.faults.forks import Forks
 from tests.integration.faults.network import Cable
-from tests.integration.faults.rank import (
-    PHASES,
-    Orders,
-    live,
-    table,
-    value_at,
-)
+from tests.integration.faults.rank import PHASES, Orders, live, table, value_at
 
 __all__ = ["FAULTS", "Cell", "Outcome", "run"]
 
@@ -94,7 +96,7 @@ def run(cell: Cell, cable: Cable | None) -> Outcome:
         cluster = _Cluster(cell, cable, folder)
         try:
             cluster.start()
-            cluster.await_all(range(cell.nodes), "ready", _PATIENCE)
+            cluster.await_all(range(cell.nodes), "ready")
             cluster.hit()
             if cell.fault == "link slow":
                 _check_completion(cluster, outcome)
@@ -111,19 +113,15 @@ def run(cell: Cell, cable: Cable | None) -> Outcome:
 
 
 class _Cluster:
-    """The processes of a cell, and what they say."""
+    """The processes of a cell."""
 
     def __init__(self, cell: Cell, cable: Cable | None, folder: Path) -> None:
         self.cell = cell
         self.cable = cable
         self.folder = folder
-        self.processes: list[int] = []
-        self.said: list[dict[str, Any]] = [{} for _ in range(cell.nodes)]
-        self.ended: dict[int, int] = {}
+        self.forks = Forks()
+        self.said, self.ended = self.forks.said, self.forks.ended
         self.hit_at = 0.0
-        self._unread = [b""] * cell.nodes
-        self._reports: list[int] = []
-        self._selector = selectors.DefaultSelector()
         self._told: int | None = None
 
     @property
@@ -131,12 +129,10 @@ class _Cluster:
         return [rank for rank in range(self.cell.nodes) if rank != self.cell.victim]
 
     def start(self) -> None:
-        cell, port = self.cell, free_port()
+        cell, port, cable = self.cell, free_port(), self.cable
         told, self._told = os.pipe()
         for rank in range(cell.nodes):
-            reader, writer = os.pipe()
             ends = ["far" if other == cell.victim else "near" for other in (rank, 0)]
-            cable = self.cable
             orders = Orders(
                 phase=cell.phase,
                 rank=rank,
@@ -144,7 +140,6 @@ class _Cluster:
                 channels=1 + cell.nodes // 4,
                 port=port,
                 directory=self.folder / "saved",
-                report=writer,
                 told=told,
                 victim=rank == cell.victim,
                 goes_on=cell.fault == "link slow",
@@ -153,101 +148,65 @@ class _Cluster:
                 namespace=None if cable is None else cable.names[ends[0]],
                 master="127.0.0.1" if cable is None else cable.addresses[ends[1]],
             )
-            process = os.fork()
-            if process == 0:
-                os.close(self._told)
-                for other in (reader, *self._reports):
-                    os.close(other)
-                tempfile.tempdir = os.environ["TMPDIR"] = str(self.folder / "tmp")
-                live(orders)
-            os.close(writer)
-            self.processes.append(process)
-            self._reports.append(reader)
-            self._selector.register(reader, selectors.EVENT_READ, rank)
+            self.forks.start(rank, partial(self._live, orders))
         os.close(told)
 
+    def _live(self, orders: Orders, descriptor: int) -> NoReturn:
+        assert self._told is not None
+        os.close(self._told)
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self.folder / "tmp")
+        live(orders, descriptor)
+
     def hit(self) -> None:
-        victim = self.processes[self.cell.victim]
         self.hit_at = time.monotonic()
-        if self.cell.fault == "SIGKILL":
-            os.kill(victim, signal.SIGKILL)
-        elif self.cell.fault == "SIGSTOP":
-            os.kill(victim, signal.SIGSTOP)
-        elif self.cell.fault in ("exception", "hang", "out of memory"):
-            os.kill(victim, signal.SIGUSR1)
+        if self.cable is not None and self.cell.fault == "link down":
+            self.cable.cut()
+            self.hit_at = time.monotonic()  # the command takes its time
+        elif self.cable is not None and self.cell.fault == "link slow":
+            self.cable.slow()
+            self.tell()
         else:
-            assert self.cable is not None
-            if self.cell.fault == "link down":
-                self.cable.cut()
-                self.hit_at = time.monotonic()  # the command takes its time
-            else:
-                self.cable.slow()
-                self.tell()
+            numbers = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
+            self.forks.signal(self.cell.victim, numbers.get(self.cell.fault, signal.SIGUSR1))
 
     def tell(self) -> None:
         if self._told is not None:
             os.close(self._told)
         self._told = None
 
-    def await_all(self, ranks: list[int] | range, word: str, patience: float) -> None:
-        """Read until all these ranks have said something with this word; TimeoutError if one does not."""
-        self._read_until(ranks, word, lambda rank: word in self.said[rank], patience)
+    def await_all(self, ranks: Iterable[int], word: str) -> None:
+        """Read until all these ranks have reported a value of this name."""
+        self.forks.await_all(ranks, word, lambda rank: word in self.said[rank], _PATIENCE)
 
-    def await_ends(self, ranks: list[int] | range, patience: float) -> None:
+    def await_ends(self, ranks: Iterable[int]) -> None:
         """Wait until these processes have ended, all by themselves."""
-        self._read_until(ranks, "the end", lambda rank: rank in self.ended, patience)
+        self.forks.await_all(ranks, "end", lambda rank: rank in self.ended, _PATIENCE)
 
     def newest_step(self) -> int:
         """The newest checkpoint that a rank knows to be complete."""
-        steps = [said.get("step", 0) for said in self.said]
+        steps = [said.get("step", 0) for said in self.said.values()]
         return max(steps) if self.cell.phase in ("checkpoint", "two hosts") else 0
 
     def end(self) -> None:
         self.tell()
-        for rank, process in enumerate(self.processes):
-            if rank not in self.ended:
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
-        for reader in self._reports:
-            os.close(reader)
-        self._selector.close()
-
-    def _read_until(self, ranks: list[int] | range, what: str, done: Any, patience: float) -> None:
-        deadline = time.monotonic() + patience
-        while missing := [rank for rank in ranks if not done(rank)]:
-            ready = self._selector.select(max(deadline - time.monotonic(), 0.0))
-            if not ready:
-                raise TimeoutError(f"ranks {missing}: no {what} within {patience} s")
-            for key, _ in ready:
-                self._read(key.data)
-            if stuck := [rank for rank in missing if rank in self.ended and not done(rank)]:
-                raise TimeoutError(f"ranks {stuck} ended without {what}: {self.ended}, {self.said}")
-
-    def _read(self, rank: int) -> None:
-        data = os.read(self._reports[rank], 1 << 16)
-        if not data:  # the process ends
-            self._selector.unregister(self._reports[rank])
-            self.ended[rank] = os.waitstatus_to_exitcode(os.waitpid(self.processes[rank], 0)[1])
-        *lines, self._unread[rank] = (self._unread[rank] + data).split(b"\n")
-        for line in lines:
-            self.said[rank].update(json.loads(line))
+        self.forks.close()
 
 
 def _check_completion(cluster: _Cluster, outcome: Outcome) -> None:
     everybody = range(cluster.cell.nodes)
-    cluster.await_ends(everybody, _PATIENCE)
+    cluster.await_ends(everybody)
     outcome.outcome = "all complete, right sums"
     for rank in everybody:
         if cluster.ended[rank] != 0 or cluster.said[rank].get("outcome") != "done":
             outcome.outcome = "fails"
             outcome.problems.append(f"rank {rank}: exit code {cluster.ended[rank]}, {cluster.said[rank]}")
-    outcome.seconds = max(said.get("seconds", 0.0) for said in cluster.said)
+    outcome.seconds = max(said.get("seconds", 0.0) for said in cluster.said.values())
 
 
 def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
     cell = cluster.cell
     told = "RendezvousError" if cell.phase == "during restart" else "PeerLost"
-    cluster.await_all(cluster.survivors, "outcome", _PATIENCE)
+    cluster.await_all(cluster.survivors, "outcome")
     said = cluster.said
     named = {f"{said[rank]['outcome']}({said[rank].get('rank')})" for rank in cluster.survivors}
     outcome.outcome = " and ".join(sorted(named))
@@ -258,15 +217,15 @@ def _check_loss(cluster: _Cluster, outcome: Outcome) -> None:
         if silent := said[rank].get("silent"):
             outcome.problems.append(f"rank {rank}: {', '.join(silent)} did not raise PeerLost({cell.victim})")
     if cell.fault == "hang":
-        os.kill(cluster.processes[cell.victim], signal.SIGKILL)
+        cluster.forks.signal(cell.victim, signal.SIGKILL)
     if cell.fault == "SIGSTOP":
-        os.kill(cluster.processes[cell.victim], signal.SIGCONT)
+        cluster.forks.signal(cell.victim, signal.SIGCONT)
     cluster.tell()
     if cell.fault == "link down":
-        cluster.await_all([cell.victim], "outcome", _PATIENCE)
+        cluster.await_all([cell.victim], "outcome")
         if said[cell.victim]["outcome"] != told or said[cell.victim]["rank"] == cell.victim:
             outcome.problems.append(f"the rank beyond the cable was told {said[cell.victim]}")
-    cluster.await_ends(range(cell.nodes), _PATIENCE)
+    cluster.await_ends(range(cell.nodes))
     codes = {rank: code for rank, code in cluster.ended.items() if rank != cell.victim and code != 3}
     if codes:
         outcome.problems.append(f"exit codes of ranks {codes}; 3 is due")
@@ -318,3 +277,14 @@ def _restore(cell: Cell, directory: Path, newest: int, report: int) -> NoReturn:
 
 def _raised(fault: str) -> type[Exception] | None:
     return {"exception": ZeroDivisionError, "out of memory": MemoryError}.get(fault)
+
+
+def main() -> None:
+    adopt_orphans()  # so that processes that the ranks leave behind are found
+    cell = Cell(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    with Cable() if cell.needs_cable else nullcontext() as cable:
+        print(json.dumps(asdict(run(cell, cable))))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ import adaps.checkpoint  # once, not in every process
 from adaps.node import TECHNIQUES
 from adaps.rendezvous import open_store
 from tests.conftest import free_port
+from tests.integration.faults.forks import Forks, report
 from tests.integration.faults.workload import EVERY, Workload
 
 __all__ = ["main"]
@@ -49,14 +51,12 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Orders:
-    """What a process is told when it starts; `stop` closes when the time is up."""
+    """Descriptor `stop` of all ranks is at its end once the supervisor closes `told`: the time is up."""
 
-    rank: int
-    life: int
     port: int
     directory: Path
-    report: int
     stop: int
+    told: int
 
 
 def main() -> None:
@@ -78,146 +78,96 @@ def supervise(directory: Path, seconds: float, longest_life: float, seed: int) -
     port = free_port()
     store = open_store("127.0.0.1", port, hosts=True, deadline=time.monotonic() + PATIENCE)
     stop, told = os.pipe()
-    watched = Watched()
+    job = Job(Orders(port, directory, stop, told))
     life, faults = 0, {"SIGKILL": 0, "SIGSTOP": 0}
     begin = time.monotonic()
     try:
         for rank in range(NODES):
-            watched.start(Orders(rank, life, port, directory, -1, stop), [told])
+            job.start(rank, life)
         while True:
-            watched.await_all({"life": life})
+            job.await_all({"life": life}, range(NODES))
             left = max(begin + seconds - time.monotonic(), 0.0)
             pause = numbers.uniform(0.0, longest_life)
             if left <= pause and life >= LEAST_FAULTS:
-                watched.listen_for(left)
+                job.work_for(left)
                 break
-            watched.listen_for(pause)
+            job.work_for(pause)
             fault = numbers.choices(list(faults), [3, 1])[0]
             victim = numbers.choice(VICTIMS)
             faults[fault] += 1
-            watched.hit(victim, signal.Signals[fault])
+            job.forks.signal(victim, signal.Signals[fault])
             life += 1
             survivors = [rank for rank in range(NODES) if rank != victim]
-            watched.await_all({"lost": victim, "in_life": life - 1}, survivors)
-            watched.bury(victim)
-            watched.start(Orders(victim, life, port, directory, -1, stop), [told])
+            job.await_all({"lost": victim, "in_life": life - 1}, survivors)
+            job.forks.bury(victim)  # it may only be stopped
+            job.start(victim, life)
         os.close(told)
-        watched.await_all({"done": True})
-        codes = watched.end()
+        job.await_all({"done": True}, range(NODES))
+        job.forks.await_all(range(NODES), "end", lambda rank: rank in job.forks.ended, PATIENCE)
+        codes = dict(job.forks.ended)
     finally:
-        watched.kill_all()
+        job.forks.close()
     del store
-    assert codes == [0] * NODES, codes
+    assert codes == dict.fromkeys(range(NODES), 0), codes
+    turns = job.forks.said[0]["turns"]
     return {
         "seconds": time.monotonic() - begin,
         "lives": life + 1,
         "faults": faults,
-        "turns": watched.said[0]["turns"],
-        "checkpoints": watched.said[0]["turns"] // EVERY,
-        "resources": [said for said in watched.history if said["rank"] not in VICTIMS],
+        "turns": turns,
+        "checkpoints": turns // EVERY,
+        "resources": [said for said in job.resources if said["rank"] not in VICTIMS],
     }
 
 
-class Watched:
-    """The processes of all ranks, and what each said last of each thing."""
+class Job:
+    """The processes of all ranks, and the resources that they have measured."""
 
-    def __init__(self) -> None:
-        self.processes: dict[int, int] = {}
-        self.said: dict[int, dict[str, Any]] = {}
-        self.history: list[dict[str, Any]] = []
-        self._pipes: dict[int, int] = {}
-        self._unread: dict[int, bytes] = {}
-        self._doomed: int | None = None  # the rank that may end before the end
-        self._selector = selectors.DefaultSelector()
+    def __init__(self, orders: Orders) -> None:
+        self.forks = Forks()
+        self.resources: list[dict[str, Any]] = []
+        self._orders = orders
 
-    def start(self, orders: Orders, close: list[int]) -> None:
-        reader, writer = os.pipe()
-        process = os.fork()
-        if process == 0:
-            for descriptor in [reader, *close, *self._pipes.values()]:
-                os.close(descriptor)
-            self._selector.close()
-            be_rank(Orders(orders.rank, orders.life, orders.port, orders.directory, writer, orders.stop))
-        os.close(writer)
-        rank = orders.rank
-        self.processes[rank], self._pipes[rank], self._unread[rank] = process, reader, b""
-        self.said[rank] = {}
-        self._selector.register(reader, selectors.EVENT_READ, rank)
+    def start(self, rank: int, life: int) -> None:
+        self.forks.start(rank, partial(be_rank, self._orders, rank, life))
 
-    def await_all(self, wanted: dict[str, Any], ranks: list[int] | None = None) -> None:
-        """Read until all these ranks have said this last."""
-        deadline = time.monotonic() + PATIENCE
+    def await_all(self, wanted: dict[str, Any], ranks: Iterable[int]) -> None:
+        """Read until all these ranks have reported these values last."""
+        said = self.forks.said
+        self._keep(
+            self.forks.await_all(
+                ranks, f"{wanted}", lambda rank: wanted.items() <= said[rank].items(), PATIENCE
+            )
+        )
 
-        def missing() -> list[int]:
-            asked = range(NODES) if ranks is None else ranks
-            return [rank for rank in asked if wanted.items() - self.said[rank].items()]
-
-        while missing():
-            if not self._read(deadline - time.monotonic()):
-                raise TimeoutError(f"ranks {missing()} did not say {wanted}, but {self.said}")
-
-    def listen_for(self, seconds: float) -> None:
-        """Let them work; nothing but resources is to be said meanwhile."""
+    def work_for(self, seconds: float) -> None:
+        """Let them work; no rank may end meanwhile."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            self._read(left)
+            self._keep(self.forks.read(left))
+            if self.forks.ended:
+                raise RuntimeError(f"ranks ended by themselves: {self.forks.ended}, {self.forks.said}")
 
-    def hit(self, victim: int, number: signal.Signals) -> None:
-        self._doomed = victim
-        os.kill(self.processes[victim], number)
-
-    def bury(self, rank: int) -> None:
-        os.kill(self.processes[rank], signal.SIGKILL)  # it may only be stopped
-        os.waitpid(self.processes.pop(rank), 0)
-        pipe = self._pipes.pop(rank)
-        if pipe in self._selector.get_map():
-            self._selector.unregister(pipe)
-        os.close(pipe)
-        self._doomed = None
-
-    def end(self) -> list[int]:
-        return [
-            os.waitstatus_to_exitcode(os.waitpid(self.processes.pop(rank), 0)[1]) for rank in range(NODES)
-        ]
-
-    def kill_all(self) -> None:
-        for rank in list(self.processes):
-            self.bury(rank)
-
-    def _read(self, timeout: float) -> bool:
-        ready = self._selector.select(max(timeout, 0.0))
-        for key, _ in ready:
-            rank = key.data
-            data = os.read(self._pipes[rank], 1 << 16)
-            if not data:
-                self._selector.unregister(self._pipes[rank])
-                if rank != self._doomed and not self.said[rank].get("done"):
-                    raise RuntimeError(f"rank {rank} ended by itself in life {self.said[rank]}")
-                continue
-            *lines, self._unread[rank] = (self._unread[rank] + data).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                self.said[rank].update(message)
-                if "threads" in message:
-                    self.history.append(message)
-        return bool(ready)
+    def _keep(self, messages: list[dict[str, Any]]) -> None:
+        self.resources += [message for message in messages if "threads" in message]
 
 
 # A rank
 
 
-def be_rank(orders: Orders) -> NoReturn:
+def be_rank(orders: Orders, rank: int, life: int, descriptor: int) -> NoReturn:
     """Live until the time is up, through as many nodes as it takes; ends the process."""
+    os.close(orders.told)
+    say = partial(report, descriptor)
     try:
         os.environ.update(
-            RANK=str(orders.rank),
+            RANK=str(rank),
             WORLD_SIZE=str(NODES),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(orders.port),
             TORCHELASTIC_USE_AGENT_STORE="True",
         )
-        life = orders.life
-        while not one_life(orders, life):
+        while not one_life(orders, rank, life, say):
             life += 1
     except BaseException:
         traceback.print_exc()
@@ -226,14 +176,12 @@ def be_rank(orders: Orders) -> NoReturn:
     os._exit(0)
 
 
-def one_life(orders: Orders, life: int) -> bool:
+def one_life(orders: Orders, rank: int, life: int, say: Callable[..., None]) -> bool:
     """Whether it went on until the time was up; otherwise a peer was lost."""
     os.environ["TORCHELASTIC_RESTART_COUNT"] = str(life)
     gc.collect()
-    measure(orders, life)
-    load = Workload(
-        NODES, WORKERS, orders.directory, partial(say, orders, life=life), partial(time_is_up, orders)
-    )
+    say(rank=rank, measured=life, **resources())
+    load = Workload(NODES, WORKERS, orders.directory, partial(say, life=life), partial(time_is_up, orders))
     try:
         with adaps.Node(
             load.tables(),
@@ -244,9 +192,9 @@ def one_life(orders: Orders, life: int) -> bool:
         ) as node:
             turns = load.live(node)
     except adaps.PeerLost as lost:
-        say(orders, lost=lost.rank, in_life=life)
+        say(lost=lost.rank, in_life=life)
         return False
-    say(orders, done=True, turns=turns)
+    say(done=True, turns=turns)
     return True
 
 
@@ -256,22 +204,15 @@ def time_is_up(orders: Orders) -> bool:
         return bool(selector.select(0))
 
 
-def measure(orders: Orders, life: int) -> None:
-    """Between two nodes, when there is none: what is left of those before."""
-    ctypes.CDLL(None).malloc_trim(0)  # what is free, and only kept by the allocator, is no leak
+def resources() -> dict[str, float]:
+    """Resources of this process between two nodes: a node that is gone leaves none."""
+    ctypes.CDLL(None).malloc_trim(0)  # memory that is free, and only kept by the allocator, is no leak
     process = psutil.Process()
-    say(
-        orders,
-        rank=orders.rank,
-        measured=life,
-        megabytes=process.memory_full_info().uss / 1e6,
-        descriptors=process.num_fds(),
-        threads=process.num_threads(),
-    )
-
-
-def say(orders: Orders, **message: Any) -> None:
-    os.write(orders.report, (json.dumps(message) + "\n").encode())
+    return {
+        "megabytes": process.memory_full_info().uss / 1e6,
+        "descriptors": process.num_fds(),
+        "threads": process.num_threads(),
+    }
 
 
 if __name__ == "__main__":

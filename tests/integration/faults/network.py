@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
+
+from adabench.harness.machine import namespaces
 
 __all__ = ["Cable", "enter", "reason_without"]
 
 RATE = "8mbit"
-"""Of a slow cable, in each direction."""
-
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
+"""Rate of a slow cable, in each direction."""
 
 
 class Cable:
@@ -26,7 +23,7 @@ class Cable:
     names : dict of str to str
         The namespaces by their end of the cable.
     addresses : dict of str to str
-        What a node listens on at each end.
+        Address of each end.
     """
 
     def __init__(self) -> None:
@@ -41,9 +38,7 @@ class Cable:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._remove()
 
     def add_ipv6(self) -> dict[str, str]:
@@ -54,15 +49,15 @@ class Cable:
         return added
 
     def cut(self) -> None:
-        """Nothing comes through any more, and nobody is told."""
+        """Drop all packets from now on, without notice."""
         _run("ip", "-n", self.names["far"], "link", "set", "cable", "down")
 
     def mend(self) -> None:
-        """What was cut carries again; what was sent meanwhile is sent again by whoever still waits."""
+        """Carry packets again; TCP sends those that were dropped again."""
         _run("ip", "-n", self.names["far"], "link", "set", "cable", "up")
 
     def slow(self) -> None:
-        """Everything comes through, at `RATE`."""
+        """Carry packets at `RATE`."""
         for name in self.names.values():
             shape = ["rate", RATE, "burst", "16kb", "latency", "30s"]
             _run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", "tbf", *shape)
@@ -85,10 +80,7 @@ class Cable:
 
 def enter(namespace: str) -> None:
     """Move the calling process, which must have one thread, to a network namespace."""
-    descriptor = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
-    os.close(descriptor)
+    namespaces.enter(f"/run/netns/{namespace}")
 
 
 def reason_without() -> str | None:

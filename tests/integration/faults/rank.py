@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import re
 import resource
@@ -15,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ import numpy as np
 
 import adaps
 from tests.integration.faults import network
+from tests.integration.faults.forks import report
 
 __all__ = [
     "CONNECT_TIMEOUT",
@@ -68,7 +69,6 @@ class Orders:
     channels: int
     port: int
     directory: Path
-    report: int
     told: int
     victim: bool
     goes_on: bool
@@ -87,9 +87,9 @@ def value_at(step: int, nodes: int) -> float:
     return float(nodes * (1 + step))
 
 
-def live(orders: Orders) -> NoReturn:
-    """Run the rank and end the process: 0 all went well, 3 a peer was lost, 1 anything else."""
-    code = _FAILED
+def live(orders: Orders, descriptor: int) -> NoReturn:
+    """Run the rank and exit: 0 if all went well, 3 if a peer was lost, 1 after anything else."""
+    code, say = _FAILED, partial(report, descriptor)
     try:
         if orders.victim:
             signal.signal(signal.SIGUSR1, lambda number, frame: _break(orders))
@@ -102,24 +102,24 @@ def live(orders: Orders) -> NoReturn:
             MASTER_ADDR=orders.master,
             MASTER_PORT=str(orders.port),
         )
-        code = _work(orders)
+        code = _work(orders, say)
     except BaseException as error:
         if orders.raises is not None and isinstance(error, orders.raises):
-            _say(orders, outcome=type(error).__name__)
+            say(outcome=type(error).__name__)
         else:
             traceback.print_exc()
             sys.stderr.flush()
     os._exit(code)
 
 
-def _work(orders: Orders) -> int:
-    rank = _Rank(orders)
+def _work(orders: Orders, say: Callable[..., None]) -> int:
+    rank = _Rank(orders, say)
     restarts = orders.phase == "during restart"
     try:
         if restarts:
             with _node(orders, 60.0) as node:
                 rank.begin(node)
-            _say(orders, ready=True)
+            say(ready=True)
             if orders.victim or orders.goes_on:
                 os.read(orders.told, 1)
         with _node(orders, CONNECT_TIMEOUT if restarts and not orders.goes_on else 60.0) as node:
@@ -128,8 +128,7 @@ def _work(orders: Orders) -> int:
                 rank.run()
             except adaps.PeerLost as lost:
                 told = time.monotonic()
-                _say(
-                    orders,
+                say(
                     outcome="PeerLost",
                     rank=lost.rank,
                     at=told,
@@ -142,8 +141,7 @@ def _work(orders: Orders) -> int:
         return _PEER_LOST
     except adaps.RendezvousError as error:
         missing = [int(number) for number in re.findall(r"\brank (\d+)", str(error))]
-        _say(
-            orders,
+        say(
             outcome="RendezvousError",
             rank=missing[0] if missing else None,
             at=time.monotonic(),
@@ -151,7 +149,7 @@ def _work(orders: Orders) -> int:
         )
         os.read(orders.told, 1)  # the others may still ask the store, which ends with this process
         return _PEER_LOST
-    _say(orders, outcome="done", step=rank.step, seconds=rank.seconds)
+    say(outcome="done", step=rank.step, seconds=rank.seconds)
     return 0
 
 
@@ -169,8 +167,9 @@ def _node(orders: Orders, connect_timeout: float) -> adaps.Node:
 class _Rank:
     """A rank at work in one phase."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: Orders, say: Callable[..., None]) -> None:
         self.orders = orders
+        self.say = say
         self.step = 0
         self.seconds = 0.0
         self.keys = np.arange(ROWS)
@@ -197,7 +196,7 @@ class _Rank:
             return
         if self.orders.phase != "finalize":
             self._take(turn, 2)
-        _say(self.orders, ready=True)
+        self.say(ready=True)
         if self.orders.goes_on:
             os.read(self.orders.told, 1)
             self._go_on(turn)
@@ -318,7 +317,3 @@ def _raises(call: Callable[[], Any], rank: int) -> bool:
     except adaps.PeerLost as lost:
         return lost.rank == rank
     return False
-
-
-def _say(orders: Orders, **message: Any) -> None:
-    os.write(orders.report, (json.dumps(message) + "\n").encode())

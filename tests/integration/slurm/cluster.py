@@ -1,7 +1,7 @@
-"""A Slurm of this machine: programs of the names of its commands, and what answers them, in this process.
+"""A fake Slurm: programs with the names of its commands, which a server in this process answers.
 
-Its hosts are network namespaces. It does what the manual pages of sbatch, srun, sacct and scancel say of the
-options that are used.
+Its hosts are network namespaces. The options that the launcher uses do what the manual pages of sbatch, srun,
+squeue, sacct and scancel say.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from adabench.harness.launch.fork_server import Fork, ForkServer
 from adabench.harness.machine.process import kill_tree
-from tests.integration.slurm.task import RUN_TASK
+from tests.integration.hosts.on_host import RUN_TASK
 from tests.warm import whole
 
 __all__ = ["Cluster", "Job"]
@@ -47,22 +46,10 @@ _Answer = tuple[str, str, int]
 
 @dataclass
 class Job:
-    """What was submitted.
+    """A job that was submitted.
 
-    Attributes
-    ----------
-    number : str
-    options : dict of str to str
-        Those that the script has.
-    script : str
-    modes : dict of str to int
-        Access rights of the files in the script's folder, and of the folder itself as ``.``, at that time.
-    secret : str
-        What the folder's file ``secret`` held.
-    state : str
-        As sacct says it.
-    tasks : list of int
-        Their processes.
+    `modes` has the access rights of the files in the script's folder at that time, and of the folder itself
+    as ``.``; `secret` is the content of its file ``secret``, and `tasks` are process ids.
     """
 
     number: str
@@ -81,28 +68,24 @@ class Cluster:
     Parameters
     ----------
     warm : ForkServer
-        Of which tasks are forks.
+        Parent of all tasks.
     folder : Path
-        For its programs.
+        Folder for its programs.
     hosts : sequence of str
         Network namespaces.
 
     Attributes
     ----------
     jobs : list of Job
-    asked : list of list of str
-        The command lines of all its programs.
-    full : bool
-        Whether jobs are to wait.
-    broken : bool
-        Whether a host's tasks are to fail at once.
-    accounts : bool
-        Whether it has a database of what jobs became.
+    commands : list of list of str
+        Command lines of all its programs that were called.
+    full, broken, accounts : bool
+        Whether jobs have to wait, whether tasks fail at once, and whether there is a database of past jobs.
     """
 
     def __init__(self, warm: ForkServer, folder: Path, hosts: Sequence[str]) -> None:
         self.jobs: list[Job] = []
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
         self.full = self.broken = False
         self.accounts = True
         self._warm, self._hosts = warm, hosts
@@ -122,11 +105,9 @@ class Cluster:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        # Some job may only just have come, or begin its tasks.
+        # A job may have been submitted just now, or be starting its tasks.
         while living := [thread for thread in self._threads if thread.is_alive()]:
             for job in self.jobs:
                 if job.batch is not None:
@@ -137,11 +118,11 @@ class Cluster:
         self._listener.close()
 
     def path(self) -> str:
-        """What PATH is where its commands are there."""
+        """PATH with its commands."""
         return os.pathsep.join([str(self._programs), os.environ["PATH"]])
 
     def cancel(self, job: Job) -> None:
-        """What ``scancel`` does, but for the SIGKILL that follows half a minute later."""
+        """Cancel a job as ``scancel`` does, without the SIGKILL half a minute later."""
         job.state = "CANCELLED" if job.state in ("PENDING", "RUNNING") else job.state
         for task in job.tasks:
             with contextlib.suppress(ProcessLookupError):
@@ -159,16 +140,9 @@ class Cluster:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             argv, folder, environment = json.load(connection.makefile())
-            self.asked.append(argv)
-            answers: dict[str, Callable[..., _Answer]] = {
-                "sbatch": self._sbatch,
-                "srun": self._srun,
-                "squeue": self._squeue,
-                "sacct": self._sacct,
-                "scancel": self._scancel,
-            }
-            answer = answers[Path(argv[0]).name](argv[1:], folder, environment)
-            connection.sendall(json.dumps(answer).encode())
+            self.commands.append(argv)
+            answer: Callable[..., _Answer] = getattr(self, f"_{Path(argv[0]).name}")
+            connection.sendall(json.dumps(answer(argv[1:], folder, environment)).encode())
 
     def _sbatch(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
         (file,) = map(Path, arguments)
@@ -201,7 +175,7 @@ class Cluster:
             "SLURM_NTASKS": str(int(job.options["nodes"]) * int(job.options["ntasks-per-node"])),
             "SLURM_JOB_NODELIST": ",".join(self._hosts[: int(job.options["nodes"])]),
         }
-        # The script is there under another name soon: bash has it open by then.
+        # Submitit renames the script soon, when bash has opened it already.
         with file.open("rb") as script:
             job.batch = subprocess.Popen(
                 ["bash"], stdin=script, cwd=folder, env={**environment, **own}, start_new_session=True
@@ -251,21 +225,21 @@ class Cluster:
         codes = [fork.wait(1e6) for fork in forks]
         return "", "", max(abs(code or 0) for code in codes)
 
-    def _squeue(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
+    def _squeue(self, arguments: Sequence[str], *_: object) -> _Answer:
         assert list(arguments[:2]) == ["--noheader", "--format=%T"]
         there = [job for job in self.jobs if job.state in ("PENDING", "RUNNING")]
         found = [job for job in there if f"--jobs={job.number}" in arguments]
-        if not found:  # what squeue says of a job that is over for a while
+        if not found:  # squeue has forgotten jobs that ended some time ago
             return "", "slurm_load_jobs error: Invalid job id specified\n", 1
         return f"{found[0].state}\n", "", 0
 
-    def _sacct(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
+    def _sacct(self, *_: object) -> _Answer:
         if not self.accounts:
             return "", "Slurm accounting storage is disabled\n", 1
         lines = [f"{job.number}|{job.state}|{','.join(self._hosts)}" for job in self.jobs]
         return "\n".join(["JobID|State|NodeList", *lines, ""]), "", 0
 
-    def _scancel(self, arguments: Sequence[str], folder: str, environment: dict[str, str]) -> _Answer:
+    def _scancel(self, arguments: Sequence[str], *_: object) -> _Answer:
         found = [job for job in self.jobs if job.number in arguments]
         for job in found:
             self.cancel(job)

@@ -6,8 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer
@@ -99,45 +102,25 @@ def test_the_task_of_skypilot_sets_what_the_launcher_reads() -> None:
     assert {"--secret", "ADAPS_SECRET", "adabench.yaml", "study"} <= set(shlex.split(sky))
 
 
-class Ray:
-    """As much of Ray as the page uses: tasks that are done at once, in this process."""
+def immediate_task(num_cpus: int) -> Any:
+    """Decorator like `ray.remote`, whose tasks are done at once in this process."""
 
-    def __init__(self) -> None:
-        self.util = self
-        self.bundles: list[dict[str, int]] = []
-        self.strategy = ""
+    def task(function: Any) -> Any:
+        function.remote = function
+        function.options = lambda scheduling_strategy: function
+        return function
 
-    def init(self) -> None: ...
-
-    def get_node_ip_address(self) -> str:
-        return "10.0.0.1"
-
-    def get(self, value: Any) -> Any:
-        return value
-
-    def placement_group(self, bundles: list[dict[str, int]], strategy: str) -> Ray:
-        self.bundles, self.strategy = bundles, strategy
-        return self
-
-    def ready(self) -> None: ...
-
-    def remote(self, num_cpus: int) -> Any:
-        def task(function: Any) -> Any:
-            function.remote = function
-            function.options = lambda scheduling_strategy: function
-            return function
-
-        return task
+    return task
 
 
 def test_the_program_for_ray_starts_a_rank_per_host(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (program,) = [one for one in blocks("hosts", "python") if "import ray" in one]
-    ray: Any = Ray()
-    ray.PlacementGroupSchedulingStrategy = lambda group, index: index
+    ray = MagicMock(get=lambda value: value, remote=immediate_task)
+    ray.util.get_node_ip_address.return_value = "10.0.0.1"
     for name in ("ray", "ray.util", "ray.util.placement_group", "ray.util.scheduling_strategies"):
-        monkeypatch.setitem(sys.modules, name, ray)
+        monkeypatch.setitem(sys.modules, name, attrgetter(name)(SimpleNamespace(ray=ray)))
     started: list[tuple[list[str], dict[str, str]]] = []
 
     def run(command: list[str], env: dict[str, str], check: bool) -> Any:
@@ -146,12 +129,13 @@ def test_the_program_for_ray_starts_a_rank_per_host(
 
     monkeypatch.setattr(subprocess, "run", run)
     exec(compile(program, "hosts.md", "exec"), {"__name__": "__main__"})
-    assert (len(ray.bundles), ray.strategy) == (2, "STRICT_SPREAD")
+    (group,) = ray.util.placement_group.placement_group.call_args_list
+    assert (len(group.args[0]), group.kwargs) == (2, {"strategy": "STRICT_SPREAD"})
+    assert len(started) == 2
     for rank, (command, environment) in enumerate(started):
         assert command == ["adabench", "run", "study.toml", "--launcher", "torchrun"]
         assert [environment[name] for name in MEETING] == [f"{rank}", "2", "10.0.0.1", "29500"]
         assert environment["ADAPS_SECRET_FILE"].endswith("/adaps-secret")
-    assert len(started) == 2
     assert capsys.readouterr().out == "[0, 0]\n"
 
 

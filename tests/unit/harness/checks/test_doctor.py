@@ -35,7 +35,7 @@ def test_the_floor_is_the_widest_ratio_of_a_pair(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_busy_or_unsteady_machine_is_complained_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "find", lambda: orphans.Leftovers([], [], []))
+    monkeypatch.setattr(orphans, "find", lambda: orphans.Orphans([], [], []))
     steady = iter([(0.0, 0.005)] * 100)
     monkeypatch.setattr(noise, "probe", lambda: next(steady))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))

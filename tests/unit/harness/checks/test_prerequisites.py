@@ -20,7 +20,7 @@ import pytest
 from adabench.harness.checks import prerequisites
 from adabench.harness.checks.prerequisites import complaints_about
 from adabench.harness.machine import orphans
-from adabench.harness.machine.process_identity import HARNESS_VARIABLE, Owner
+from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 from adabench.harness.study.study import load_study
 
 FINE = {"compiler": "c++ 1"}
@@ -79,7 +79,7 @@ def test_too_little_memory_for_a_study_is_told(tmp_path: Path, monkeypatch: pyte
 def test_what_crashed_runs_left_is_found_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(orphans, "SHARED_MEMORY", tmp_path)
-    here = Owner.this_process()
+    here = ProcessIdentity.this_process()
     gone = msgspec.structs.replace(here, started=here.started + 1)  # whose identifier is used again
     elsewhere = msgspec.structs.replace(gone, namespace="pid:[1]")
     ended = subprocess.Popen([sys.executable, "-c", ""])

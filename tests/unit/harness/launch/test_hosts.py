@@ -1,11 +1,11 @@
-"""What hosts of a session tell each other, how nodes are dealt to them, and what is refused."""
+"""Messages between the hosts of a session, the distribution of nodes, and refused options."""
 
 from __future__ import annotations
 
 import io
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,98 +16,109 @@ import pytest
 from rich.console import Console
 
 from adabench.harness.errors import UsageError
-from adabench.harness.launch.agent import _Forwarder
+from adabench.harness.launch.agent import RunReporter
 from adabench.harness.launch.coordinator import differences, places_of
-from adabench.harness.launch.framing import Wire, WireLost
+from adabench.harness.launch.framing import ConnectionLost, FramedSocket
+from adabench.harness.launch.launcher import Failure, LauncherOptions, run_files
 from adabench.harness.launch.local import Local
-from adabench.harness.launch.messages import Alive, CellPrint, Hello, Message, Said, Stopped, Welcome
+from adabench.harness.launch.messages import (
+    Alive,
+    CellFingerprint,
+    Hello,
+    Interrupted,
+    LogChunk,
+    Message,
+    Start,
+    Welcome,
+)
+from adabench.harness.launch.process_group import failures_file
 from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.machine.interfaces import address_named, interface_of
-from adabench.harness.run.spec import RankError
+from adabench.harness.run.spec import Place, RankError, RunSpec, error_file
 from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 
 SECRET = "f" * 32
 
 
+Sockets = tuple[FramedSocket, FramedSocket, list[socket.socket]]
+
+
 @contextmanager
-def wires(secrets: tuple[str, str] = (SECRET, SECRET)) -> Iterator[tuple[Wire, Wire, list[socket.socket]]]:
-    """The leader's and a follower's side, joined by two sockets that a test can listen to and speak at."""
-    pairs = [socket.socketpair(), socket.socketpair()]
-    made: list[Wire] = []
-    thread = threading.Thread(target=lambda: made.append(Wire(pairs[0][0], secrets[0], leads=True)))
-    thread.start()
-    # What is between them passes on the numbers with which they begin, as it would everything.
-    for one, other in ((0, 1), (1, 0)):
-        if one == 1:
-            other_side = threading.Thread(target=lambda: made.append(Wire(pairs[1][0], secrets[1], False)))
-            other_side.start()
-        pairs[other][1].sendall(pairs[one][1].recv(32, socket.MSG_WAITALL))
-    thread.join()
-    other_side.join()
-    leader = next(wire for wire in made if wire._leads)
-    follower = next(wire for wire in made if not wire._leads)
+def framed(secrets: tuple[str, str] = (SECRET, SECRET)) -> Iterator[Sockets]:
+    """The coordinator's and an agent's side, joined by two sockets at which a test can read and write."""
+    (near, between_near), (far, between_far) = socket.socketpair(), socket.socketpair()
+    with ThreadPoolExecutor(2) as threads:
+        sides = [
+            threads.submit(FramedSocket, near, secrets[0], coordinates=True),
+            threads.submit(FramedSocket, far, secrets[1], coordinates=False),
+        ]
+        for source, sink in ((between_near, between_far), (between_far, between_near)):
+            sink.sendall(source.recv(32, socket.MSG_WAITALL))
+        coordinator, agent = (side.result() for side in sides)
     try:
-        yield leader, follower, [pair[1] for pair in pairs]
+        yield coordinator, agent, [between_near, between_far]
     finally:
-        for wire in made:
-            wire.close()
-        for pair in pairs:
-            pair[1].close()
+        for each in (coordinator, agent, between_near, between_far):
+            each.close()
 
 
-def frame_of(between: socket.socket) -> bytes:
-    return between.recv(1 << 16)
+def test_messages_arrive_as_they_were_sent_and_heartbeats_are_dropped() -> None:
+    sent: list[Message] = [Welcome(clock=2.5), LogChunk(run=1, error=True, content=b"\xff\0"), Interrupted()]
+    with framed() as (coordinator, agent, between):
+        for message in sent:
+            coordinator.send(Alive())
+            coordinator.send(message)
+            between[1].sendall(between[0].recv(1 << 16))
+            assert agent.receive(10.0) == message
+        assert agent.receive(0.0) is None
 
 
-def test_messages_come_as_they_were_sent_and_signs_of_life_are_not_told() -> None:
-    said: list[Message] = [Welcome(clock=2.5), Said(run=1, error=True, content=b"\xff\0"), Stopped()]
-    with wires() as (leader, follower, between):
-        for message in said:
-            leader.send(Alive())
-            leader.send(message)
-            between[1].sendall(frame_of(between[0]))
-            assert follower.receive(10.0) == message
-        assert follower.receive(0.0) is None
+WRONG = "made with another secret, or changed on its way"
 
 
-def test_what_somebody_else_says_is_no_message() -> None:
-    def changed(frame: bytes) -> bytes:
-        return frame[:-2] + bytes([frame[-2] ^ 1]) + frame[-1:]
-
-    wrong = "made with another secret, or changed on its way"
-    with wires() as (leader, follower, between):
-        leader.send(Welcome(clock=1.0))
-        between[1].sendall(changed(frame_of(between[0])))
-        with pytest.raises(WireLost, match=wrong):
-            follower.receive(10.0)
-    # The same frame again, and one that is sent back to where it came from.
-    with wires() as (leader, follower, between):
-        leader.send(Stopped())
-        frame = frame_of(between[0])
-        between[1].sendall(frame + frame)
-        assert follower.receive(10.0) == Stopped()
-        with pytest.raises(WireLost, match=wrong):
-            follower.receive(10.0)
-        between[0].sendall(frame)
-        with pytest.raises(WireLost, match=wrong):
-            leader.receive(10.0)
-    with wires((SECRET, SECRET[:-1])) as (leader, follower, between):
-        leader.send(Stopped())
-        between[1].sendall(frame_of(between[0]))
-        with pytest.raises(WireLost, match=wrong):
-            follower.receive(10.0)
+def flipped(frame: bytes) -> bytes:
+    return frame[:-2] + bytes([frame[-2] ^ 1]) + frame[-1:]
 
 
-def test_another_programs_connection_is_told_as_such() -> None:
-    with wires() as (leader, _, between):
+@pytest.mark.parametrize(
+    ("secrets", "forged", "good"),
+    [
+        ((SECRET, SECRET), flipped, 0),
+        ((SECRET, SECRET), lambda frame: frame + frame, 1),
+        ((SECRET, SECRET[:-1]), lambda frame: frame, 0),
+    ],
+    ids=["changed", "repeated", "another secret"],
+)
+def test_a_forged_frame_is_refused(
+    secrets: tuple[str, str], forged: Callable[[bytes], bytes], good: int
+) -> None:
+    with framed(secrets) as (coordinator, agent, between):
+        coordinator.send(Interrupted())
+        between[1].sendall(forged(between[0].recv(1 << 16)))
+        for _ in range(good):
+            assert agent.receive(10.0) == Interrupted()
+        with pytest.raises(ConnectionLost, match=WRONG):
+            agent.receive(10.0)
+
+
+def test_a_frame_that_is_sent_back_is_refused() -> None:
+    with framed() as (coordinator, _, between):
+        coordinator.send(Interrupted())
+        between[0].sendall(between[0].recv(1 << 16))
+        with pytest.raises(ConnectionLost, match=WRONG):
+            coordinator.receive(10.0)
+
+
+def test_another_programs_connection_is_reported_as_such() -> None:
+    with framed() as (coordinator, _, between):
         between[0].sendall(b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\nAccept: */*\r\n\r\n")
-        with pytest.raises(WireLost, match="is it another program's connection"):
-            leader.receive(10.0)
-    with wires() as (leader, _, between):
+        with pytest.raises(ConnectionLost, match="is it another program's connection"):
+            coordinator.receive(10.0)
+    with framed() as (coordinator, _, between):
         between[0].close()
-        with pytest.raises(WireLost, match="the connection has ended"):
-            leader.receive(10.0)
+        with pytest.raises(ConnectionLost, match="the connection has ended"):
+            coordinator.receive(10.0)
 
 
 def hello(rank: int, host: str) -> Hello:
@@ -144,7 +155,7 @@ def test_nodes_are_dealt_evenly_and_numbered_on_each_host(
 
 
 def test_what_differs_between_hosts_is_named() -> None:
-    own = CellPrint(
+    own = CellFingerprint(
         id="1", label="ctr · manual", given={"rows": 10, "nodes": 2}, data="sha256:1", source="s1", policy="p"
     )
     software = {"Python": "3.12.1", "torch": "2.9"}
@@ -164,8 +175,8 @@ def test_what_differs_between_hosts_is_named() -> None:
     assert str(differences(software, software, [own], [])).startswith("was given another study")
 
 
-class Told:
-    """A line that keeps what it is given."""
+class Recorder:
+    """A connection that records the messages that are sent."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -174,32 +185,28 @@ class Told:
         self.messages.append(message)
 
 
-class Silent:
-    """A group of two ranks of which nothing is known but files."""
-
-    ranks = (2, 3)
-
-    def vanished(self) -> list[int]:
-        return [3]
-
-
-def test_what_ranks_write_is_told_once_with_times_of_the_leaders_clock(tmp_path: Path) -> None:
-    told, error = Told(), RankError(rank=2, phase="train", kind="E", message="m", at=10.0)
-    (tmp_path / "out").write_bytes(b"some")
-    (tmp_path / "err").write_bytes(b"")
-    (tmp_path / "rank2.error.json").write_bytes(msgspec.json.encode(error))
-    forwarder = _Forwarder(told, 1, tmp_path, Silent(), ahead=100.0)  # type: ignore[arg-type]
-    forwarder.forward()
-    forwarder.forward()
-    with (tmp_path / "out").open("ab") as file:
-        file.write(b" more")
-    forwarder.forward()
-    texts = [message.content for message in told.messages if isinstance(message, Said)]
-    assert texts == [b"some", b" more"]
-    others = [message for message in told.messages if not isinstance(message, Said)]
-    assert [type(message).__name__ for message in others] == ["File", "Vanished"]
-    assert (others[0].rank, others[0].kind) == (2, "error")
-    assert msgspec.json.decode(others[0].content, type=RankError).at == 110.0
+def test_output_and_files_of_ranks_are_reported_once_with_times_of_the_coordinators_clock() -> None:
+    place = Place(ranks=[2, 3], local_rank=0, local_size=2, group=1, groups=2, address="10.0.0.0")
+    settings: Any = {"usecase": "u", "params": {}, "backend": "b", "options": {}, "place": place}
+    start = Start(run=1, spec=RunSpec(nodes=4, workers=1, network="loopback", **settings))
+    recorder, error = Recorder(), RankError(rank=2, phase="train", kind="E", message="m", at=10.0)
+    failure = Failure(rank=3, pid=7, exit_code=-9, time=11.0)
+    with run_files("a test") as files:
+        files.out.write(b"some")
+        files.out.flush()
+        error_file(files.folder, 2).write_bytes(msgspec.json.encode(error))
+        failures_file(files.folder, 1).write_bytes(msgspec.json.encode([failure]))
+        reporter = RunReporter(recorder, start, files, ahead=100.0)  # type: ignore[arg-type]
+        reporter.report()
+        reporter.report()
+        files.out.write(b" more")
+        files.out.flush()
+        reporter.report()
+    first, *reported, last = recorder.messages
+    assert [first.content, last.content] == [b"some", b" more"]
+    assert [(file.kind, file.number) for file in reported] == [("error", 2), ("failures", 1)]
+    assert msgspec.json.decode(reported[0].content, type=RankError).at == 110.0
+    assert msgspec.json.decode(reported[1].content, type=list[Failure])[0].time == 111.0
 
 
 def test_an_interface_or_an_address_is_listened_at_if_it_is_here() -> None:
@@ -224,11 +231,11 @@ def test_what_a_launcher_cannot_do_is_a_sentence(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="torchrun, srun or mpirun started on every host: RANK and WORLD"):
         Torchrun()
-    with pytest.raises(UsageError, match="--listen eth0 says where other hosts reach this one, but"):
-        Local("eth0")
+    with pytest.raises(UsageError, match="--listen eth0 names where other hosts reach this one, but"):
+        Local(LauncherOptions("eth0"))
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="is rank 1 of 2, by RANK and WORLD_SIZE: say --launcher torchrun"):
+    with pytest.raises(UsageError, match="is rank 1 of 2, by RANK and WORLD_SIZE: use --launcher torchrun"):
         Local().__enter__()
     with pytest.raises(UsageError, match="MASTER_ADDR is missing"):
         Torchrun()

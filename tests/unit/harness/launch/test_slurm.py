@@ -12,6 +12,7 @@ from rich.console import Console
 
 from adabench.harness.errors import UsageError
 from adabench.harness.launch import slurm
+from adabench.harness.launch.launcher import LauncherOptions
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.slurm import JobRequest, Slurm
 from adabench.harness.session.execute import ResumeOptions, run_session
@@ -51,15 +52,15 @@ def test_what_makes_no_sense_is_a_sentence(texts: list[str], sentence: str) -> N
 
 def test_what_is_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--job hosts=2 is for a scheduler, which --launcher local does not"):
-        Local(job=["hosts=2"])
+        Local(LauncherOptions(job=["hosts=2"]))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         UsageError, match="needs Slurm's sbatch and srun and squeue and scancel, not found on PATH: "
     ):
-        Slurm("lo")
+        Slurm(LauncherOptions("lo"))
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"needs the package submitit, .* pip install 'adabench\[slurm\]'"):
-        Slurm("lo", job=["cluster=local"])
+        Slurm(LauncherOptions("lo", job=["cluster=local"]))
 
 
 def test_a_name_that_only_this_host_understands_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_a_study_that_a_job_cannot_run_asks_for_none(tmp_path: Path) -> None:
         None, "s", {"usecases": "ctr[rows=2000]", "backends": "manual", "repeats": "1", "interleaved": True}
     )
     with (
-        Slurm(job=["cluster=local", f"folder={tmp_path / 'jobs'}"]) as launcher,
+        Slurm(LauncherOptions(job=["cluster=local", f"folder={tmp_path / 'jobs'}"])) as launcher,
         pytest.raises(UsageError, match="leave it out with --launcher slurm"),
     ):
         run_session(study, tmp_path, ResumeOptions(), Console(file=io.StringIO()), launcher)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adabench.harness.machine.process_identity import Owner
+from adabench.harness.machine.process_identity import ProcessIdentity
 from adabench.harness.machine.scratch import MARKER, Marker, abandoned_folders, scratch_folder, sweep
 
 OWNER = """
@@ -65,7 +65,7 @@ def of_owner(**changes: object) -> Callable[[Marker], Marker]:
 def test_a_folder_is_marked_with_its_owner_and_purpose_and_removed_with_its_run() -> None:
     with scratch_folder("a run of ctr") as folder:
         marker = msgspec.json.decode((folder / MARKER).read_bytes(), type=Marker)
-        assert (marker.purpose, marker.owner) == ("a run of ctr", Owner.this_process())
+        assert (marker.purpose, marker.owner) == ("a run of ctr", ProcessIdentity.this_process())
         assert marker.owner.pid == os.getpid()
         assert sweep() == []
     assert not folder.exists()
@@ -90,7 +90,7 @@ def test_an_identifier_that_is_used_again_is_another_process(abandoned: Path) ->
 
 
 def test_a_process_of_before_the_last_boot_is_gone(abandoned: Path) -> None:
-    now = Owner.this_process()
+    now = ProcessIdentity.this_process()
     rewrite(abandoned, of_owner(pid=now.pid, started=now.started, boot="an earlier one"))
     assert sweep() == [abandoned]
 
@@ -132,7 +132,9 @@ CHANGES: dict[str, Callable[[Marker], Marker]] = {
     "another user's": of_owner(user=os.getuid() + 1),
     "another machine's": of_owner(host="another.example"),
     "another container's": of_owner(namespace="pid:[1]"),
-    "a living process's": lambda marker: msgspec.structs.replace(marker, owner=Owner.this_process()),
+    "a living process's": lambda marker: msgspec.structs.replace(
+        marker, owner=ProcessIdentity.this_process()
+    ),
     "another folder's name": lambda marker: msgspec.structs.replace(marker, name="adabench-other"),
     "another folder's inode": lambda marker: msgspec.structs.replace(marker, inode=marker.inode + 1),
 }

@@ -1,7 +1,7 @@
-"""Nodes of one rank in several environments, one after the other; prints what came of each as JSON.
+"""One rank's nodes in several environments, one after the other; prints the outcome of each as JSON.
 
-``python -m tests.integration.hosts.meetings '[{"NAME": "value"}]'``: without torchrun, so rank 0 holds the
-store. Where all met, the sum of what both pushed, and whether the store is open at loopback, too.
+``python -m tests.integration.hosts.rendezvous '[{"NAME": "value"}]'`` needs no torchrun: rank 0 holds the
+store. An outcome is the sum of all pushes, and whether the store is also open at loopback; or the error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import numpy as np
-import torch.distributed  # takes a while, which is none of a meeting's  # noqa: F401
+import torch.distributed  # before the rendezvous, because it takes a while  # noqa: F401
 
 import adaps
 
