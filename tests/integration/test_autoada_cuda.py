@@ -59,6 +59,17 @@ def make() -> nn.Module:
     return Net().cuda()
 
 
+def wrapped(name: str) -> tuple[autoada.AdaModel, torch.optim.Optimizer]:
+    net = make()
+    optimizer = OPTIMIZERS[name](net.parameters())
+    return autoada.AdaModel(net, optimizer), optimizer
+
+
+def plain_losses(loader: Any, **options: Any) -> list[float]:
+    net = make()
+    return train(net, OPTIMIZERS["SGD"](net.parameters()), loader, **options)
+
+
 def train(
     model: Any,
     optimizer: torch.optim.Optimizer,
@@ -88,9 +99,7 @@ def test_losses_and_parameters_are_those_of_plain_pytorch(name: str, lookahead: 
     loader = DataLoader(data(), batch_size=64, pin_memory=True)
     expected = make()
     plain = train(expected, OPTIMIZERS[name](expected.parameters()), loader)
-    net = make()
-    optimizer = OPTIMIZERS[name](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = wrapped(name)
     assert train(model, optimizer, autoada.AdaDataLoader(loader, lookahead)) == pytest.approx(plain, abs=1e-5)
     for key, values in model.state_dict().items():
         torch.testing.assert_close(values.cuda(), expected.state_dict()[key], rtol=1e-4, atol=1e-5)
@@ -102,11 +111,8 @@ def test_losses_and_parameters_are_those_of_plain_pytorch(name: str, lookahead: 
 
 def test_workers_of_the_loader_and_half_precision_by_autocast() -> None:
     loader = DataLoader(data(), batch_size=64, pin_memory=True, num_workers=2)
-    expected = make()
-    plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader, dtype=torch.bfloat16)
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    plain = plain_losses(loader, dtype=torch.bfloat16)
+    model, optimizer = wrapped("SGD")
     losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), dtype=torch.bfloat16)
     assert losses == pytest.approx(plain, rel=1e-2)
     model.close()
@@ -114,17 +120,8 @@ def test_workers_of_the_loader_and_half_precision_by_autocast() -> None:
 
 def test_scaled_losses_train_or_are_refused_in_a_sentence() -> None:
     loader = DataLoader(data(), batch_size=64)
-    expected = make()
-    plain = train(
-        expected,
-        OPTIMIZERS["SGD"](expected.parameters()),
-        loader,
-        torch.amp.GradScaler("cuda"),
-        torch.float16,
-    )
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    plain = plain_losses(loader, scaler=torch.amp.GradScaler("cuda"), dtype=torch.float16)
+    model, optimizer = wrapped("SGD")
     scaler = torch.amp.GradScaler("cuda")
     losses = train(model, optimizer, autoada.AdaDataLoader(loader, 3), scaler, torch.float16)
     assert losses == pytest.approx(plain, rel=1e-2)
@@ -133,9 +130,7 @@ def test_scaled_losses_train_or_are_refused_in_a_sentence() -> None:
 
 def test_a_checkpoint_of_a_model_on_the_device_is_restored_there(tmp_path: Path) -> None:
     loader = DataLoader(data(), batch_size=64)
-    net = make()
-    optimizer = OPTIMIZERS["Adagrad"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    model, optimizer = wrapped("Adagrad")
     ahead = autoada.AdaDataLoader(loader, 3)
     train(model, optimizer, ahead)
     before = copy.deepcopy(model.state_dict())
@@ -157,11 +152,8 @@ def test_moving_a_wrapped_model_says_what_to_do() -> None:
 
 def test_a_compiled_model_trains_as_the_plain_one() -> None:
     loader = DataLoader(data(), batch_size=64)
-    expected = make()
-    plain = train(expected, OPTIMIZERS["SGD"](expected.parameters()), loader)
-    net = make()
-    optimizer = OPTIMIZERS["SGD"](net.parameters())
-    model = autoada.AdaModel(net, optimizer)
+    plain = plain_losses(loader)
+    model, optimizer = wrapped("SGD")
     losses = train(torch.compile(model), optimizer, autoada.AdaDataLoader(loader, 3))
     assert losses == pytest.approx(plain, abs=1e-4)
     model.close()

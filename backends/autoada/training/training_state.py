@@ -188,7 +188,7 @@ class TrainingState:
             self._idle = False
             if loops is not None and loops is not self.owner:
                 self.attach(loops)
-                for queue in loops.queues:
+                for queue in list(loops.queues):
                     queue.model_attached()
         return None if loops is None else loops.in_use
 
