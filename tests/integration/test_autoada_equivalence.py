@@ -114,58 +114,8 @@ class EveryRow(nn.Module):
         return self.out(rows[ids % 8].mean(1))
 
 
-def sgd(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.1)]
-
-
-def adagrad(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adagrad(model.parameters(), lr=0.05, initial_accumulator_value=0.1)]
-
-
-def momentum(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)]
-
-
-def adam(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adam(model.parameters(), lr=0.01)]
-
-
-def adam_with_decay(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.02)]
-
-
-def adamw(model: nn.Module) -> Optimizers:
-    return [torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.3)]
-
-
-def decaying_sgd(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.02)]
-
-
-def nesterov(model: nn.Module) -> Optimizers:
-    return [torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=0.02, nesterov=True)]
-
-
-def decaying_adagrad(model: nn.Module) -> Optimizers:
-    return [torch.optim.Adagrad(model.parameters(), lr=0.05, weight_decay=0.02)]
-
-
-def rmsprop(model: nn.Module) -> Optimizers:
-    return [torch.optim.RMSprop(model.parameters(), lr=0.002, alpha=0.9, eps=1e-3)]
-
-
-def centered_rmsprop(model: nn.Module) -> Optimizers:
-    return [
-        torch.optim.RMSprop(model.parameters(), lr=0.001, alpha=0.9, eps=1e-2, momentum=0.8, centered=True)
-    ]
-
-
-def decaying_rmsprop(model: nn.Module) -> Optimizers:
-    return [torch.optim.RMSprop(model.parameters(), lr=0.002, eps=1e-3, weight_decay=0.02, momentum=0.5)]
-
-
-DECAYING = [decaying_sgd, nesterov, decaying_adagrad, adam_with_decay]
-RMSPROPS = [rmsprop, centered_rmsprop, decaying_rmsprop]
+def of(kind: type[torch.optim.Optimizer], **options: Any) -> Make:
+    return lambda model: [kind(model.parameters(), **options)]
 
 
 def sparse_adam(model: nn.Module) -> Optimizers:
@@ -176,20 +126,57 @@ def sparse_adam(model: nn.Module) -> Optimizers:
     return [*optimizers, torch.optim.Adam(rest, lr=0.01)] if rest else optimizers
 
 
-@pytest.mark.parametrize("make", [sgd, momentum, adagrad])
-@pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words, Tied, Repeated])
-def test_losses_equal_those_of_plain_pytorch(kind: type[nn.Module], make: Make) -> None:
-    assert_same(kind, make, make)
+MAKES: dict[str, Make] = {
+    "sgd": of(torch.optim.SGD, lr=0.1),
+    "momentum": of(torch.optim.SGD, lr=0.02, momentum=0.9),
+    "decaying sgd": of(torch.optim.SGD, lr=0.1, weight_decay=0.02),
+    "nesterov": of(torch.optim.SGD, lr=0.02, momentum=0.9, weight_decay=0.02, nesterov=True),
+    "default": of(torch.optim.Adagrad, lr=0.01),
+    "adagrad": of(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1),
+    "decaying adagrad": of(torch.optim.Adagrad, lr=0.05, weight_decay=0.02),
+    "adam": of(torch.optim.Adam, lr=0.01),
+    "decaying adam": of(torch.optim.Adam, lr=0.01, weight_decay=0.02),
+    "adamw": of(torch.optim.AdamW, lr=0.01, weight_decay=0.3),
+    "sparse adam": sparse_adam,
+    "rmsprop": of(torch.optim.RMSprop, lr=0.002, alpha=0.9, eps=1e-3),
+    "centered rmsprop": of(torch.optim.RMSprop, lr=0.001, alpha=0.9, eps=1e-2, momentum=0.8, centered=True),
+    "decaying rmsprop": of(torch.optim.RMSprop, lr=0.002, eps=1e-3, weight_decay=0.02, momentum=0.5),
+}
+AT_REST = ["decaying sgd", "nesterov", "decaying adagrad", "decaying adam"]
+AT_REST += ["rmsprop", "centered rmsprop", "decaying rmsprop"]
+PLAIN = [Clicks, Graph, Bags, Words]
 
 
-@pytest.mark.parametrize("make", [*DECAYING, *RMSPROPS])
-def test_rows_at_rest_change_as_in_pytorchs_dense_optimizers(make: Make) -> None:
-    assert_same(Clicks, make, make)
+@pytest.mark.parametrize(
+    ("kind", "make", "options"),
+    [
+        *((kind, make, {}) for kind in (*PLAIN, Tied, Repeated) for make in ("sgd", "momentum", "adagrad")),
+        # Rows at rest change as in PyTorch's dense optimizers.
+        *((Clicks, make, {}) for make in AT_REST),
+        # Every row has a gradient in every step.
+        *((EveryRow, make, {}) for make in ("adam", "adamw", *AT_REST)),
+        (Tied, "adam", {}),
+        *((kind, make, {"sparse": True}) for kind in PLAIN for make in ("sparse adam", "momentum")),
+    ],
+)
+def test_losses_equal_those_of_plain_pytorch(
+    kind: type[nn.Module], make: str, options: dict[str, Any]
+) -> None:
+    tables = ["places"] if issubclass(kind, Words) else None
+    state = assert_same(kind, make, lambda m, o: autoada.AdaModel(m, o, tables=tables), **options)
+    torch.manual_seed(0)
+    for name, start in kind(**options).state_dict().items():
+        assert (state[name] - start).abs().max() > 1e-3, name
 
 
-@pytest.mark.parametrize("make", [adamw, *DECAYING, *RMSPROPS])
-def test_rows_with_a_gradient_in_each_step_change_as_in_pytorch(make: Make) -> None:
-    assert_same(EveryRow, make, make)
+def assert_same(kind: type[nn.Module], make: str, wrap: Any = autoada.AdaModel, **options: Any) -> Any:
+    """Check that a wrapped model has the losses of the plain one; gives its state."""
+    plain, _ = train(kind, make, **options)
+    losses, model = train(kind, make, wrap, **options)
+    state = model.state_dict()
+    model.close()
+    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+    return state
 
 
 def test_adamw_shrinks_rows_at_rest_as_pytorch_does() -> None:
@@ -211,42 +198,13 @@ def test_adamw_shrinks_rows_at_rest_as_pytorch_does() -> None:
     assert torch.allclose(weights[0], weights[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Tied, EveryRow])
-def test_adam_is_pytorchs_where_every_row_has_a_gradient(kind: type[nn.Module]) -> None:
-    assert_same(kind, adam, adam)
-
-
-@pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
-def test_sparse_adam_on_tables_and_adam_on_the_rest_are_pytorchs(kind: type[nn.Module]) -> None:
-    assert_same(kind, sparse_adam, sparse_adam, sparse=True)
-
-
-@pytest.mark.parametrize("kind", [Clicks, Graph, Bags, Words])
-def test_momentum_is_pytorchs_on_sparse_gradients(kind: type[nn.Module]) -> None:
-    assert_same(kind, momentum, momentum, sparse=True)
-
-
-def assert_same(kind: type[nn.Module], plainly: Make, make: Make, **options: Any) -> None:
-    tables = ["places"] if issubclass(kind, Words) else None
-    plain, _ = train(kind, plainly, **options)
-    losses, model = train(kind, make, lambda m, o: autoada.AdaModel(m, o, tables=tables), **options)
-    state = model.state_dict()
-    model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-    torch.manual_seed(0)
-    for name, start in kind(**options).state_dict().items():
-        assert (state[name] - start).abs().max() > 1e-3, name
-
-
 def test_the_loop_without_an_optimizer_updates_by_adagrad_in_the_backward_pass() -> None:
-    plain, _ = train(Clicks, lambda model: [torch.optim.Adagrad(model.parameters(), lr=0.01)])
+    plain, _ = train(Clicks, "default")
     torch.manual_seed(0)
     model = autoada.AdaModel(Clicks())
-    loader = autoada.AdaDataLoader(batches())
-    criterion = nn.BCEWithLogitsLoss()
     losses = []
-    for ids, label in loader:
-        loss = criterion(model(ids), label)
+    for ids, label in autoada.AdaDataLoader(batches()):
+        loss = F.binary_cross_entropy_with_logits(model(ids), label)
         loss.backward()
         losses.append(loss.item())
     model.close()
@@ -272,31 +230,21 @@ class Cycle:
         self.scheduler.step()
 
 
-@pytest.mark.parametrize("make", [momentum, adam_with_decay, decaying_rmsprop])
-def test_schedules_of_momentum_and_of_weight_decay_are_followed(make: Make) -> None:
-    plain, _ = train(Clicks, make, around=Cycle)
-    losses, model = train(Clicks, make, autoada.AdaModel, around=Cycle)
-    model.close()
-    unscheduled, _ = train(Clicks, make)
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-    assert losses != pytest.approx(unscheduled, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (sgd, {"weight_decay": 0.1}, r"weight decay 0\.1.* it was 0 at first"),
-        (sgd, {"momentum": 0.5}, r"can go on with another lr, momentum, betas or weight decay, but not as"),
-        (adam, {"amsgrad": True}, r"cannot go on as Adam with amsgrad=True: it began as Adam"),
-        (momentum, {"nesterov": True}, r"can go on with another lr"),
-        (adagrad, {"eps": 0.1}, r"not with another eps"),
+        ("sgd", {"weight_decay": 0.1}, r"weight decay 0\.1.* it was 0 at first"),
+        ("sgd", {"momentum": 0.5}, r"can go on with another lr, momentum, betas or weight decay, but not as"),
+        ("adam", {"amsgrad": True}, r"cannot go on as Adam with amsgrad=True: it began as Adam"),
+        ("momentum", {"nesterov": True}, r"can go on with another lr"),
+        ("adagrad", {"eps": 0.1}, r"not with another eps"),
     ],
 )
 def test_what_the_server_cannot_follow_is_refused_at_the_step(
-    make: Make, options: dict[str, Any], message: str
+    make: str, options: dict[str, Any], message: str
 ) -> None:
     plain = Clicks()
-    (optimizer,) = make(plain)
+    (optimizer,) = MAKES[make](plain)
     model = autoada.AdaModel(plain, optimizer)
     for ids, _ in batches()[:2]:
         model(ids).sum().backward()
@@ -325,27 +273,25 @@ class ClipAndDecay:
         self.scheduler.step()
 
 
-def test_a_scheduler_and_gradient_clipping_work() -> None:
-    plain, _ = train(Clicks, sgd, around=ClipAndDecay)
-    losses, model = train(Clicks, sgd, autoada.AdaModel, around=ClipAndDecay)
-    model.close()
-    unclipped, _ = train(Clicks, sgd)
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
-    assert losses != pytest.approx(unclipped, abs=1e-3)
-
-
-def test_rows_at_rest_follow_a_scheduler_with_momentum() -> None:
-    plain, _ = train(Clicks, momentum, around=ClipAndDecay)
-    losses, model = train(Clicks, momentum, autoada.AdaModel, around=ClipAndDecay)
-    model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+@pytest.mark.parametrize(
+    ("make", "around"),
+    [
+        ("momentum", Cycle),
+        ("decaying adam", Cycle),
+        ("decaying rmsprop", Cycle),
+        ("sgd", ClipAndDecay),
+        ("momentum", ClipAndDecay),
+    ],
+)
+def test_schedules_and_gradient_clipping_are_followed(make: str, around: type[ClipAndDecay | Cycle]) -> None:
+    assert_same(Clicks, make, around=around)
+    with_it, _ = train(Clicks, make, around=around)
+    without, _ = train(Clicks, make)
+    assert with_it != pytest.approx(without, abs=1e-3)
 
 
 def test_gradients_accumulate_until_the_step() -> None:
-    plain, _ = train(Clicks, adagrad, every=3)
-    losses, model = train(Clicks, adagrad, autoada.AdaModel, every=3)
-    model.close()
-    assert losses == pytest.approx(plain, abs=1e-5, rel=0)
+    assert_same(Clicks, "adagrad", every=3)
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -361,7 +307,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 def train(
     kind: type[nn.Module],
-    make: Make,
+    make: str,
     wrap: Callable[[nn.Module, Optimizers], nn.Module] | None = None,
     around: type[ClipAndDecay | Cycle] | None = None,
     every: int = 1,
@@ -369,7 +315,7 @@ def train(
 ) -> tuple[list[float], Any]:
     torch.manual_seed(0)
     model = kind(**options)
-    optimizers = make(model)
+    optimizers = MAKES[make](model)
     if wrap is not None:
         model = wrap(model, optimizers)
     extras = None if around is None else around(model, optimizers)
