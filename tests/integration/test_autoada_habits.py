@@ -70,43 +70,42 @@ def penalised(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> I
         yield step(loss_of(model, batch) + model.penalty(), optimizer)
 
 
-def clamped(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
-    for batch in batches():
-        yield step(loss_of(model, batch), optimizer)
-        for parameter in model.mlp.parameters():
-            parameter.data.clamp_(-0.2, 0.2)
+def after_each_step(change: Callable[[Any], Any]) -> Loop:
+    def loop(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
+        for batch in batches():
+            yield step(loss_of(model, batch), optimizer)
+            change(model)
+
+    return loop
 
 
-def decayed(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
-    for batch in batches():
-        yield step(loss_of(model, batch), optimizer)
-        with torch.no_grad():
-            for parameter in model.mlp.parameters():
-                parameter.mul_(0.95)
+def clamped(model: Any) -> None:
+    for parameter in model.mlp.parameters():
+        parameter.data.clamp_(-0.2, 0.2)
 
 
-def tied_in_the_loop(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
-    for batch in batches():
-        yield step(loss_of(model, batch), optimizer)
-        model.same.weight.data.copy_(model.mlp[2].weight.data)
+@torch.no_grad()
+def decayed(model: Any) -> None:
+    for parameter in model.mlp.parameters():
+        parameter.mul_(0.95)
 
 
-def given_new_memory(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
-    for batch in batches():
-        model.same.weight.data = F.normalize(model.same.weight.data)
-        yield step(loss_of(model, batch), optimizer)
+def tied_in_the_loop(model: Any) -> None:
+    model.same.weight.data.copy_(model.mlp[2].weight.data)
+
+
+def given_new_memory(model: Any) -> None:
+    model.same.weight.data = F.normalize(model.same.weight.data)
+
+
+def scaled_by_an_attribute(model: Any) -> None:
+    model.scale += 1 / STEPS
 
 
 def read_after_the_step(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
     for batch in batches():
         step(loss_of(model, batch), optimizer)
         yield model.mlp[0].weight.norm() + model.items.weight.norm()
-
-
-def attributes_set(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
-    for number, batch in enumerate(batches()):
-        model.scale = 1.0 + number / STEPS
-        yield step(loss_of(model, batch), optimizer)
 
 
 def evaluated_between(model: Any, optimizer: Optimizer, batches: Callable[[], Any]) -> Iterator[Tensor]:
@@ -168,14 +167,10 @@ def without_gradients(model: Any, optimizer: Optimizer, batches: Callable[[], An
             yield step(loss_of(model, batch), optimizer)
 
 
+CHANGES = [clamped, decayed, tied_in_the_loop, given_new_memory, scaled_by_an_attribute]
 HABITS: list[Loop] = [
     penalised,
-    clamped,
-    decayed,
-    tied_in_the_loop,
-    given_new_memory,
     read_after_the_step,
-    attributes_set,
     evaluated_between,
     accumulated,
     scaled,
@@ -184,7 +179,10 @@ HABITS: list[Loop] = [
 ]
 
 
-@pytest.mark.parametrize("loop", HABITS)
+@pytest.mark.parametrize(
+    "loop",
+    [*HABITS, *(pytest.param(after_each_step(change), id=change.__name__) for change in CHANGES)],
+)
 def test_a_habit_gives_what_it_gives_in_plain_pytorch(loop: Loop) -> None:
     def run(model: Any, optimizer: Optimizer) -> tuple[list[float], dict[str, Tensor]]:
         wrapped = isinstance(model, autoada.AdaModel)

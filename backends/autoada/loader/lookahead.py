@@ -25,7 +25,6 @@ class Counting(Protocol):
 
     def stats(self) -> Mapping[str, float]:
         """What was counted so far."""
-        ...
 
 
 class Lookahead:

@@ -32,23 +32,18 @@ class CallObserver(Protocol):
     @property
     def recording(self) -> ArgumentRecorder | None:
         """Recording of the loop between the model's calls, if there is one."""
-        ...
 
     def model_attached(self) -> None:
         """Continue at the model's clock: the model turns out to be called by the loops of this thread."""
-        ...
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Observe a call before it runs; `target` is a method's or module's name, empty for the model."""
-        ...
 
     def call_ends(self, output: Any, counts: bool) -> None:
         """Observe the end of a call; a helper that reads no rows does not count."""
-        ...
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch: the loop has come to the queue `following` for another one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +183,7 @@ class TrainingState:
             self._idle = False
             if loops is not None and loops is not self.owner:
                 self.attach(loops)
-                for queue in loops.queues:
+                for queue in list(loops.queues):
                     queue.model_attached()
         return None if loops is None else loops.in_use
 

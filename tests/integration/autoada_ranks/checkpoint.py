@@ -6,7 +6,7 @@ import torch
 
 import adaps
 import autoada
-from tests.integration.autoada_ranks.task import ROWS, batches, clicks, loss_of
+from tests.integration.autoada_ranks.task import ROWS, batches, clicks, loss_of, settle
 from tests.integration.guarantees.common import RANK, arguments, report
 
 given = arguments()
@@ -14,9 +14,7 @@ model = autoada.AdaModel(clicks(seed=given["seed"]), adaps.Adagrad(lr=0.01))
 if given["save"]:
     for batch in autoada.AdaDataLoader(batches(20, 2, RANK)):
         loss_of(model, batch).backward()
-    model.worker.wait_sync()
-    model.worker.barrier()
-    model.worker.wait_sync()
+    settle(model)
     if RANK == 0:
         torch.save(model.state_dict(), given["file"])
 else:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import autoada
+from tests.integration.autoada_ranks.task import settle
 from tests.integration.guarantees.common import RANK, report
 
 ROWS, WIDTH, SAMPLES, BATCH = 500, 16, 6400, 64
@@ -33,9 +34,7 @@ for _ in range(3):
         optimizer.step()
         total += loss.item()
     losses.append(total)
-model.worker.wait_sync()
-model.worker.barrier()
-model.worker.wait_sync()
+settle(model)
 with torch.no_grad():
     final = model.eval()(torch.arange(60, device="cuda").view(-1, 3)).flatten().tolist()
 stats = model.node.stats()

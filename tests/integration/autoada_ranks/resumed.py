@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import autoada
-from tests.integration.autoada_ranks.task import as_lists, batches, clicks, loss_of
+from tests.integration.autoada_ranks.task import as_lists, batches, clicks, loss_of, settle
 
 BATCHES = 12
 ROUNDS = 3
@@ -64,13 +64,6 @@ def resumed(directory: str, optimizer: str, restore: bool) -> dict[str, Any]:
     model.worker.barrier()
     model.close()
     return {"before": before, "after": after, "next": number, "epoch": loader.epoch}
-
-
-def settle(model: autoada.AdaModel) -> None:
-    """Wait until everybody sees what everybody pushed."""
-    model.worker.wait_sync()
-    model.worker.barrier()
-    model.worker.wait_sync()
 
 
 if __name__ == "__main__":

@@ -79,13 +79,18 @@ def train_share(node: adaps.Node, worker: int, steps: int) -> dict[str, Any]:
         loss.backward()
         model.worker.barrier()  # nobody pushes while another still reads
         optimizer.step()
-        model.worker.wait_sync()
-        model.worker.barrier()
-        model.worker.wait_sync()
+        settle(model)
     state = as_lists(model.state_dict())
     model.worker.barrier()
     model.close()
     return {"state": state, "late": late}
+
+
+def settle(model: autoada.AdaModel) -> None:
+    """Wait until every worker sees the updates of all workers."""
+    model.worker.wait_sync()
+    model.worker.barrier()
+    model.worker.wait_sync()
 
 
 def as_lists(state: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -83,21 +83,22 @@ def train(model: AdaModel, loader: Iterable[Any], limit: int = 10**6) -> int:
     return steps
 
 
-@pytest.mark.parametrize("keys", [by_hand, {"users": lambda b: b[0], "items.weight": lambda b: b[1]}])
+@pytest.mark.parametrize(
+    "keys_of",
+    [
+        lambda model: by_hand,
+        lambda model: {"users": lambda b: b[0], "items.weight": lambda b: b[1]},
+        lambda model: {model.module.users: lambda b: b[0], model.module.items: lambda b: b[1]},
+    ],
+)
 def test_every_batch_is_announced_once_for_the_clock_of_its_use(
-    model: AdaModel, log: IntentLog, keys: Any
+    model: AdaModel, log: IntentLog, keys_of: Any
 ) -> None:
     given = pairs_of(12)
-    assert train(model, AdaDataLoader(given, 3, keys=keys)) == 12
+    assert train(model, AdaDataLoader(given, 3, keys=keys_of(model))) == 12
     assert log.uses == wanted(model, given)
     assert [call[0] for call in log.calls] == [0, 0, 0, 0, *range(1, 9)]
     assert model.worker.current_clock == 12
-
-
-def test_a_module_names_its_table(model: AdaModel, log: IntentLog) -> None:
-    keys = {model.module.users: lambda b: b[0], model.module.items: lambda b: b[1]}
-    train(model, AdaDataLoader(pairs_of(2), 1, keys=keys))
-    assert log.calls[0][1] == expected_keys(model, pairs_of(1)[0])
 
 
 def test_predicted_rows_are_announced_from_the_first_batch_on(model: AdaModel, log: IntentLog) -> None:
@@ -156,28 +157,22 @@ def test_starting_over_ends_the_iteration_before(model: AdaModel, log: IntentLog
         next(first)
 
 
-def test_two_loaders_in_turns_are_both_announced_for_the_right_clock(model: AdaModel, log: IntentLog) -> None:
-    one = iter(AdaDataLoader(pairs_of(6), 2, keys=by_hand))
-    other = iter(AdaDataLoader(pairs_of(6)[3:], 2, keys=by_hand))
-    used = []
-    for loader in (one, other, one, other, one):
-        batch = next(loader)
-        used.append((expected_keys(model, batch), model.worker.current_clock))
-    assert all(use in log.uses for use in used)
-
-
-def test_two_loaders_in_turns_are_both_predicted(model: AdaModel, log: IntentLog, caplog: Captured) -> None:
+@pytest.mark.parametrize("keys", [by_hand, None])
+def test_two_loaders_in_turns_are_both_announced_for_the_right_clock(
+    model: AdaModel, log: IntentLog, caplog: Captured, keys: Any
+) -> None:
     given = pairs_of(20)
-    loaders = [AdaDataLoader(given[:10], 2), AdaDataLoader(given[10:], 2)]
+    loaders = [AdaDataLoader(part, 2, keys=keys) for part in (given[:10], given[10:])]
     iterators = [iter(loader) for loader in loaders]
     used = []
-    for step in range(20):
-        batch = next(iterators[step % 2])
+    for number in range(20):
+        batch = next(iterators[number % 2])
         model(*batch[:2]).sum().backward()
         used.append((expected_keys(model, batch), model.worker.current_clock))
     assert all(use in log.uses for use in used)
     assert [clock for _, clock in used] == list(range(20))
-    assert all("rows predicted by access program" in loader.summary() for loader in loaders)
+    found = "keys by hand" if keys else "rows predicted by access program"
+    assert all(found in loader.summary() for loader in loaders)
     assert caplog.records == []
     assert model.node.stats()["intents_late"] == 0
 
