@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import autoada
 
-__all__ = ["Optimizers", "plain_and_wrapped", "train"]
+__all__ = ["Optimizers", "click_batches", "plain_and_wrapped", "train"]
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 Made = TypeVar("Made", bound=nn.Module)
@@ -54,3 +54,15 @@ def train(
             optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def click_batches(rows: int, steps: int, samples: int = 16) -> list[tuple[Tensor, Tensor]]:
+    """Four row ids for each sample, and labels 0 or 1; always the same."""
+    generator = torch.Generator().manual_seed(5)
+    return [
+        (
+            torch.randint(0, rows, (samples, 4), generator=generator),
+            torch.randint(0, 2, (samples, 1), generator=generator).float(),
+        )
+        for _ in range(steps)
+    ]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from tests.plain_and_wrapped import plain_and_wrapped, train
+from tests.plain_and_wrapped import click_batches, plain_and_wrapped, train
 
 ROWS = 30
 STEPS = 80
@@ -334,11 +334,4 @@ def test_what_the_server_cannot_follow_is_refused_at_the_step(
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(5)
-    return [
-        (
-            torch.randint(0, ROWS, (16, 4), generator=generator),
-            torch.randint(0, 2, (16, 1), generator=generator).float(),
-        )
-        for _ in range(STEPS)
-    ]
+    return click_batches(ROWS, STEPS)

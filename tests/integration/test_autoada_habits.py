@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import autoada
-from tests.plain_and_wrapped import plain_and_wrapped
+from tests.plain_and_wrapped import click_batches, plain_and_wrapped
 
 ROWS = 30
 STEPS = 30
@@ -307,11 +307,4 @@ def sgd(model: nn.Module) -> Optimizer:
 
 
 def batches() -> list[Batch]:
-    generator = torch.Generator().manual_seed(5)
-    return [
-        (
-            torch.randint(0, ROWS, (16, 4), generator=generator),
-            torch.randint(0, 2, (16, 1), generator=generator).float(),
-        )
-        for _ in range(STEPS)
-    ]
+    return click_batches(ROWS, STEPS)

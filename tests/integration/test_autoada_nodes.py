@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.plain_and_wrapped import train
+
 from .autoada_ranks.optimized import OPTIMIZERS as ASYNCHRONOUS
 from .autoada_ranks.optimized import plainly
 from .autoada_ranks.resumed import OPTIMIZERS, resumed
@@ -94,10 +96,7 @@ def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: L
 def expected_state(shares: int) -> dict[str, list[float]]:
     model = clicks()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for batch in batches(STEPS, shares):
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
+    train(model, optimizer, batches(STEPS, shares), loss_of)
     return as_lists(model.state_dict())
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import autoada
 from autoada.prediction import Prediction
+from tests.plain_and_wrapped import train
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
@@ -33,10 +34,10 @@ def test_losses_stay_and_every_prediction_is_right(
         return exact
 
     monkeypatch.setattr(autoada.IntentPredictor, "observe", counted)
-    plain, _ = train(specimen, wrapped=False, ahead=False)
-    unannounced, stream = train(specimen, wrapped=True, ahead=False)
+    plain, _ = run(specimen, wrapped=False, ahead=False)
+    unannounced, stream = run(specimen, wrapped=True, ahead=False)
     assert verdicts == {}
-    losses, stream_then = train(specimen, wrapped=True, ahead=True)
+    losses, stream_then = run(specimen, wrapped=True, ahead=True)
     assert verdicts == {True: STEPS}
     assert unannounced == pytest.approx(plain, abs=1e-5)
     if not specimen.draws:  # those draw from AutoAda's own generator
@@ -44,7 +45,7 @@ def test_losses_stay_and_every_prediction_is_right(
         assert torch.equal(stream, stream_then)
 
 
-def train(specimen: Specimen, *, wrapped: bool, ahead: bool) -> tuple[list[float], Tensor]:
+def run(specimen: Specimen, *, wrapped: bool, ahead: bool) -> tuple[list[float], Tensor]:
     """Losses of all steps, and the state of the random stream after them."""
     model: Any = specimen.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -54,13 +55,7 @@ def train(specimen: Specimen, *, wrapped: bool, ahead: bool) -> tuple[list[float
     if ahead:
         loader = autoada.AdaDataLoader(loader, LOOKAHEAD)
     torch.manual_seed(3)
-    losses = []
-    for batch in loader:
-        loss = specimen.call(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(model, optimizer, loader, specimen.call)
     stream = torch.get_rng_state()
     if wrapped:
         model.close()

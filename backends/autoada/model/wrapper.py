@@ -46,32 +46,32 @@ _made: list[weakref.ref[AdaModel]] = []
 class AdaModel(ForwardingModule):
     """Wraps a model so that it trains on the parameter server; its forward and its loop stay as they are.
 
-    A call of the model is a call of the wrapper, of any of the model's methods through it, as in
-    ``model.calculate_loss(batch)``, of the model itself, or of a module that was reached through the wrapper,
-    as in ``model.encoder(x)``.
+    The wrapper can be called as the model itself, through the model's methods, as in
+    ``model.calculate_loss(batch)``, or through its modules, as in ``model.encoder(x)``. Direct calls of the
+    wrapped model also count.
 
-    Embedding weights become tables of the server, of which a forward pass pulls the rows that it reads; all
-    other parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each
-    worker, as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are
-    pulled on demand and nothing is pushed: rows that ``max_norm`` shortens are so for the model only, until
-    it reads them in training mode.
+    Embedding weights become tables of the server, and a forward pass pulls the rows that it reads. All other
+    parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each worker,
+    as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are pulled on
+    demand and nothing is pushed. Rows that ``max_norm`` then shortens change in the server only when training
+    reads them.
 
     Parameters
     ----------
     model : nn.Module
-        On the CPU or a CUDA device, where rows and dense parameters arrive; tables may stay on the CPU. Rank
-        0's weights are kept. The model itself is changed: it is now the wrapped one. Parameters of float64,
-        float16 and bfloat16 are float32 in the server and cast where the model reads them.
+        Model on the CPU or on a CUDA device; its tables may stay on the CPU. All workers begin with the
+        weights of rank 0. The model itself is changed. Parameters of float64, float16 and bfloat16 are
+        float32 in the server and cast where the model reads them.
     optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
-        Together they have all of the model's parameters. A ``step()`` pushes the gradients of its optimizer's
-        parameters. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself, each worker's
-        gradient as a step of its own, and takes over what schedulers change. Any other optimizer, and these
-        with options that the server does not have, such as AMSGrad, can have parameters that are no tables:
-        at its ``step()`` every worker waits for those of all others, the gradients of all workers are summed
-        up, and the optimizer itself steps with the sums, on each worker from the same parameters and state.
-        A rule is applied at the end of every backward pass. By default the optimizers that hold the model's
-        parameters are found and used; if there are none, it is `adaps.Adagrad` with learning rate 0.01, which
-        is said once. An optimizer that is made afterwards refuses to step.
+        Optimizers that together have all of the model's parameters. A ``step()`` pushes the gradients of its
+        optimizer's parameters. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself,
+        each worker's gradient as a step of its own, and follows changes by schedulers. Other optimizers, and
+        options that the server does not have, such as AMSGrad, can train parameters that are no tables: at
+        each ``step()`` every worker waits for the sum of all workers' gradients, and the optimizer itself
+        steps with it, on each worker from the same parameters and state. A rule is applied at the end of
+        every backward pass. By default the optimizers that hold the model's parameters are found and used.
+        If there are none, `adaps.Adagrad` with learning rate 0.01 is used, with a warning. An optimizer that
+        is made afterwards refuses to step.
     node : adaps.Node, optional
         The node, if several worker threads share one (`create_node`); by default the model makes its own.
     worker : int
@@ -83,10 +83,10 @@ class AdaModel(ForwardingModule):
         server at least `staleness` steps ago are always visible. Smaller values wait more; larger values can
         slow convergence, with momentum in particular.
     policy : adaps.Policy, optional
-        How each parameter is managed, as for `create_node`, if the model makes its own node.
+        Management of each parameter, as for `create_node`, if the model makes its own node.
     row_dtype : {"float32", "bfloat16"}
-        What values of the model's tables are in the server's memory, as for `create_node`, if the model makes
-        its own node.
+        Type of the values of the model's tables in the server's memory, as for `create_node`, if the model
+        makes its own node.
 
     Raises
     ------
@@ -97,12 +97,12 @@ class AdaModel(ForwardingModule):
 
     Notes
     -----
-    What torch's dense optimizers do to rows in steps in which they have no gradient (by momentum, by weight
-    decay, by averages that forget), a single worker does when they are next read; only the moments of Adam
-    without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`, which
-    is said once. Among several workers a row changes only with a gradient.
+    Torch's dense optimizers also change rows in steps without a gradient, by momentum, weight decay or
+    decaying averages. A single worker applies these changes when it next reads the rows. Only the moments of
+    Adam without weight decay, and of AdamW, change with gradients alone, as with `torch.optim.SparseAdam`; a
+    warning reports this. With several workers a row changes only with a gradient.
 
-    Making one is collective: every worker of every node has to do it.
+    The constructor is collective: every worker of every node has to call it.
     """
 
     def __init__(
@@ -293,18 +293,19 @@ class AdaModel(ForwardingModule):
     ) -> None:
         """Collective: write to files all that `restore` needs to go on with the training.
 
-        That is: all parameters and the optimizers' states, of all nodes; of each worker its buffers, learning
-        rates and random generators, where it is in its data, and what it adds. Call it between two steps. A
-        failure at any moment leaves the previous checkpoint of the directory as it is.
+        The files contain all parameters and the optimizers' states of all nodes, and of each worker its
+        buffers, learning rates, random generators, position in the data, and `extra`. Call it between two
+        steps. A failure at any moment leaves the previous checkpoint of the directory as it is.
 
         Parameters
         ----------
         directory : path
             On a file system that all nodes share; see `adaps.Node.checkpoint`.
         loader : AdaDataLoader, optional
-            Whose position is kept: batches that the loop got, the present one included, are not used again.
+            Loader whose position is kept. Batches that the loop got, including the present one, are not used
+            again.
         extra : mapping of str to NumPy array or JSON value, optional
-            What `restore` gives back to this worker, for instance a scheduler's state.
+            Values that `restore` returns to this worker, such as a scheduler's state.
 
         Raises
         ------
@@ -318,7 +319,7 @@ class AdaModel(ForwardingModule):
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
         """Collective: have the values of tables written to files, all of one moment, while training goes on.
 
-        Call it between two steps. What `adaps.Node.export` says holds here.
+        Call it between two steps. The guarantees are those of `adaps.Node.export`.
 
         Parameters
         ----------
@@ -326,7 +327,7 @@ class AdaModel(ForwardingModule):
             On a file system that all nodes share.
         tables : sequence of str, optional
             The parameters' qualified names; the same in every export to the directory. Default: all of
-            `tables`. What is no table, such as the weights of linear layers, `state_dict` has.
+            `tables`. Other parameters, such as the weights of linear layers, are in `state_dict`.
 
         Returns
         -------

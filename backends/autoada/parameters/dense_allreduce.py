@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +67,7 @@ class AllReducedParameters(LocallySteppedParameters):
             leave_at_exit(self)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
-                    parameter.register_post_accumulate_grad_hook(_Arrived(self, number, i))
+                    parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))
 
     def begin(self) -> None:
         """Collective: all nodes get the parameters of the first."""
@@ -184,10 +184,9 @@ class _Flags(NamedTuple):
 class _Bucket:
     """Gradients that are sent together, followed by a flag for each gradient that is present."""
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, flags: int, weight: float
-    ) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, parameters: Sequence[nn.Parameter], flags: int, weight: float) -> None:
+        dtype = _sent_as(parameters[0]) if parameters else torch.float32
+        self.parameters = parameters
         self._weight = weight
         sizes = [parameter.numel() for parameter in parameters]
         self.given = torch.zeros(sum(sizes) + len(sizes) + flags, dtype=dtype)
@@ -244,45 +243,36 @@ class _Bucket:
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
 
-class _Arrived:
-    """A hook that does not keep its parameters alive."""
+def _arrival_hook(owner: AllReducedParameters, bucket: int, number: int) -> Callable[[Tensor], None]:
+    """A hook of a parameter that does not keep the owner alive."""
+    reference = weakref.ref(owner)
 
-    def __init__(self, owner: AllReducedParameters, bucket: int, number: int) -> None:
-        self._owner = weakref.ref(owner)
-        self._place = bucket, number
+    def arrived(_: Tensor) -> None:
+        if (present := reference()) is not None:
+            present.arrived(bucket, number)
 
-    def __call__(self, _: Tensor) -> None:
-        owner = self._owner()
-        if owner is not None:
-            owner.arrived(*self._place)
+    return arrived
 
 
 def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Bucket]:
-    """Parameters in buckets, the last ones first, as a backward pass comes to them."""
+    """Parameters in buckets, the last ones first, as a backward pass reaches them."""
     chunks: list[list[nn.Parameter]] = []
     for dtype in (torch.float64, torch.float32):
-        chunk: list[nn.Parameter] = []
+        of_dtype: list[list[nn.Parameter]] = []
         size, limit = 0, FIRST_BUCKET
         for parameter in reversed(parameters):
             if _sent_as(parameter) is not dtype:
                 continue
             nbytes = parameter.numel() * dtype.itemsize
-            if chunk and size + nbytes > limit:
-                chunks.append(chunk)
-                chunk, size, limit = [], 0, BUCKET
-            chunk.append(parameter)
+            if not of_dtype or size + nbytes > limit:
+                limit = BUCKET if of_dtype else FIRST_BUCKET
+                of_dtype.append([])
+                size = 0
+            of_dtype[-1].append(parameter)
             size += nbytes
-        if chunk:
-            chunks.append(chunk)
-    return [
-        _Bucket(
-            chunk,
-            _sent_as(chunk[0]) if chunk else torch.float32,
-            FLAGS if number == len(chunks) - 1 else 0,
-            weight,
-        )
-        for number, chunk in enumerate(chunks)
-    ] or [_Bucket([], torch.float32, FLAGS, weight)]
+        chunks += of_dtype
+    *others, last = chunks or [[]]
+    return [*(_Bucket(chunk, 0, weight) for chunk in others), _Bucket(last, FLAGS, weight)]
 
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:

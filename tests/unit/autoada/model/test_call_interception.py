@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.model.wrapper import calls_of, training_state_of
-from tests.plain_and_wrapped import train
+from tests.plain_and_wrapped import click_batches, train
 
 ROWS = 30
 STEPS = 12
@@ -145,6 +145,8 @@ def test_class_methods_properties_and_data_stay_what_they_are() -> None:
     assert model.encoder is net.encoder
     assert model.heads is net.heads
     assert model.get_embedding.__name__ == "get_embedding"
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = model.missing
     model.close()
 
 
@@ -222,14 +224,7 @@ def recommender() -> Recommender:
 
 
 def batches() -> list[Batch]:
-    generator = torch.Generator().manual_seed(5)
-    return [
-        (
-            torch.randint(0, ROWS, (8, 4), generator=generator),
-            torch.randint(0, 2, (8, 1), generator=generator).float(),
-        )
-        for _ in range(STEPS)
-    ]
+    return click_batches(ROWS, STEPS, 8)
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -30,9 +30,6 @@ class Net(nn.Module):
     def forward(self, ids: Tensor, *, scale: float = 1.0) -> Any:
         return self.out(self.norm(self.items(ids))) * scale
 
-    def helper(self) -> str:
-        return "of the wrapped model"
-
 
 def mean_square(model: Any, ids: Tensor) -> Tensor:
     loss: Tensor = model(ids).square().mean()
@@ -116,13 +113,6 @@ def test_evaluation_pushes_nothing_and_moves_no_clock(model: autoada.AdaModel) -
     assert after["pulled_local"] > stats["pulled_local"]
     assert model.worker.current_clock == 0
     assert model.items.weight.grad is None
-
-
-def test_attributes_and_methods_of_the_wrapped_model_are_reached(net: Net, model: autoada.AdaModel) -> None:
-    assert model.helper() == "of the wrapped model"
-    assert model.out is net.out
-    with pytest.raises(AttributeError, match="no attribute 'missing'"):
-        _ = model.missing
 
 
 def test_the_table_takes_no_memory(model: autoada.AdaModel) -> None:

@@ -142,36 +142,35 @@ def reference(
     return {name: value.double().numpy() for name, value in model.state_dict().items()}
 
 
+def not_finite(model: Small, step: int, worker: int) -> None:
+    if worker == 2:
+        gradient = model.table.weight.grad if step % 2 else model.layer.weight.grad
+        assert gradient is not None
+        gradient[0, 0] = (torch.nan, torch.inf, -torch.inf)[step % 3]
+
+
+def wrong(model: Small, step: int, worker: int) -> None:
+    for parameter in model.parameters():
+        if worker == 3 and parameter.grad is not None:
+            parameter.grad.mul_(-WRONG)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "known", "absolute", "relative"),
+    [
+        (lambda *_: None, {}, 2e-6, None),
+        (not_finite, {"left_out": {2}}, 2e-6, None),
+        (wrong, {"wrong": 3}, 2e-5, 1e-4),
+    ],
+    ids=["all are right", "one is not finite", "one is wrong"],
+)
 @pytest.mark.parametrize("aggregation", RULES, ids=Aggregation.text)
-def test_steps_of_all_workers_are_those_of_the_reference(aggregation: Aggregation) -> None:
-    found, expected = trained(policy_of(aggregation)), reference(aggregation)
+def test_steps_of_all_workers_are_those_of_the_reference(
+    aggregation: Aggregation, spoil: Any, known: dict[str, Any], absolute: float, relative: float | None
+) -> None:
+    found, expected = trained(policy_of(aggregation), spoil), reference(aggregation, **known)
     for name, value in expected.items():
-        assert found[name].numpy() == pytest.approx(value, abs=2e-6), name
-
-
-@pytest.mark.parametrize("aggregation", RULES, ids=Aggregation.text)
-def test_a_worker_with_a_number_that_is_not_finite_takes_no_part(aggregation: Aggregation) -> None:
-    def spoil(model: Small, step: int, worker: int) -> None:
-        if worker == 2:
-            gradient = model.table.weight.grad if step % 2 else model.layer.weight.grad
-            assert gradient is not None
-            gradient[0, 0] = (torch.nan, torch.inf, -torch.inf)[step % 3]
-
-    found, expected = trained(policy_of(aggregation), spoil), reference(aggregation, {2})
-    for name, value in expected.items():
-        assert found[name].numpy() == pytest.approx(value, abs=2e-6), name
-
-
-@pytest.mark.parametrize("aggregation", RULES, ids=Aggregation.text)
-def test_steps_with_a_wrong_worker_are_those_of_the_reference(aggregation: Aggregation) -> None:
-    def spoil(model: Small, step: int, worker: int) -> None:
-        for parameter in model.parameters():
-            if worker == 3 and parameter.grad is not None:
-                parameter.grad.mul_(-WRONG)
-
-    found, expected = trained(policy_of(aggregation), spoil), reference(aggregation, wrong=3)
-    for name, value in expected.items():
-        assert found[name].numpy() == pytest.approx(value, abs=2e-5, rel=1e-4), name
+        assert found[name].numpy() == pytest.approx(value, abs=absolute, rel=relative), name
 
 
 def test_the_mean_is_what_it_is_without_a_rule() -> None:
