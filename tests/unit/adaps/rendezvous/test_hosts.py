@@ -106,24 +106,15 @@ def test_other_jobs_listen_at_the_interface_to_the_master_and_say_so_once(
     assert "ADAPS_LISTEN" in message
 
 
-def test_a_host_whose_name_means_loopback_listens_at_the_default_route(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("route", "expected"), [("192.0.2.8", "192.0.2.8"), ("", "127.0.0.1")])
+def test_a_host_whose_name_means_loopback_listens_at_the_default_route_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, route: str, expected: str
 ) -> None:
     monkeypatch.setattr(
         host_addresses, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))]
     )
-    lead_to(monkeypatch, "192.0.2.8")
-    assert host_addresses.address_towards("this-host", 1) == "192.0.2.8"
-
-
-def test_a_host_without_a_network_whose_name_means_loopback_listens_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        host_addresses, "_resolve", lambda host, port: [(socket.AF_INET, ("127.0.1.1", port))]
-    )
-    lead_to(monkeypatch, "")
-    assert host_addresses.address_towards("this-host", 1) == "127.0.0.1"
+    lead_to(monkeypatch, route)
+    assert host_addresses.address_towards("this-host", 1) == expected
 
 
 def test_no_interface_is_looked_for_where_one_is_given(
