@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -323,6 +324,12 @@ sys.stdin.read()
 """
 
 
+def stop(child: int) -> None:
+    """Stop a child; returns when it has stopped, which takes a while on a busy machine."""
+    os.kill(child, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+
+
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     """Before it is connected to, and after."""
@@ -340,14 +347,14 @@ def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.Mon
             deadline = time.monotonic() + 60
             if rank == 1:
                 where = rendezvous.rendezvous_at(place, deadline)
-                holder.send_signal(signal.SIGSTOP)
+                stop(holder.pid)
                 where.store = timed_store.TimedStore(where.store, time.monotonic(), lambda: None)
                 with pytest.raises(
                     adaps.RendezvousError, match=r"^the rendezvous store does not answer: .*stopped"
                 ):
                     where.meet("a", deadline)
             else:
-                holder.send_signal(signal.SIGSTOP)
+                stop(holder.pid)
                 monkeypatch.setattr(timed_store, "_LEAST", 0.5)
                 with pytest.raises(
                     adaps.RendezvousError, match=rf"^the rendezvous store at 127.0.0.1:{port} does n"
