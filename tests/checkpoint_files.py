@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,15 @@ def content(directory: Path, table: str) -> TableContent:
     )
     order = np.argsort(rows)
     return TableContent(rows[order], values[order], state[order])
+
+
+def change_manifest(directory: Path, kind: str, change: Callable[[Any], object]) -> None:
+    """Change a manifest's checkpoint or export, and make its checksum fit."""
+    path = manifest_path(directory)
+    whole = json.loads(path.read_bytes())
+    change(whole[kind])
+    whole["crc32"] = checksum({name: whole[name] for name in (kind, "writer")})
+    path.write_text(json.dumps(whole))
 
 
 def checksum(content: Any) -> int:

@@ -29,31 +29,31 @@ __all__ = ["TECHNIQUES", "Node"]
 
 
 class Node:
-    """One process's share of the parameter server: in a cluster of one, or that of torchrun's environment.
+    """The part of the parameter server in one process: a cluster of one, or of torchrun's environment.
 
-    A context manager: its normal end closes the node together with all others; an exception in the body
-    ends it at once, so that the others see `PeerLost` instead of waiting for it. The same goes for a process
-    that ends with a node that nobody closed: if it ends with exit code 0, the node serves its rows until all
-    others end, too, but not longer than `stall_timeout`; after an uncaught exception, ``sys.exit(1)`` or a
-    signal the others see `PeerLost`.
+    A node is a context manager. The normal end of its body closes the node together with all others. An
+    exception in the body ends it at once, so that the others see `PeerLost` instead of waiting for it. A
+    process may also end without closing its node. With exit code 0, the node serves its rows until all others
+    end, but not longer than `stall_timeout`. After an uncaught exception, ``sys.exit(1)`` or a signal the
+    others see `PeerLost`.
 
     Parameters
     ----------
     tables : sequence of Table
-        The same on every node.
+        The tables, the same on every node.
     **options : NodeOptions
         Everything else, each by its keyword: `NodeOptions` describes all of them and their defaults.
 
     Notes
     -----
     Nodes prove to each other that they know the job's secret. On one host it is handed over among the user's
-    processes; nodes of several hosts need the same one in the environment variable ADAPS_SECRET, or in a
+    processes. Nodes of several hosts need the same secret in the environment variable ADAPS_SECRET, or in a
     file that only the user can read and ADAPS_SECRET_FILE names.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit the tables or the number of nodes, or has something in it that the server
+        If the policy does not fit the tables or the number of nodes, or contains a setting that the server
         does not execute.
     RendezvousError
         If nodes are missing at the end of `connect_timeout`, the environment is incomplete, nodes of several
@@ -135,12 +135,12 @@ class Node:
         Parameters
         ----------
         name : str
-            As in `Table`.
+            Name of the `Table`.
 
         Raises
         ------
         KeyError
-            If there is none.
+            If there is no such table.
         """
         try:
             return self._tables[name]
@@ -154,12 +154,12 @@ class Node:
         Parameters
         ----------
         index : int
-            From 0 to ``workers - 1``; the same worker however often it is asked for.
+            From 0 to ``workers - 1``; every call with an index returns the same worker.
 
         Raises
         ------
         IndexError
-            For any other.
+            For any other index.
         AdapsError
             If the node is closed.
         """
@@ -168,86 +168,89 @@ class Node:
     def checkpoint(
         self, directory: str | os.PathLike[str], *, worker: int = 0, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Collective: write what all nodes hold, values and optimizer states, to files.
+        """Collective: write the tables of all nodes, values and optimizer states, to files.
 
-        Every worker of every node calls it with its own number, and is in no other call. It holds what every
-        worker wrote before. A failure at any moment leaves the previous checkpoint of the directory as it is.
+        Every worker of every node calls it with its own number, and is in no other call. The checkpoint
+        contains all earlier writes of all workers. A failure at any moment leaves the directory's previous
+        checkpoint as it is.
 
         Parameters
         ----------
         directory : path
-            The same for all, on a file system that all nodes share; it is made if it does not exist. The
-            checkpoint that it holds is replaced. The format is safetensors: see `adaps.checkpoint`.
+            The directory, the same for all workers, on a file system that all nodes share. It is created if
+            needed, and its present checkpoint is replaced. The format is safetensors: see `adaps.checkpoint`.
         worker : int
             The worker that calls.
         extra : mapping of str to NumPy array or JSON value, optional
-            What `restore` gives back to this worker.
+            Values that `restore` returns to this worker.
 
         Raises
         ------
         CheckpointError
-            On every worker, if anything could not be written, for instance because the disk is full.
+            On every worker, if a file could not be written, for instance because the disk is full.
         """
         self._checkpoint_worker(worker).write(Path(directory), extra or {})
 
     def restore(self, directory: str | os.PathLike[str], *, worker: int = 0) -> Restored:
-        """Collective: make what all nodes hold that of a checkpoint; the number of nodes may differ.
+        """Collective: read the tables of all nodes from a checkpoint; the number of nodes may differ.
 
         Every worker of every node calls it with its own number. Tables have to be those of the checkpoint;
-        learning rates may differ, and are restored as well. Clocks go on from those of the checkpoint.
+        learning rates may differ, and are also restored. Clocks go on from those of the checkpoint.
 
         Parameters
         ----------
         directory : path
-            The same for all, as it was given to `checkpoint`.
+            The directory that was given to `checkpoint`, the same for all workers.
         worker : int
             The worker that calls.
 
         Returns
         -------
         adaps.checkpoint.Restored
-            What this worker added to the checkpoint, and who wrote it.
+            The values that this worker added to the checkpoint, and the number of its writers.
 
         Raises
         ------
         CheckpointError
             On every worker, if there is no complete checkpoint in the directory, a file is damaged or cannot
-            be read, a table differs, or there is no room in memory for what this node reads, which is as
-            much as it holds. Nothing is changed then.
+            be read, a table differs, or memory is too small for a second copy of this node's rows. Nothing is
+            changed then.
         """
         return self._checkpoint_worker(worker).restore(Path(directory))
 
     def export(
         self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None, worker: int = 0
     ) -> Export:
-        """Collective: have the values of tables written to files, all of one moment, while training goes on.
+        """Collective: start to write the values of tables, all of one moment, while training goes on.
 
-        Every worker of every node calls it with its own number, and is in no other call. It returns when rows
-        are copied, which takes as much memory as they have; threads write the files. So the export holds what
-        every worker wrote before. If an export is still being written, that one ends first.
+        Every worker of every node calls it with its own number, and is in no other call. The call returns
+        when the rows are copied, which takes as much memory as they have; threads write the files. So the
+        export contains all earlier writes of all workers. If an export is still being written, the call first
+        waits until it is complete.
 
-        The first export of a node's life holds all rows. Later ones to the same directory hold those that
-        changed since, and some that other nodes have taken over, until they are as much as the first one:
-        then the next one holds all rows. `load_export` reads them; so does anybody with safetensors alone.
+        The first export of a node contains all rows. Later exports to the same directory contain the rows
+        that changed since, and some that other nodes have taken over. Once these are as large as the first
+        export, the next one contains all rows again. `load_export` reads them, and so does any program that
+        reads safetensors.
 
-        Where rows make up for steps in which they had no gradient (on one node, if steps are numbered:
-        `adaps.optimizers`), all of them have done so in an export, which changes most of them each time. On
-        several nodes no rows do, and an export holds what everybody reads.
+        On one node whose steps are numbered (`adaps.optimizers`), all rows first make up for the steps in
+        which they had no gradient. That changes most rows between two exports. On several nodes rows are
+        exported as workers read them.
 
         Parameters
         ----------
         directory : path
-            The same for all, on a file system that all nodes share; it is made if it does not exist. Whatever
-            fails, it holds the export before.
+            The directory, the same for all workers, on a file system that all nodes share. It is created if
+            needed. After a failure it contains the previous export.
         tables : sequence of str, optional
-            Which tables, by their names; the same for all, in every export to the directory. Default: all.
+            Names of the tables; the same for all workers, and in every export to the directory. Default: all.
         worker : int
             The worker that calls.
 
         Returns
         -------
         adaps.checkpoint.Export
-            To wait until it is written. `close` waits, too.
+            A handle to wait until the export is written. `close` also waits for it.
 
         Raises
         ------
@@ -255,9 +258,9 @@ class Node:
             On every worker, if the directory cannot be written, is in use by another job, or holds
             checkpoints or exports of other tables, or if there is no memory for the copies.
         KeyError
-            Naming a table that there is not.
+            Naming a table that does not exist.
         TypeError
-            If `tables` is one name, or there is none in it.
+            If `tables` is a single name, or empty.
         """
         from adaps.checkpoint.table_export import Exporter, Exports  # loads NumPy, which nothing else needs
 
@@ -271,14 +274,14 @@ class Node:
         self._core.check()
 
     def post(self, name: str, text: str) -> None:
-        """Leave a short text for all workers of all nodes; it is no secret.
+        """Publish a short text for all workers of all nodes; it is no secret.
 
         Parameters
         ----------
         name : str
-            How `posted` finds it.
+            Name by which `posted` finds the text.
         text : str
-            Replaces what was left under the name before.
+            The text, which replaces an earlier one of the same name.
         """
         if self._rendezvous is None:
             self._posts[name] = text
@@ -286,12 +289,12 @@ class Node:
             self._rendezvous.store.set(self._rendezvous.key(f"post/{name}"), text)
 
     def posted(self, name: str) -> str | None:
-        """What was left under a name; None if nothing was yet. Never waits for it.
+        """Return the text that was posted under a name; None if there is none yet. Never blocks for it.
 
         Parameters
         ----------
         name : str
-            As it was given to `post`, on any node.
+            Name that was given to `post`, on any node.
         """
         if self._rendezvous is None:
             return self._posts.get(name)
@@ -300,17 +303,17 @@ class Node:
         return store.get(key).decode() if store.check([key]) else None
 
     def meeting_place(self, name: str) -> tuple[Store, str]:
-        """Where the nodes of this cluster can meet for something else, such as a process group.
+        """Return a store for another connection of this cluster's nodes, such as a process group.
 
         Parameters
         ----------
         name : str
-            Of what they meet for; the same on every node.
+            Name of the connection, the same on every node.
 
         Returns
         -------
         torch.distributed.Store
-            Whose keys nobody else uses.
+            A store whose keys no other name uses.
         str
             The address at which this node listens for the others.
 
@@ -324,23 +327,23 @@ class Node:
         return self._rendezvous.store_of(name), self._rendezvous.host
 
     def stats(self) -> dict[str, float]:
-        """Names and numbers of everything that this node counts; those of the end once it is closed.
+        """Return all counters of this node by name; once it is closed, their last values.
 
-        Sums over its workers and channels since it was made, except `queued_bytes`, `resident_bytes` and
-        `slots`, which are what there is now. The reference lists each with its unit.
+        Counters are sums over its workers and channels since it was made, except `queued_bytes`,
+        `resident_bytes` and `slots`, which are present values. The reference lists each with its unit.
         """
         return self._core.stats()
 
     def trace(self, keys: Int64Like) -> None:
-        """Record from now on what happens to these keys on this node.
+        """Record from now on the events of these keys on this node.
 
-        What is here already is told first: a key that is owned as ``alloc``, a replica and intent as if they
+        The present state is recorded first: a key that is owned as ``alloc``, a replica and intent as if they
         began now.
 
         Parameters
         ----------
         keys : int64 array, CPU tensor or sequence of int
-            C-contiguous; they are traced beside those of earlier calls.
+            C-contiguous; they are traced in addition to those of earlier calls.
 
         Raises
         ------
@@ -350,7 +353,7 @@ class Node:
         self._core.trace(keys)
 
     def trace_events(self) -> list[_core.TraceEvent]:
-        """What was recorded of the traced keys, the oldest first."""
+        """Return the recorded events of the traced keys, the oldest first."""
         return self._core.trace_events()
 
     def _checkpoint_worker(self, worker: int) -> CheckpointWorker:
@@ -363,8 +366,8 @@ class Node:
         return self._checkpoint_workers[worker]
 
     def _end_checkpoints(self) -> None:
-        for participant in self._checkpoint_workers.values():
-            participant.end()
+        for worker in self._checkpoint_workers.values():
+            worker.end()
         if self._exports is not None:
             self._exports.end()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
-from tests.conftest import Python
+from tests.conftest import Python, free_port
 from tests.warm import WarmProcess
 
 Rank = WarmProcess
@@ -30,9 +29,7 @@ FAR_AWAY = 3600
 def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
     """``start_ranks(script, ranks, world_size)``: a script as some ranks of a cluster, without torchrun."""
     started: list[Rank] = []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
 
     def start(script: str, ranks: range, world_size: int) -> list[Rank]:
         path = tmp_path / "script.py"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
+from tests.conftest import free_port
 from tests.processes import outputs
 from tests.warm import WarmProcess
 
@@ -144,9 +144,3 @@ def test_the_scheduler_ends_with_a_reason_when_a_server_does_not_shut_down(
     said = outputs(processes, 120)
     assert message in said[0][1]
     assert [process.returncode for process in processes] == [1, code][: len(roles)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.conftest import Launch
+from tests.conftest import Launch
 
 ROWS, LENGTH = 200, 128
 STEPS = 20

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 from tests.checkpoint_files import content, manifest
-from tests.conftest import free_port
-
-if TYPE_CHECKING:
-    from tests.conftest import Launch, Python
+from tests.conftest import Launch, Python, free_port
 
 FOLDER = "tests.integration.checkpoints"
 TURNS = 12

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.conftest import Launch, Python
+from tests.conftest import Launch, Python
 
 FOLDER = "tests.integration.exports"
 TURNS = 24

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.conftest import Launch
-
+from tests.conftest import Launch
 
 COUNTED = ("replicas", "pulled_local", "pulled_replica", "pulled_remote", "set_remote", "pushed_replica")
 

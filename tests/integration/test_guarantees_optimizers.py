@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.conftest import Launch
+from tests.conftest import Launch
 
 
 def test_optimizer_state_is_that_of_one_node(launch: Launch) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import adaps
-
-if TYPE_CHECKING:
-    from tests.conftest import Launch
+from tests.conftest import Launch
 
 
 def test_sums_are_exact_under_every_technique_and_size(launch: Launch, full: bool) -> None:

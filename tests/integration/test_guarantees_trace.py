@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from adabench.analysis.life_of_keys import lives, save_life_of_keys
-
-if TYPE_CHECKING:
-    from tests.conftest import Launch
+from tests.conftest import Launch
 
 
 def test_a_key_has_one_owner_at_a_time(launch: Launch, tmp_path: Path) -> None:

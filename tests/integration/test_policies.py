@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ import torch
 
 import autoada
 from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
+from tests.conftest import Launch
 
 from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, train_share
-
-Launch = Callable[..., list[dict[str, Any]]]
 
 STEPS = 20
 MANAGED = "tests.integration.autoada_ranks.managed"

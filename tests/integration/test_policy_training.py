@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -18,8 +17,7 @@ from adabench.harness.study.data_partition import partitioned
 from adabench.harness.study.model_parameters import count_accesses
 from adabench.harness.study.policies import policy_from
 from adaps.policy import Aggregation, Catalogue, DataSharing, Policy, RowSelection, Rule, Synchronization
-
-Launch = Callable[..., list[dict[str, Any]]]
+from tests.conftest import Launch
 
 SESSIONS = "tests.integration.autoada_ranks.sessions"
 PARAMS: dict[str, dict[str, Any]] = {

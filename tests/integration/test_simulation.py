@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import adaps
@@ -12,8 +9,7 @@ from adabench.backends.interface import ServerOptions, SimulatedRun
 from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.harness.study.model_parameters import usecase_from
 from adaps.policy import Home, Policy, Rule
-
-Launch = Callable[..., list[dict[str, Any]]]
+from tests.conftest import Launch
 
 USECASE = "ctr[rows=800,batch=64,vocabulary=50,hidden=8,epochs=1]"
 CELL = "tests.integration.autoada_ranks.cell"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,7 @@ from adabench.harness.study.data_partition import with_whole_samples
 from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.harness.study.policies import policy_from
 from adaps.policy import Policy
-
-Launch = Callable[..., list[dict[str, Any]]]
+from tests.conftest import Launch
 
 QUOTAS = (0.16, 0.04)
 """Of a core."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adaps.policy.fields import WIRES
-
-if TYPE_CHECKING:
-    from tests.conftest import Launch
+from tests.conftest import Launch
 
 MOST = {"float32": 1.0, "bfloat16": 0.6, "float16": 0.6, "int8": 0.4}
 """Bytes of a row, as a multiple of those with float32."""

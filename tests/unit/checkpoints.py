@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,11 @@ def values(node: adaps.Node) -> npt.NDArray[np.float32]:
     out = np.empty((ROWS, LENGTH), np.float32)
     node.worker(0).pull(np.arange(ROWS), out)
     return out
+
+
+def fail_to_write(*arguments: Any) -> None:
+    """Stands for a call of a disk that is broken."""
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def said_by(call: Callable[[], object]) -> str | None:

@@ -37,7 +37,7 @@ def secret_in_environment(environment: Mapping[str, str] = os.environ) -> str | 
     Raises
     ------
     RendezvousError
-        If both are set, the file may be read by others than its owner or belongs to somebody else, or the
+        If both are set, the file belongs to another user or can be read by other users, or the
         secret is too short to be one.
     """
     secret, path = environment.get("ADAPS_SECRET"), environment.get("ADAPS_SECRET_FILE")
@@ -51,14 +51,14 @@ def secret_in_environment(environment: Mapping[str, str] = os.environ) -> str | 
 class Handover:
     """Makes a secret and gives it to processes of this user on this host, as long as the context lasts.
 
-    They ask at a socket in the abstract namespace of Unix-domain sockets, where the kernel tells whose they
-    are: nobody has to set anything up, no file is left, and no other host or user can ask.
+    They request it at a socket in the abstract namespace of Unix-domain sockets, where the kernel reports
+    their user. This needs no setup, leaves no file, and excludes other hosts and users.
     """
 
     def __init__(self) -> None:
         self.secret = secrets.token_hex(_HANDED // 2)
         self.name = _PREFIX + secrets.token_hex(16)
-        """What `take_secret` needs, and everybody may know."""
+        """Name for `take_secret`, which is no secret."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._listener.bind("\0" + self.name)
@@ -73,7 +73,7 @@ class Handover:
         self._listener.close()
 
     def serve(self) -> None:
-        """Answer those who have asked by now, at most a thousand; does not block."""
+        """Answer the pending requests, at most a thousand; does not block."""
         for _ in range(1000):
             try:
                 asking, _ = self._listener.accept()
@@ -87,12 +87,12 @@ class Handover:
 
 
 def take_secret(name: str, deadline: float) -> str:
-    """Ask for the secret at the other process's `Handover`; blocks until the deadline at most.
+    """Request the secret from the other process's `Handover`; blocks until the deadline at most.
 
     Raises
     ------
     RendezvousError
-        If nobody of this user hands it over there.
+        If no process of this user hands it over there.
     """
     if not name.startswith(_PREFIX):
         raise RendezvousError(f"the rendezvous store names {name!r} as where the job's secret is handed over")

@@ -1,4 +1,4 @@
-"""The store in which nodes meet, a `torch.distributed.TCPStore`, whose calls end when their time is up."""
+"""The store of a rendezvous, a `torch.distributed.TCPStore`, with calls that end at a deadline."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["TimedStore", "open_store", "wait_for"]
 
 T = TypeVar("T")
 
-# Seconds between two looks at the store.
-_PATIENCE = 0.02
+_POLL_SECONDS = 0.02
+"""Seconds between two looks at the store."""
 
-# Seconds that a busy store may take to answer, even if less of the timeout is left.
 _LEAST = 1.0
+"""Seconds that a busy store may take to answer, even if less of the timeout is left."""
 
 _SILENT = (
     "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
@@ -39,7 +39,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
     Raises
     ------
     RendezvousError
-        If the port is in use, or nobody listens there until the deadline.
+        If the port is in use, or no process listens there until the deadline.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -73,7 +73,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
                 raise RendezvousError(
                     f"the rendezvous store cannot be {verb} at {host}:{port}: {reason}"
                 ) from error
-        time.sleep(_PATIENCE)
+        time.sleep(_POLL_SECONDS)
 
 
 def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> bool:
@@ -82,14 +82,14 @@ def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> boo
     while not store.check(keys):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(_PATIENCE)
+        time.sleep(_POLL_SECONDS)
     return True
 
 
 class TimedStore:
     """A connection to a store, whose calls end at a deadline even if the store's process is stopped.
 
-    Those of the store itself wait for its answer without an end, and no Ctrl-C comes through.
+    The store's own calls wait for an answer without end, and ignore Ctrl-C.
     """
 
     def __init__(self, store: Store | TimedStore, deadline: float, given_up: Callable[[], Any]) -> None:
@@ -102,15 +102,15 @@ class TimedStore:
         self._ask(partial(self._store.set, key, value))
 
     def get(self, key: str) -> bytes:
-        """Read a value that is there."""
+        """Read an existing value."""
         return self._ask(partial(self._store.get, key))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which is 0 if nobody has; gives the sum."""
+        """Add to a number, which begins at 0, and return the sum."""
         return self._ask(partial(self._store.add, key, amount))
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all these keys are there."""
+        """Whether all these keys exist."""
         return self._ask(partial(self._store.check, keys))
 
     @property
@@ -127,11 +127,11 @@ class TimedStore:
 
 
 def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
-    """Listen at `host` only, for a store left to itself listens on all interfaces.
+    """Listen at `host` only, because the store itself would listen on all interfaces.
 
-    At all of them, too, if `host` is an address that is translated on its way to this one. None leaves the
-    store to itself: a name may mean other addresses of this host elsewhere; and if the port is taken, this
-    process may have a store there, which is shared.
+    If `host` is an address that is translated on its way to this host, the listener is at all interfaces as
+    well. None leaves the choice to the store: a name may mean other addresses of this host elsewhere, and if
+    the port is taken, this process may have a store there, which is shared.
     """
     where = host_addresses.literal(host)
     if where is None:
@@ -173,7 +173,7 @@ def _listening(where: str, port: int) -> socket.socket:
 
 
 def _answer(call: Callable[[], T], seconds: float) -> T:
-    """Give what a call returns or raises, or TimeoutError after that time, when it is left to itself."""
+    """Return or raise the result of a call; TimeoutError if it takes longer, and it goes on unobserved."""
     results: list[T] = []
     errors: list[BaseException] = []
     done = threading.Event()

@@ -7,7 +7,6 @@ after its imports; without that, most of the time would be torch's import.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import torch.distributed  # noqa: F401
 
 import adaps
+from tests.conftest import free_port
 from tests.integration.guarantees.common import arguments, report
 
 LENGTH = 4
@@ -42,9 +42,7 @@ def main() -> None:
 
 def start(ranks: int, number: int) -> list[int]:
     """Start, use and end a cluster; gives the ranks that failed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        os.environ["MASTER_PORT"] = str(probe.getsockname()[1])
+    os.environ["MASTER_PORT"] = str(free_port())
     children = {fork(rank, ranks, number): rank for rank in range(ranks)}
     return [rank for child, rank in children.items() if os.waitpid(child, 0)[1] != 0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
@@ -16,7 +17,7 @@ import pytest
 
 import adaps
 from adaps.checkpoint import safetensors_file, table_files
-from tests.checkpoint_files import checksum, manifest_path, tensors
+from tests.checkpoint_files import change_manifest, manifest_path, tensors
 from tests.unit.checkpoints import LENGTH, ROWS, said_by, table, train, values
 
 
@@ -175,10 +176,7 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change: Any, sentence: str) -> None:
-    whole = json.loads(manifest_path(saved).read_bytes())
-    change(whole["checkpoint"])
-    whole["crc32"] = checksum({name: whole[name] for name in ("checkpoint", "writer")})
-    manifest_path(saved).write_text(json.dumps(whole))
+    change_manifest(saved, "checkpoint", change)
     with adaps.Node([table()]) as node, pytest.raises(adaps.CheckpointError, match=sentence):
         node.restore(saved)
 
@@ -237,9 +235,8 @@ def mutated(data: bytes, random_numbers: random.Random) -> bytes:
 
 def adjust_checksums(directory: Path) -> None:
     """Give the manifest the sizes and checksums that its files have, as far as they can be told."""
-    try:
-        whole = json.loads(manifest_path(directory).read_bytes())
-        body = whole["checkpoint"]
+
+    def adjust(body: Any) -> None:
         for file in body["files"]:
             path = directory / body["folder"] / file["name"]
             data = path.read_bytes()
@@ -248,7 +245,7 @@ def adjust_checksums(directory: Path) -> None:
             file["checksums"] = {"header": zlib.crc32(data[:start])}
             for name, array in tensors(path).items():
                 file["checksums"][name] = zlib.crc32(array.tobytes())
-        whole["crc32"] = checksum({name: whole[name] for name in ("checkpoint", "writer")})
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        return  # too damaged for that
-    manifest_path(directory).write_text(json.dumps(whole))
+
+    # Some manifests are too damaged for that.
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OSError):
+        change_manifest(directory, "checkpoint", adjust)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ import pytest
 
 import adaps
 from adaps.checkpoint import disk_calls, table_export, table_files
-from tests.checkpoint_files import checksum, manifest_path
-from tests.unit.checkpoints import LENGTH, ROWS, said_by, table, train, values
+from tests.checkpoint_files import change_manifest, manifest_path
+from tests.unit.checkpoints import LENGTH, ROWS, fail_to_write, said_by, table, train, values
 
 Values = npt.NDArray[np.float32]
 
@@ -257,11 +256,8 @@ def test_whichever_call_fails_the_export_before_stays_and_the_next_makes_up(
         before = adaps.load_export(tmp_path)["emb"]
         push(node, 4)
 
-        def fail(*arguments: Any) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
         with monkeypatch.context() as patch:
-            patch.setattr(disk_calls, call, fail)
+            patch.setattr(disk_calls, call, fail_to_write)
             with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
                 node.export(tmp_path).wait()
         assert same_bits(adaps.load_export(tmp_path)["emb"], before)
@@ -424,11 +420,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 def test_manifests_that_do_not_fit_are_refused(tmp_path: Path, change: Any, sentence: str) -> None:
     with adaps.Node([table()]) as node:
         node.export(tmp_path).wait()
-    path = manifest_path(tmp_path)
-    whole = json.loads(path.read_text())
-    change(whole["export"])
-    whole["crc32"] = checksum({name: whole[name] for name in ("export", "writer")})
-    path.write_text(json.dumps(whole))
+    change_manifest(tmp_path, "export", change)
     assert sentence in str(said_by(lambda: adaps.load_export(tmp_path)))
 
 

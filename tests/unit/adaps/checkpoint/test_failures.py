@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import adaps
 from adaps.checkpoint import disk_calls, table_files
 from tests.checkpoint_files import content, manifest
-from tests.unit.checkpoints import said_by, table, train, values
+from tests.unit.checkpoints import fail_to_write, said_by, table, train, values
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:
@@ -54,11 +53,8 @@ def test_whichever_call_fails_the_previous_checkpoint_stays(
         node.restore(saved)
         train(node, 4, 1)
 
-        def fail(*arguments: Any) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
         with monkeypatch.context() as patch:
-            patch.setattr(disk_calls, call, fail)
+            patch.setattr(disk_calls, call, fail_to_write)
             with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not .*Input/output error"):
                 node.checkpoint(saved)
         after = content(saved, "emb")
@@ -78,7 +74,7 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
 
     def fail_for_one(folder: Path, rank: int, worker: int, *rest: Any) -> Any:
         if worker == 1:
-            raise OSError(errno.EIO, "Input/output error")
+            fail_to_write()
         return original(folder, rank, worker, *rest)
 
     monkeypatch.setattr(table_files, "write_extra", fail_for_one)

@@ -14,6 +14,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import adaps
 from adaps import rendezvous
+from tests.conftest import free_port
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -71,14 +72,6 @@ def used_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, port: int, host: str = "127.0.0.1") -> None:
     for name, value in {**TORCHRUN, "RANK": str(rank), "MASTER_ADDR": host, "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
@@ -97,14 +90,14 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch, used_port: int)
         make_node()
 
 
-def test_a_missing_rank_0_is_named(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
-    as_rank(monkeypatch, 1, free_port)
-    with pytest.raises(adaps.RendezvousError, match=rf"127.0.0.1:{free_port} in time \(rank 0 is missing\)"):
+def test_a_missing_rank_0_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 1, port := free_port())
+    with pytest.raises(adaps.RendezvousError, match=rf"127.0.0.1:{port} in time \(rank 0 is missing\)"):
         make_node()
 
 
-def test_missing_ranks_are_named(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
-    as_rank(monkeypatch, 0, free_port)
+def test_missing_ranks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 0, free_port())
     with pytest.raises(adaps.RendezvousError, match="ranks 1, 2 of 3 nodes did not come in time"):
         make_node()
 
