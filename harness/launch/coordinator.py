@@ -42,7 +42,7 @@ from adabench.harness.launch.messages import (
 from adabench.harness.launch.process_group import GROUP_FILES, rendezvous_file
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.interfaces import interface_of
-from adabench.harness.run.spec import FILES, Place, RunSpec
+from adabench.harness.run.spec import FILES, Place, RunSpec, read_json
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, RunSettings
