@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adabench.backends.policies.resources import Costs
 from adabench.results.record import PlannedRun, Run, Seconds, Session
+from adaps import Costs
 
 __all__ = ["COSTS", "make_run", "make_session", "plan_of"]
 
