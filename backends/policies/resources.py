@@ -251,9 +251,7 @@ def _from(document: Mapping[str, Any]) -> Resources:
     if isinstance(costs := document.get("costs"), dict):
         known = [field.name for field in dataclasses.fields(adaps.Costs)]
         if unknown := [name for name in costs if name not in known]:
-            raise ValueError(
-                f"[costs] has unknown fields {', '.join(unknown)}; its fields are {', '.join(known)}"
-            )
+            raise ValueError(f"[costs] has unknown {', '.join(unknown)}; its fields are {', '.join(known)}")
         if missing := [name for name in known if name not in costs]:
             raise ValueError(
                 f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
