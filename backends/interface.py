@@ -225,6 +225,10 @@ class Searchable(Protocol):
     def served(self, usecase: UseCase) -> tuple[Served, ...]:
         """The server's tables for a use case's model, in their order.
 
+        Parameters
+        ----------
+        usecase : UseCase
+
         Raises
         ------
         ValueError

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from adabench.backends.policies.resources import Costs
 from adabench.harness.study.cell import Cell
 from adabench.results.record import PlannedRun, Run, Seconds, Session
+from adaps import Costs
 
 __all__ = ["COSTS", "ended", "make_cell", "make_run", "make_session", "plan_of"]
 

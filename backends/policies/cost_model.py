@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 import adaps
-from adabench.backends.policies.resources import Costs
+from adaps import Costs
 from adaps.policy import Home, Policy, Rule
 from adaps.simulation import MESSAGE_BYTES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Costs", "Link", "LinkBetween", "Node", "Resources", "ResourcesError"]
+__all__ = ["Link", "LinkBetween", "Node", "Resources", "ResourcesError"]
 
 FORMAT = 1
 
@@ -92,30 +93,6 @@ class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gbit_per_second: Positive
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of the parameter server, in microseconds of a core: see `adaps.Costs`.
-
-    Attributes
-    ----------
-    call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte, speed : float
-        Costs of the same names as there.
-    """
-
-    call: Natural
-    wake: Natural
-    resume: Natural
-    key: Natural
-    value: Natural
-    copy: Natural
-    elsewhere: Natural
-    intent: Natural
-    message: Natural
-    upkeep: Natural
-    frame: Natural
-    byte: Natural
-    speed: Positive
-
-
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes and links of a cluster.
 
@@ -127,7 +104,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Link between two nodes that `link` does not name.
     link : tuple of LinkBetween
         Links that differ.
-    costs : Costs, optional
+    costs : adaps.Costs, optional
         Costs of the server, if they were measured.
     steps : dict of str to float
         Milliseconds of computation per step, on a machine of the costs' speed, by use case as given on the
@@ -139,7 +116,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     node: Annotated[tuple[Node, ...], msgspec.Meta(min_length=1)]
     links: Link = Link()
     link: tuple[LinkBetween, ...] = ()
-    costs: Costs | None = None
+    costs: adaps.Costs | None = None
     steps: dict[str, Positive] = {}
     format: int = FORMAT
 
@@ -201,10 +178,6 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def cluster(self) -> adaps.Cluster:
         """The cluster to simulate, with measured costs or those of a common machine."""
-        if self.costs is None:
-            costs = adaps.Costs(speed=max(node.speed for node in self.node))
-        else:
-            costs = adaps.Costs(**msgspec.structs.asdict(self.costs))
         return adaps.Cluster(
             [
                 adaps.Machine(node.cores, node.speed, node.gbit_per_second or None, node.host or None)
@@ -212,7 +185,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ],
             _line(self.links),
             {(min(one.between), max(one.between)): _line(one) for one in self.link},
-            costs,
+            self.costs or adaps.Costs(speed=max(node.speed for node in self.node)),
         )
 
     @classmethod
@@ -247,7 +220,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """As TOML, which `read` makes these resources of again."""
         parts = [f"format = {self.format}"]
         if self.costs is not None:
-            costs = msgspec.structs.asdict(self.costs)
+            costs = dataclasses.asdict(self.costs)
             parts.append("\n".join(["[costs]", *(f"{name} = {cost!r}" for name, cost in costs.items())]))
         if self.steps:
             steps = [f"{toml_string(usecase)} = {step!r}" for usecase, step in self.steps.items()]
@@ -276,8 +249,10 @@ def _from(document: Mapping[str, Any]) -> Resources:
     if "format" not in document:
         raise ValueError(f"format is missing; this version reads format = {FORMAT}")
     if isinstance(costs := document.get("costs"), dict):
-        missing = [name for name in Costs.__struct_fields__ if name not in costs]
-        if missing:
+        known = [field.name for field in dataclasses.fields(adaps.Costs)]
+        if unknown := [name for name in costs if name not in known]:
+            raise ValueError(f"[costs] has unknown {', '.join(unknown)}; its fields are {', '.join(known)}")
+        if missing := [name for name in known if name not in costs]:
             raise ValueError(
                 f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
             )

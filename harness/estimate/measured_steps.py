@@ -17,12 +17,13 @@ from typing import Any
 
 from adabench.backends.interface import ServerOptions, TrainingSession, WorkerContext
 from adabench.backends.policies.cost_model import ask_nodes
-from adabench.backends.policies.resources import Costs, Node, Resources
+from adabench.backends.policies.resources import Node, Resources
 from adabench.harness.estimate.simulate import require_server, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.harness.study.policies import made_policy
 from adabench.harness.study.syntax import parse_selections
+from adaps import Costs
 
 __all__ = ["compute_of", "step_seconds"]
 

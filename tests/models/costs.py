@@ -24,7 +24,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -48,6 +48,9 @@ BATCHES = 10
 EXPLAINED = 0.5
 """Share of the difference that measured parts have to make up."""
 PARTS = ("reading", "stepping", "loading", "ending")
+Parts = dict[str, float]
+"""CPU seconds per step of reads of rows of a table, ``optimizer.step()``, the loader, and the library's code
+after the step; and `reads`, the number of these reads."""
 FIGURES = "measured: "
 """Before the line that a process of a case says."""
 
@@ -75,38 +78,17 @@ def main(names: list[str]) -> int:
     return 1 if unexplained else 0
 
 
-@dataclass
-class Parts:
-    """CPU seconds per step beyond plain PyTorch's, by what they go to.
-
-    Attributes
-    ----------
-    reads : float
-        How often rows of a table are read.
-    reading, stepping, loading, ending : float
-        CPU seconds of these reads, of ``optimizer.step()``, of the loader and of what the library's loop does
-        after the step, less what they take plainly.
-    """
-
-    reads: float
-    reading: float
-    stepping: float
-    loading: float
-    ending: float
-
-
 def measure(case: Case) -> tuple[float, float, Parts]:
     """CPU seconds per step, plain and wrapped, as medians of rounds that take turns, and their parts."""
     plain, wrapped = build(case), build(case)
-    plain_optimizer, optimizer = (torch.optim.SGD(m.parameters(), lr=case.rate) for m in (plain, wrapped))
-    model = autoada.AdaModel(wrapped, optimizer, tables=case.tables)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=case.rate) for model in (plain, wrapped)]
+    model = autoada.AdaModel(wrapped, optimizers[1], tables=case.tables)
     batches = case.batches(BATCHES, 1)
     loader = autoada.AdaDataLoader(itertools.cycle(batches), model=model)
-    optimizers = (plain_optimizer, optimizer)
-    ending = Ending(case.after_step)
+    ending = SimpleNamespace(run=case.after_step or (lambda model: None))
     steps = [
-        _stepper(case, plain, plain_optimizer, itertools.cycle(batches), ending),
-        _stepper(case, model, optimizer, iter(loader), ending),
+        _stepper(case, plain, optimizers[0], itertools.cycle(batches), ending),
+        _stepper(case, model, optimizers[1], iter(loader), ending),
     ]
     for step in steps:
         step(WARM_UP)
@@ -117,30 +99,20 @@ def measure(case: Case) -> tuple[float, float, Parts]:
         for _ in range(PARTS_ROUNDS)
     ]
     model.close()
-    more = (
-        statistics.median(getattr(after, part) - getattr(before, part) for before, after in rounds)
-        for part in PARTS
+    parts = {
+        part: statistics.median(after[part] - before[part] for before, after in rounds) for part in PARTS
+    }
+    return (
+        statistics.median(figures[0]),
+        statistics.median(figures[1]),
+        {**parts, "reads": rounds[0][1]["reads"]},
     )
-    parts = Parts(rounds[0][1].reads, *more)
-    return statistics.median(figures[0]), statistics.median(figures[1]), parts
-
-
-@dataclass
-class Ending:
-    """What the library's loop does after a step, if anything."""
-
-    function: Callable[[Any], None] | None
-
-    def run(self, model: Any) -> None:
-        """Do it."""
-        if self.function is not None:
-            self.function(model)
 
 
 def _parts_of(
-    step: Callable[[int], float], count: int, optimizer: torch.optim.Optimizer, ending: Ending
+    step: Callable[[int], float], count: int, optimizer: torch.optim.Optimizer, ending: Any
 ) -> Parts:
-    """What parts of a step take in all."""
+    """CPU seconds of the parts of a step, and its reads."""
     seconds, calls = defaultdict[str, float](float), Counter[str]()
 
     def timed(part: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,10 +141,10 @@ def _parts_of(
         ):
             patches.enter_context(mock.patch.object(owner, name, timed(part, name, getattr(owner, name))))
         step(count)
-    return Parts(calls["reading"] / count, *(seconds[part] / count for part in PARTS))
+    return {"reads": calls["reading"] / count, **{part: seconds[part] / count for part in PARTS}}
 
 
-def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Ending) -> Callable[[int], float]:
+def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Any) -> Callable[[int], float]:
     """A function that does so many steps and gives the CPU seconds of one."""
 
     def steps(count: int) -> float:
@@ -190,14 +162,13 @@ def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Endin
 
 def _reason(more: float, parts: Parts) -> str:
     """The reason that a step takes so many CPU seconds more, if its parts explain it."""
-    found = sum(getattr(parts, part) for part in PARTS)
-    if found < EXPLAINED * more:
+    if sum(parts[part] for part in PARTS) < EXPLAINED * more:
         return ""
-    each = parts.reading / max(1.0, parts.reads)
+    each = parts["reading"] / max(1.0, parts["reads"])
     return (
-        f"{more * 1e3:.2f} ms more: {parts.reads:.0f} reads of rows, {each * 1e6:.0f} us each; the step "
-        f"{parts.stepping * 1e3:.2f} ms; the loader {parts.loading * 1e3:.2f} ms; what the "
-        f"library does after it {parts.ending * 1e3:.2f} ms"
+        f"{more * 1e3:.2f} ms more: {parts['reads']:.0f} reads of rows, {each * 1e6:.0f} us each; the step "
+        f"{parts['stepping'] * 1e3:.2f} ms; the loader {parts['loading'] * 1e3:.2f} ms; the library after it "
+        f"{parts['ending'] * 1e3:.2f} ms"
     )
 
 
@@ -212,8 +183,7 @@ def _measured(library: str) -> Iterator[tuple[Case, float, float, Parts]]:
         assert process.stdout is not None
         found = (line.removeprefix(FIGURES) for line in process.stdout if line.startswith(FIGURES))
         for case, line in zip(cases, found, strict=True):
-            plain, wrapped, parts = json.loads(line)
-            yield case, plain, wrapped, Parts(**parts)
+            yield case, *json.loads(line)
     if process.returncode != 0:
         raise subprocess.CalledProcessError(process.returncode, command)
 
@@ -233,8 +203,7 @@ def _library(name: str) -> None:
 
 
 def _one(case: Case) -> None:
-    plain, wrapped, parts = measure(case)
-    print(f"{FIGURES}{json.dumps([plain, wrapped, asdict(parts)])}", flush=True)
+    print(f"{FIGURES}{json.dumps(measure(case))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,17 +56,15 @@ def alone(case: Case) -> dict[str, Any]:
 
 def together(case: Case, rank: int) -> dict[str, Any]:
     """What the observer of this node sees while it trains together with the others."""
-    observer, model, losses, told = _wrapped(case, seed=1 + rank)
+    observer, model, _, told = _wrapped(case, seed=1 + rank)
     clocks = _clocks(observer, model)
     settled = {name: table.exact_from for name, table in clocks.items()}
     late = [name for name, start in settled.items() if start > STEPS // 2]
     return {
-        "losses": losses,
         "told": told,
         "exact_from": max((start for name, start in settled.items() if name not in late), default=0),
         "kept": [name for name, table in clocks.items() if table.kept],
         "on_demand": late,
-        "exact_clocks": sum(all(table.exact[clock] for table in clocks.values()) for clock in range(STEPS)),
     }
 
 

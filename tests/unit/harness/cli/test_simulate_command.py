@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import cost_model
 from adabench.backends.policies.cost_model import Done, costs_of
-from adabench.backends.policies.resources import Costs, Link, LinkBetween, Node, Resources
+from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
 from adabench.harness.estimate.simulate import clusters_of
+from adaps import Costs
 from tests.mistakes import mistakes
 from tests.records import COSTS
 
@@ -161,7 +163,7 @@ def test_costs_follow_from_calls_of_some_sizes_and_from_what_nodes_did() -> None
         for keys, length in cases
     ]
     found = costs_of(visits, visits, remote, COSTS.frame, under_all_loads(), COSTS.resume, 4.0)
-    for name in Costs.__struct_fields__:
+    for name in (field.name for field in dataclasses.fields(Costs)):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
