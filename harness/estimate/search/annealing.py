@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adabench.harness.estimate.search.lagrangian import improved, parts_of_limits
+from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Problem, Solution
 
 __all__ = ["anneal"]
@@ -38,7 +38,7 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
     best = improved(problem, start)
     value = problem.value(best)
     scale = max(value, 1e-300)
-    parts, allowed = parts_of_limits(problem)
+    parts, allowed = limited_memory(problem)
     rows = np.arange(problem.units)
     choices, totals, kept = best.copy(), problem.totals(best), parts[rows, best].sum(axis=0)
     for temperature in scale * np.geomspace(_WARM, _COLD, sweeps):
@@ -48,8 +48,7 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
             loads = totals - problem.loads[unit, own] + problem.loads[unit]
             energy = loads.max(axis=1)
             memory = kept - parts[unit, own] + parts[unit]
-            if len(allowed):
-                energy += _PRICE * scale * np.maximum(memory - allowed, 0.0).sum(axis=1)
+            energy += _PRICE * scale * np.maximum(memory - allowed, 0.0).sum(axis=1)
             count = problem.counts[unit]
             drawn = int((noise[unit, :count] - energy[:count]).argmax())  # the Gumbel-max trick
             if drawn != own:

@@ -13,7 +13,9 @@ __all__ = ["Choices", "Floats", "Infeasible", "Problem", "Solution"]
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 Choices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _ROUNDING = 1e-9
-"""Of sums, relative to what they are compared with."""
+"""Relative rounding error of sums."""
+_PROOF = 1e-6
+"""Relative difference of a value and its bound that counts as none: the tolerance of linear programs."""
 
 
 class Infeasible(ValueError):
@@ -105,15 +107,13 @@ class Problem:
         """How many there are."""
         return len(self.counts)
 
-    @property
-    def combinations(self) -> float:
-        """Of choices; infinite where a float does not hold the number."""
-        with np.errstate(over="ignore"):
-            return float(np.prod(self.counts.astype(np.float64)))
-
-    def there(self, choices: Choices) -> Choices:
-        """The same, by numbers of choices that the units have: what is repeated is the first one."""
+    def existing(self, choices: Choices) -> Choices:
+        """Equal choices by the numbers that the units have: padding repeats the first choice."""
         return np.where(choices < self.counts, choices, 0)
+
+    def cheapest(self) -> Choices:
+        """Each unit's choice whose largest load is least, whatever memory it takes."""
+        return self.existing(self.loads.max(axis=2).argmin(axis=1))
 
     def totals(self, choices: Choices) -> Floats:
         """Each load, with these choices."""
@@ -188,7 +188,7 @@ class Solution:
     @property
     def proved(self) -> bool:
         """Whether there is no better one."""
-        return self.value <= self.bound * (1 + _ROUNDING) + 1e-300
+        return self.value <= self.bound + _PROOF * abs(self.bound) + 1e-300
 
     @property
     def gap(self) -> float:
