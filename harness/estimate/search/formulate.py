@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -134,12 +134,11 @@ class Model:
         if way.technique == "allreduce":
             floats = served.keys * served.length
             return allreduced(floats, served.keys * served.width, self.situation)
-        whole = slice(0, None)
+        split = 0 if way.hot is None else HOTTEST.index(way.hottest) + 1
+        cold = self._segments(table, way, way.technique).each(lambda parts: parts[:, split:].sum(axis=1))
         if way.hot is None:
-            return self._segments(table, way, way.technique).of(whole)
-        split = HOTTEST.index(way.hottest) + 1
-        hot = self._segments(table, way, way.hot).of(slice(0, split))
-        return hot + self._segments(table, way, way.technique).of(slice(split, None))
+            return cold
+        return self._segments(table, way, way.hot).each(lambda parts: parts[:, :split].sum(axis=1)) + cold
 
     def _segments(self, table: int, way: Way, technique: str) -> Traffic:
         ahead = _LOOKAHEAD if way.lookahead is None else way.lookahead
@@ -157,7 +156,13 @@ class Model:
             begins = np.array([0, *(round(part * served.keys) for part in HOTTEST)])
             kept = np.flatnonzero(np.diff(begins, append=served.keys) > 0)
             found = traffic(*(technique, served, rates, homes, begins[kept], way.wire, ahead), self.situation)
-            self._found[key] = _spread(found, kept, len(begins))
+
+            def with_empty_segments(parts: Floats) -> Floats:
+                every = np.zeros((len(parts), len(begins)))
+                every[:, kept] = parts
+                return every
+
+            self._found[key] = found.each(with_empty_segments)
         return self._found[key]
 
     def _added(self, table: int, way: Way) -> tuple[Floats, Floats]:
@@ -179,14 +184,3 @@ class Model:
             return False
         counts = self.accesses.counts[served.table]
         return bool(counts.max(axis=0).sum() > (1 / self.accesses.nodes + _DEALT) * counts.sum())
-
-
-def _spread(found: Traffic, kept: Choices, segments: int) -> Traffic:
-    """With segments that have no rows."""
-    spread = []
-    for one in fields(found):
-        values = getattr(found, one.name)
-        every = np.zeros((len(values), segments))
-        every[:, kept] = values
-        spread.append(every)
-    return Traffic(*spread)
