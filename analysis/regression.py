@@ -371,7 +371,9 @@ def _fitted(features: Floats, target: Floats, seed: int) -> list[Any]:
     )
     # With so few rows several threads mostly wait for each other, and spin where cores are taken.
     with threadpool_limits(1):
-        return [model.fit(features, target) for model in (boosted, ExtraTreesRegressor(60, random_state=seed))]
+        return [
+            model.fit(features, target) for model in (boosted, ExtraTreesRegressor(60, random_state=seed))
+        ]
 
 
 def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:

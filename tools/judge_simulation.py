@@ -23,6 +23,7 @@ import msgspec
 import pandas as pd
 
 from adabench.analysis.load import measured
+from adabench.analysis.pages import write_section
 from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import markdown
@@ -30,7 +31,7 @@ from adabench.backends.interface import Simulation
 from adabench.backends.policies.interface import Link, Resources, measured_costs
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.measured_steps import step_seconds
-from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.machine.measure_cluster import measure_here
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
@@ -42,7 +43,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "predictions.md"
 SESSIONS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "predictions"
-BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
 STUDY = "predictions"
 HERE = "here"
 LOOPBACK = "loopback"
@@ -167,11 +167,13 @@ def _simulated(run: Run, resources: Resources) -> Simulation:
         run.backend,
         msgspec.convert(given, options),
         _cluster(run, resources),
-        workers=run.workers,
-        steps=epoch * int(run.params["epochs"]),
-        compute=1e-3 * resources.steps[_step_of(run)],
-        seed=run.seed,
-        epoch=epoch,
+        SimulationSettings(
+            workers=run.workers,
+            steps=epoch * int(run.params["epochs"]),
+            compute=1e-3 * resources.steps[_step_of(run)],
+            epoch=epoch,
+            seed=run.seed,
+        ),
     )
 
 
@@ -221,9 +223,7 @@ def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mappi
     for network, found in resources.items():
         (KEPT / _file_of(network)).write_text(found.text(), encoding="utf-8")
     (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{_section(cells, store)}\n\n{END}{after}", encoding="utf-8")
+    write_section(PAGE, "judged", "tools/judge_simulation.py", _section(cells, store))
     print(PAGE.relative_to(ROOT))
 
 

@@ -72,7 +72,9 @@ def predict(
     if out is not None and at is None:
         raise UsageError(f"--out {out}: what is predicted for --at is written there; give both, or neither")
     if model is not None:
-        typer.echo(f"warning: --model {model} is ignored, as trees predict everything: leave it out", err=True)
+        typer.echo(
+            f"warning: --model {model} is ignored, as trees predict everything: leave it out", err=True
+        )
     if table is None:
         of_tables = {"--target": target, "--features": features, "--leave-out": leave_out, "--at": at}
         for name, value in of_tables.items():

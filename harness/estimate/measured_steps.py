@@ -17,7 +17,7 @@ from typing import Any
 
 from adabench.backends.interface import Cluster, ServerOptions, Session, endless
 from adabench.backends.policies.interface import Costs, Node, Resources, ask_nodes
-from adabench.harness.estimate.simulate import require_server, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, require_server, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import catalogue_of, usecase_from
 from adabench.harness.study.policies import made_policy
@@ -107,7 +107,8 @@ def step_seconds(
     said = ask_nodes(__name__, nodes, json.dumps(given))
     speed = 1.0 if costs is None else costs.speed
     pair = Resources(node=(Node(cores=2, speed=speed),) * nodes, costs=costs)
-    found = simulated_once(trained, backend, options, pair, workers=1, steps=steps, compute=0.0, seed=seed)
+    settings = SimulationSettings(workers=1, steps=steps, compute=0.0, seed=seed)
+    found = simulated_once(trained, backend, options, pair, settings)
     calls = sum(node.working for node in found.nodes) / found.steps
     return max(float(mean(said)) - calls, 0.0)
 

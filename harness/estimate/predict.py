@@ -20,7 +20,7 @@ from adabench.analysis.regression import Judgement, Regression, judged, judgemen
 from adabench.backends.interface import ServerOptions, Simulation
 from adabench.backends.policies.interface import Policy, PolicyError
 from adabench.harness.errors import UsageError
-from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.machine.environment import capture, probe
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.cell import digest, shared_sources_hash
@@ -428,14 +428,14 @@ def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -
     (resources,) = clusters_of(None, [run.nodes], run.network)
     node = msgspec.structs.replace(resources.node[0], cores=max(cores // run.nodes, 1))
     try:
+        # Nodes that share a core each get a part of it.
+        shared = max(run.nodes / cores, 1.0)
         return simulated_once(
             usecase,
             run.backend,
             msgspec.convert(given, kind),
             msgspec.structs.replace(resources, node=(node,) * run.nodes),
-            workers=run.workers,
-            steps=_STEPS,
-            compute=compute * max(run.nodes / cores, 1.0),  # nodes that have a part of a core each
+            SimulationSettings(workers=run.workers, steps=_STEPS, compute=compute * shared),
             policy=_recorded_policy(run),
         )
     except (UsageError, PolicyError):

@@ -1,4 +1,4 @@
-"""The ways in which a table of the server can be managed, and the policy that some of them make."""
+"""The options in which a table of the server can be managed, and the policy that some of them make."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = [
     "HOTTEST",
     "WHERE_READ",
     "Space",
-    "Way",
+    "TableOption",
     "hottest_first",
     "policy_of",
     "read_most",
-    "ways_of",
+    "table_options",
 ]
 
 BY_HASH, WHERE_READ = -1, -2
@@ -33,7 +33,7 @@ _NAMED = 100_000
 
 
 @dataclass(frozen=True)
-class Way:
+class TableOption:
     """How a table is managed.
 
     Attributes
@@ -98,7 +98,7 @@ class Space:
     wires: tuple[str, ...] = ("float32",)
 
 
-def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[Way]:
+def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[TableOption]:
     """Every way to manage a table, in a fixed order.
 
     Parameters
@@ -115,10 +115,10 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
             for technique in space.dense:
                 if technique == "allreduce":
                     if wire == space.wires[0]:
-                        yield Way(technique)
+                        yield TableOption(technique)
                     continue
                 for home in everywhere:
-                    yield Way(technique, home=home, wire=wire)
+                    yield TableOption(technique, home=home, wire=wire)
             continue
         scattered = [BY_HASH, *([WHERE_READ] if dealt else [])]
         for technique in space.techniques:
@@ -126,7 +126,7 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
             for ahead in (None,) if stays else space.lookaheads:
                 fixed = technique in ("static", "replication", "full_replication")
                 for home in [*scattered, *everywhere[1:]] if fixed else scattered:
-                    yield Way(technique, home=home, lookahead=ahead, wire=wire)
+                    yield TableOption(technique, home=home, lookahead=ahead, wire=wire)
         if not space.split:
             continue
         for hot in ("replication", "full_replication"):
@@ -139,7 +139,7 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
                         continue
                     for ahead in space.lookaheads if announced else (None,):
                         for home in scattered:
-                            yield Way(technique, hot, hottest, home, ahead, wire)
+                            yield TableOption(technique, hot, hottest, home, ahead, wire)
 
 
 def hottest_first(served: Served, accesses: Accesses) -> Choices:
@@ -166,7 +166,7 @@ def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
 
 
 def policy_of(
-    name: str, tables: Sequence[Served], ways: Sequence[Way], accesses: Accesses, made_for: MadeFor
+    name: str, tables: Sequence[Served], options: Sequence[TableOption], accesses: Accesses, made_for: MadeFor
 ) -> Policy:
     """The policy that manages each table so.
 
@@ -175,37 +175,37 @@ def policy_of(
     name : str
         Of the policy.
     tables : sequence of Served
-    ways : sequence of Way
+    options : sequence of TableOption
         One for each.
     accesses : Accesses
         By which rows are hot, and read most.
     made_for : MadeFor
     """
     rules: list[Rule] = []
-    for served, way in zip(tables, ways, strict=True):
+    for served, option in zip(tables, options, strict=True):
         for parameter in served.parameters:
-            rules += _rules(parameter, served, way, accesses)
+            rules += _rules(parameter, served, option, accesses)
     return Policy(name, [*rules, Rule("*")], made_for)
 
 
-def _rules(parameter: str, served: Served, way: Way, accesses: Accesses) -> Iterator[Rule]:
+def _rules(parameter: str, served: Served, option: TableOption, accesses: Accesses) -> Iterator[Rule]:
     def rule(technique: str, home: Home, rows: Choices | None = None) -> Rule:
         chosen = None if rows is None else RowSelection.of_rows(np.sort(rows))
         if technique == "allreduce":
             return Rule(parameter, technique=technique)
-        return Rule(parameter, chosen, technique, home, way.lookahead, wire=way.wire)
+        return Rule(parameter, chosen, technique, home, option.lookahead, wire=option.wire)
 
-    anywhere = Home() if way.home < 0 else Home("node", node=way.home)
+    anywhere = Home() if option.home < 0 else Home("node", node=option.home)
     ordered = hottest_first(served, accesses)
-    hot = ordered[: round(way.hottest * served.keys)] if way.hot is not None else ordered[:0]
-    if way.home == WHERE_READ:
+    hot = ordered[: round(option.hottest * served.keys)] if option.hot is not None else ordered[:0]
+    if option.home == WHERE_READ:
         named, nodes = _named(served, accesses)
         is_hot = np.isin(named, hot)
         for node in range(accesses.nodes):
-            for technique, part in ((way.hot, is_hot), (way.technique, ~is_hot)):
+            for technique, part in ((option.hot, is_hot), (option.technique, ~is_hot)):
                 own = named[(nodes == node) & part]
                 if technique is not None and len(own):
                     yield rule(technique, Home("node", node=node), own)
-    if way.hot is not None and len(hot):
-        yield rule(way.hot, anywhere, hot)
-    yield rule(way.technique, anywhere)
+    if option.hot is not None and len(hot):
+        yield rule(option.hot, anywhere, hot)
+    yield rule(option.technique, anywhere)

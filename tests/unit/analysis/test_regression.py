@@ -66,6 +66,7 @@ def test_parts_of_a_sum_are_learned_apart() -> None:
     assert (said.low <= expected * 1.001).all()
     assert (said.high >= expected * 0.999).all()
 
+
 def test_times_are_features_outside_of_which_nothing_is_extrapolated() -> None:
     frame, _ = transfers(60, noise=0.0)
     late = np.arange(60) % 2 == 1

@@ -1,0 +1,106 @@
+"""Options of a training on clusters that are only simulated, which `simulate` and `search` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from adabench.harness.cli.options import (
+    CostedResources,
+    Data,
+    Links,
+    OneUseCase,
+    ServerBackend,
+    StepMilliseconds,
+    Workers,
+    with_options,
+)
+from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.backends.policies.interface import Resources
+    from adabench.usecases.interface import UseCase
+
+__all__ = ["TrainingOptions", "takes_options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """A training and the cluster on which it is simulated.
+
+    Attributes
+    ----------
+    usecase, backend, network, resources, workers, step, data
+        Values of the options of these names.
+    """
+
+    usecase: OneUseCase
+    backend: ServerBackend = "autoada-automatic"
+    network: Links = None
+    resources: CostedResources = None
+    workers: Workers = 1
+    step: StepMilliseconds = None
+    data: Data = None
+
+    def clusters(self, nodes: Sequence[int] | None, example: str) -> list[Resources]:
+        """The clusters that the options describe.
+
+        Parameters
+        ----------
+        nodes : sequence of int, optional
+            Numbers of nodes; without it the cluster of --resources.
+        example : str
+            Value of --nodes in the message that asks for it.
+
+        Raises
+        ------
+        UsageError
+            If neither nodes nor --resources are given, or a value is wrong.
+        """
+        from adabench.harness.estimate.simulate import clusters_of
+        from adabench.harness.study.policies import resources_from
+
+        if nodes is None and self.resources is None:
+            raise UsageError(
+                f"for how many nodes? Give --nodes {example}, or --resources with a file of `adabench resources`"
+            )
+        cluster = None if self.resources is None else resources_from(self.resources, None)
+        return clusters_of(cluster, nodes, self.network)
+
+    def trained(self, seed: int) -> tuple[UseCase, float, str]:
+        """The use case, the seconds that a step computes for, and their source."""
+        from adabench.harness.estimate.measured_steps import compute_of
+        from adabench.harness.study.model_parameters import usecase_from
+        from adabench.harness.study.policies import resources_from
+
+        cluster = None if self.resources is None else resources_from(self.resources, None)
+        usecase = usecase_from(self.usecase, self.data, seed)
+        compute, source = compute_of(
+            self.usecase, self.backend, self.step, self.resources, cluster, self.data, seed
+        )
+        return usecase, compute, f"a step computes for {1e3 * compute:.3g} ms, {source}"
+
+
+def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of a data class; it is called with an instance.
+
+    Parameters
+    ----------
+    kind : type
+        A data class whose fields have annotations as typer takes them.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    taken = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default,
+            annotation=hints[one.name],
+        )
+        for one in dataclasses.fields(kind)
+    ]
+    return with_options(taken, kind)
