@@ -12,6 +12,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from adabench.analysis.style import SVG, palette, standalone_svg, styled
+from adabench.analysis.tables import aligned
 
 __all__ = ["FORMATS", "NodeRow", "Row", "draw_simulated", "node_table", "save_figure", "table_of"]
 
@@ -91,7 +92,7 @@ def table_of(rows: Sequence[Row]) -> list[str]:
         cells.append(
             (name, str(row.nodes), f"{row.milliseconds:.2f}", *shares, local, f"{row.kilobytes:,.0f}")
         )
-    return _aligned(cells)
+    return aligned(cells)
 
 
 def node_table(nodes: Sequence[NodeRow], named: Collection[int]) -> list[str]:
@@ -109,7 +110,7 @@ def node_table(nodes: Sequence[NodeRow], named: Collection[int]) -> list[str]:
     others = [node for rank, node in enumerate(nodes) if rank not in named]
     if others:
         cells.append(_cells(f"{len(others)} other{'s' if len(others) > 1 else ''}", others))
-    lines = _aligned(cells)
+    lines = aligned(cells)
     lines += [
         f"node {rank} is lost after {node.lost_at:.3f} s"
         for rank, node in enumerate(nodes)
@@ -132,17 +133,6 @@ def _cells(name: str, nodes: Sequence[NodeRow]) -> tuple[str, ...]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        " ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
 
 
 def draw_simulated(rows: Sequence[Row]) -> Figure:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 import adaps
+from adaps import Costs
 from adaps.policy.fields import toml_string
 
 if sys.version_info >= (3, 11):
@@ -92,30 +94,6 @@ class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gbit_per_second: Positive
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of the parameter server, in microseconds of a core: see `adaps.Costs`.
-
-    Attributes
-    ----------
-    call, wake, resume, key, value, copy, elsewhere, intent, message, upkeep, frame, byte, speed : float
-        As there.
-    """
-
-    call: Natural
-    wake: Natural
-    resume: Natural
-    key: Natural
-    value: Natural
-    copy: Natural
-    elsewhere: Natural
-    intent: Natural
-    message: Natural
-    upkeep: Natural
-    frame: Natural
-    byte: Natural
-    speed: Positive
-
-
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes and links of a cluster.
 
@@ -127,8 +105,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Between any two nodes for which `link` says nothing else.
     link : tuple of LinkBetween
         The exceptions.
-    costs : Costs, optional
-        Of the server, if they were measured.
+    costs : adaps.Costs, optional
+        Measured costs of the server.
     steps : dict of str to float
         Milliseconds that a step computes for on a machine of the costs' speed, by use case, as it is given on
         the command line.
@@ -201,10 +179,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def cluster(self) -> adaps.Cluster:
         """What is simulated: machines, links, and costs; without measured ones those of a common machine."""
-        if self.costs is None:
-            costs = adaps.Costs(speed=max(node.speed for node in self.node))
-        else:
-            costs = adaps.Costs(**msgspec.structs.asdict(self.costs))
+        costs = self.costs or Costs(speed=max(node.speed for node in self.node))
         return adaps.Cluster(
             [
                 adaps.Machine(node.cores, node.speed, node.gbit_per_second or None, node.host or None)
@@ -247,7 +222,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """As TOML, which `read` makes these resources of again."""
         parts = [f"format = {self.format}"]
         if self.costs is not None:
-            costs = msgspec.structs.asdict(self.costs)
+            costs = asdict(self.costs)
             parts.append("\n".join(["[costs]", *(f"{name} = {cost!r}" for name, cost in costs.items())]))
         if self.steps:
             steps = [f"{toml_string(usecase)} = {step!r}" for usecase, step in self.steps.items()]
@@ -276,11 +251,16 @@ def _from(document: Mapping[str, Any]) -> Resources:
     if "format" not in document:
         raise ValueError(f"format is missing; this version reads format = {FORMAT}")
     if isinstance(costs := document.get("costs"), dict):
-        missing = [name for name in Costs.__struct_fields__ if name not in costs]
-        if missing:
-            raise ValueError(
-                f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
-            )
+        known = [one.name for one in fields(Costs)]
+        wrong = {
+            "has no": [name for name in known if name not in costs],
+            "has unknown": [name for name in costs if name not in known],
+        }
+        for what, names in wrong.items():
+            if names:
+                raise ValueError(
+                    f"[costs] {what} {', '.join(names)}: measure them all with adabench resources --costs"
+                )
     # integers where TOML has them and a float is meant
     return msgspec.convert(document, Resources)
 

@@ -66,7 +66,8 @@ class TrainingOptions:
 
         if nodes is None and self.resources is None:
             raise UsageError(
-                f"for how many nodes? Give --nodes {example}, or --resources with a file of `adabench resources`"
+                f"for how many nodes? Give --nodes {example}, or --resources with a file of "
+                "`adabench resources`"
             )
         cluster = None if self.resources is None else resources_from(self.resources, None)
         return clusters_of(cluster, nodes, self.network)

@@ -218,6 +218,7 @@ def simulated(
         If there is no such backend, it cannot be simulated, or a policy does not fit.
     """
     for name, options in _selected(backend, policy):
+        require_server(name)
         for resources in clusters:
             yield options.policy, resources, simulated_once(usecase, name, options, resources, settings)
 

@@ -54,7 +54,7 @@ class SearchProblem:
     usecase: UseCase
     backend: str
     situation: Situation
-    space: Space = Space()
+    space: Space
     objective: Objective = "time"
     limits: Floats | None = None
     solver: str = "auto"

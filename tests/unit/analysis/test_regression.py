@@ -19,7 +19,6 @@ from adabench.analysis.regression import (
     parts_at_random,
     usable,
 )
-
 from tests.lines import fits_lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_cells_of_a_session_are_simulated(store: SessionStore) -> None:
 
 def test_what_was_measured_before_is_taken_from_its_file(tmp_path: Path) -> None:
     here = Resources(node=(Node(),), costs=COSTS, steps={SPEC: 1.0})
-    shaped = msgspec.structs.replace(here, costs=msgspec.structs.replace(COSTS, frame=9.0))
+    shaped = msgspec.structs.replace(here, costs=replace(COSTS, frame=9.0))
     (tmp_path / "resources.toml").write_text(here.text())
     (tmp_path / "resources-lan.toml").write_text(shaped.text())
     assert judging.resources_for([trained("static", 0)], tmp_path) == {"loopback": here, "lan": shaped}

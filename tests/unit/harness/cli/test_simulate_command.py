@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_costs_of_an_earlier_version_have_to_be_measured_again(said: Any, tmp_pa
     (tmp_path / "r.toml").write_text(text.replace("wake = 6.0\n", "").replace("upkeep = 0.4\n", ""))
     code, _, err = said(*CTR, *GIVEN, "--resources", "r.toml")
     assert code == 2
-    assert "r.toml: [costs] has no wake, upkeep: measure all of them with adabench resources --costs" in err
+    assert "r.toml: [costs] has no wake, upkeep: measure them all with adabench resources --costs" in err
 
 
 def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
@@ -161,7 +162,7 @@ def test_costs_follow_from_calls_of_some_sizes_and_from_what_nodes_did() -> None
         for keys, length in cases
     ]
     found = costs_of(visits, visits, remote, COSTS.frame, under_all_loads(), COSTS.resume, 4.0)
-    for name in Costs.__struct_fields__:
+    for name in (one.name for one in fields(Costs)):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
