@@ -111,14 +111,13 @@ class _Program:
         from scipy.optimize import linprog
 
         count = len(self.units)
-        bounds = np.column_stack([np.append(np.zeros(count), -np.inf), np.full(count + 1, np.inf)])
         return linprog(
             np.append(np.zeros(count), 1.0),
             A_ub=self.at_most,
             b_ub=self.at_most_values,
             A_eq=self.one_each,
             b_eq=np.ones(self.one_each.shape[0]),
-            bounds=bounds,
+            bounds=[(0.0, None)] * count + [(None, None)],
             method="highs",
         )
 

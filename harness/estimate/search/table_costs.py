@@ -7,7 +7,7 @@ independently of each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import Any
 
@@ -80,6 +80,10 @@ class Situation:
         return 1.0 + min(float(lookahead), float(stats.poisson.ppf(_CERTAIN, rounds)))
 
 
+def _nothing() -> Floats:
+    return np.zeros((1, 1))
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Traffic of a node per step of each of its workers; a field has one number per node and row, or sums.
@@ -102,16 +106,16 @@ class Traffic:
         Bytes that are held.
     """
 
-    pulled: Floats | float = 0.0
-    remote: Floats | float = 0.0
-    copied: Floats | float = 0.0
-    served: Floats | float = 0.0
-    sent: Floats | float = 0.0
-    received: Floats | float = 0.0
-    messages: Floats | float = 0.0
-    acted: Floats | float = 0.0
-    late: Floats | float = 0.0
-    memory: Floats | float = 0.0
+    pulled: Floats = field(default_factory=_nothing)
+    remote: Floats = field(default_factory=_nothing)
+    copied: Floats = field(default_factory=_nothing)
+    served: Floats = field(default_factory=_nothing)
+    sent: Floats = field(default_factory=_nothing)
+    received: Floats = field(default_factory=_nothing)
+    messages: Floats = field(default_factory=_nothing)
+    acted: Floats = field(default_factory=_nothing)
+    late: Floats = field(default_factory=_nothing)
+    memory: Floats = field(default_factory=_nothing)
 
     def each(self, function: Callable[[Any], Any]) -> Traffic:
         """The results of a function of each field."""
@@ -290,7 +294,7 @@ class _Table:
             sent=out + self._of_homes(back.sum(axis=0)),
             received=back + self._of_homes(out.sum(axis=0)),
             messages=count + self._of_homes(count.sum(axis=0)),
-            acted=0.0 if everywhere or self.dense else part * self.rates,
+            acted=np.zeros_like(starts) if everywhere or self.dense else part * self.rates,
             late=starts,
         )
 

@@ -170,10 +170,10 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     options = ("--table", "t.csv", "--target", "seconds")
     code, out, err = judge(*options, "--leave-out", "nodes")
     assert (code, err) == (0, "")
-    head, *lines = out.splitlines()
+    head, *rows = out.splitlines()
     assert head.split() == ["held", "out", "rows", "median", "P90", "rank", "covered", "high/low"]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
-    assert [" ".join(line.split()[:-9]) for line in lines] == list(held_out)
+    assert [" ".join(line.split()[:-9]) for line in rows] == list(held_out)
     code, _, err = judge(*options, "--leave-out", "link")
     assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
 
