@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from adabench.analysis.load import measured
+from adabench.analysis.load import measured, shown_value
 from adabench.analysis.pages import write_section
 from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
 from adabench.analysis.style import standalone_svg
@@ -52,14 +52,13 @@ def spec_of(run: PlannedRun) -> str:
     """The use case of a run as the command line gives it, without its epochs."""
     kind = load_usecase(run.usecase).Params
     usual = msgspec.structs.asdict(kind())
-    given = {
-        name: run.params[name]
-        for name in kind.__struct_fields__
-        if name != "epochs" and name in run.params and _plain(run.params[name]) != _plain(usual[name])
-    }
-    if not given:
-        return run.usecase
-    return f"{run.usecase}[{','.join(f'{name}={_text(value)}' for name, value in given.items())}]"
+    given = {name: shown_value(run.params[name]) for name in kind.__struct_fields__ if name in run.params}
+    changed = [
+        f"{name}={value}"
+        for name, value in given.items()
+        if name != "epochs" and value != shown_value(usual[name])
+    ]
+    return f"{run.usecase}[{','.join(changed)}]" if changed else run.usecase
 
 
 def setting_of(run: PlannedRun) -> str:
@@ -205,16 +204,6 @@ def _step_of(run: PlannedRun) -> str:
 
 def _technique(run: PlannedRun) -> str:
     return str(run.params["policy"]).partition("technique=")[2].rstrip("]")
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mapping[str, Resources]) -> None:

@@ -62,28 +62,30 @@ class TrainingOptions:
             If neither nodes nor --resources are given, or a value is wrong.
         """
         from adabench.harness.estimate.simulate import clusters_of
-        from adabench.harness.study.policies import resources_from
 
         if nodes is None and self.resources is None:
             raise UsageError(
                 f"for how many nodes? Give --nodes {example}, or --resources with a file of "
                 "`adabench resources`"
             )
-        cluster = None if self.resources is None else resources_from(self.resources, None)
-        return clusters_of(cluster, nodes, self.network)
+        return clusters_of(self._measured(), nodes, self.network)
 
     def trained(self, seed: int) -> tuple[UseCase, float, str]:
-        """The use case, the seconds that a step computes for, and their source."""
+        """The use case, the seconds that a step computes for, and a sentence about their source."""
         from adabench.harness.estimate.measured_steps import compute_of
         from adabench.harness.study.model_parameters import usecase_from
-        from adabench.harness.study.policies import resources_from
 
-        cluster = None if self.resources is None else resources_from(self.resources, None)
         usecase = usecase_from(self.usecase, self.data, seed)
         compute, source = compute_of(
-            self.usecase, self.backend, self.step, self.resources, cluster, self.data, seed
+            self.usecase, self.backend, self.step, self.resources, self._measured(), self.data, seed
         )
         return usecase, compute, f"a step computes for {1e3 * compute:.3g} ms, {source}"
+
+    def _measured(self) -> Resources | None:
+        """The cluster of --resources."""
+        from adabench.harness.study.policies import resources_from
+
+        return None if self.resources is None else resources_from(self.resources, None)
 
 
 def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
