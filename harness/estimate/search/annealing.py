@@ -10,27 +10,27 @@ from adabench.harness.estimate.search.problem import Choices, Problem, Solution
 __all__ = ["anneal"]
 
 _WARM, _COLD = 0.3, 1e-5
-"""Temperatures, as parts of the value."""
+"""Temperatures, as fractions of the value."""
 _PRICE = 2.0
-"""Of memory that is above a limit by all of it, in values."""
+"""Penalty, as a multiple of the value, of memory that is twice its limit."""
 
 
 def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
     """Draw each unit's choice with probability proportional to exp(-value / temperature), all else as it is.
 
     Heat-bath dynamics (S. Geman, D. Geman: *Stochastic Relaxation, Gibbs Distributions, and the Bayesian
-    Restoration of Images*, 1984). What is above a limit costs. The best choices that were met, and the last
-    ones, are improved by single changes in the end.
+    Restoration of Images*, 1984). Memory above a limit is penalised. The best choices that were found, and
+    the last ones, are improved by single changes in the end.
 
     Parameters
     ----------
     problem : Problem
     start : int array
-        That keeps the limits.
+        Choices that keep the limits.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of what is drawn.
+        Seed for the draws.
     """
     random = np.random.default_rng(seed)
     sweeps = max(4, int(effort * 30_000 / problem.units))

@@ -25,11 +25,11 @@ def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solut
     ----------
     problem : Problem
     start : int array
-        That keeps the limits: what is returned if nothing better is found.
+        Choices that keep the limits; they are returned if no better ones are found.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of the small numbers that the descent begins with.
+        Seed for the small numbers with which the descent begins.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The options in which a table of the server can be managed, and the policy that some of them make."""
+"""Options to manage a table of the server, and the policy that a choice of options makes."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ __all__ = [
 ]
 
 BY_HASH, WHERE_READ = -1, -2
-"""In the place of a node's number: a hash chooses, or each row is at home where it is read most."""
+"""Homes in place of a node's number: by hash, or on the node that reads a row most."""
 HOTTEST = (0.001, 0.01, 0.1)
-"""Parts of a table's rows that may be managed differently."""
+"""Fractions of a table's rows, the most frequently read ones, that may have another technique."""
 _NAMED = 100_000
-"""Rows that a policy names at most, for where they are read most."""
+"""Number of rows that a policy names at most to place them where they are read most."""
 
 
 @dataclass(frozen=True)
 class TableOption:
-    """How a table is managed.
+    """An option to manage a table.
 
     Attributes
     ----------
     technique : str
-        As of a rule.
+        Technique of the table's rows, as in a rule.
     hot : str, optional
-        Of the hottest rows, where it is another one.
+        Technique of the hottest rows, if it differs.
     hottest : float
-        What part of the rows these are.
+        Fraction of the rows that are the hottest ones.
     home : int
         A node, `BY_HASH` or `WHERE_READ`.
     lookahead : int, optional
-        Batches announced ahead; None where that says nothing.
+        Number of batches by which intent is signalled ahead; None where the technique needs no intent.
     wire : str
-        As of a rule.
+        Type in which rows travel, as in a rule.
     """
 
     technique: str
@@ -60,7 +60,7 @@ class TableOption:
     wire: str = "float32"
 
     def text(self) -> str:
-        """In a few words."""
+        """A short description."""
         parts = [self.technique]
         if self.hot is not None:
             parts.insert(0, f"{self.hot} of {100 * self.hottest:g} %,")
@@ -77,14 +77,14 @@ class TableOption:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched.
+    """The options that are searched.
 
     Attributes
     ----------
     techniques : tuple of str
-        Of tables of rows.
+        Techniques of tables of rows.
     dense : tuple of str
-        Of dense parameters.
+        Techniques of dense parameters.
     split : bool
         Whether the hottest rows may have another technique.
     lookaheads : tuple of int
@@ -99,7 +99,7 @@ class Space:
 
 
 def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[TableOption]:
-    """Every way to manage a table, in a fixed order.
+    """Every option to manage a table, in a fixed order.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iter
 
 
 def hottest_first(served: Served, accesses: Accesses) -> Choices:
-    """A table's rows, those that are read most first."""
+    """A table's rows, the most frequently read ones first."""
     if served.dense:
         return np.arange(served.keys)
     return np.argsort(-accesses.counts[served.table].sum(axis=0), kind="stable")
 
 
 def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
-    """For each row the node that reads it most; the others, and those too many to be named, by hash."""
+    """The node that reads each row most; homes by hash for rows that are never read or too many to name."""
     named, nodes = _named(served, accesses)
     homes = by_hash.copy()
     homes[named] = nodes
@@ -158,7 +158,7 @@ def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
 
 
 def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
-    """The rows that a policy names, those that are read most first, and the node that reads each most."""
+    """Rows that a policy names, the most frequently read ones first, and the node that reads each most."""
     counts = accesses.counts[served.table]
     named = hottest_first(served, accesses)[:_NAMED]
     named = named[counts[:, named].sum(axis=0) > 0]
@@ -168,17 +168,17 @@ def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
 def policy_of(
     name: str, tables: Sequence[Served], options: Sequence[TableOption], accesses: Accesses, made_for: MadeFor
 ) -> Policy:
-    """The policy that manages each table so.
+    """The policy that manages each table by an option.
 
     Parameters
     ----------
     name : str
-        Of the policy.
+        Name of the policy.
     tables : sequence of Served
     options : sequence of TableOption
-        One for each.
+        One option for each table.
     accesses : Accesses
-        By which rows are hot, and read most.
+        Access counts, which decide which rows are hot and where they are read most.
     made_for : MadeFor
     """
     rules: list[Rule] = []

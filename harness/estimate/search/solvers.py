@@ -19,7 +19,7 @@ Solver = Callable[[Problem, Choices, float, int], Solution]
 
 
 def _automatically(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
-    """Exactly, and where that proves nothing by annealing from what it has found."""
+    """Solve exactly, and, where that proves nothing, anneal from the solution."""
     exact = solve_exactly(problem, start, effort, seed)
     if exact.proved:
         return exact
@@ -36,7 +36,7 @@ SOLVERS: dict[str, Solver] = {
 
 
 def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int = 0) -> Solution:
-    """The choices with the least value that keep the limits, or what a solver takes for them.
+    """Find choices that keep the limits and have the least value, or nearly so.
 
     Equal arguments give equal solutions.
 
@@ -46,9 +46,9 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
     solver : str
         One of `SOLVERS`.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of what the solver draws.
+        Seed for the draws of the solver.
 
     Raises
     ------
