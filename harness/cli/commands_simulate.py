@@ -15,7 +15,6 @@ from adabench.harness.cli.training_options import TrainingOptions, takes_options
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from adabench.analysis.simulated import NodeRow
     from adabench.backends.interface import Simulation
 
 __all__ = ["simulate"]
@@ -66,7 +65,7 @@ class SimulateOptions(TrainingOptions):
 
     def check(self) -> None:
         """Refuse wrong values before anything takes long."""
-        from adabench.analysis.simulated import FORMATS
+        from adabench.harness.estimate.simulation_report import FORMATS
 
         at_least_one(workers=self.workers, steps=self.steps)
         if self.step is not None and not 0 <= self.step < float("inf"):
@@ -83,8 +82,8 @@ def simulate(options: SimulateOptions) -> None:
 
     The server's own code runs on simulated machines and links; nothing is trained.
     """
-    from adabench.analysis.simulated import Row, draw_simulated, node_table, save_figure, table_of
     from adabench.harness.estimate.simulate import SimulationSettings, incidents_of, simulated
+    from adabench.harness.estimate.simulation_report import draw_simulated, node_table, save_figure, table_of
 
     options.check()
     clusters = options.clusters(None if options.nodes is None else _counts(options.nodes), "2,4")
@@ -101,49 +100,20 @@ def simulate(options: SimulateOptions) -> None:
         incidents=incidents,
         peer_timeout=options.peer_timeout,
     )
-    rows: list[Row] = []
+    found: list[tuple[str, Simulation]] = []
     met: list[str] = []
-    last = None
-    for made, of, last in simulated(usecase, options.backend, options.policy, clusters, settings):
-        rows.append(
-            Row(
-                policy=made,
-                nodes=of.nodes,
-                milliseconds=1e3 * last.seconds_per_step,
-                shares=last.shares(),
-                local=last.local_share(),
-                kilobytes=1e-3 * last.bytes_per_step,
-                messages=last.messages_per_step,
-            )
-        )
+    for made, cluster, last in simulated(usecase, options.backend, options.policy, clusters, settings):
+        found.append((made, last))
         if incidents:
-            table = node_table(_node_rows(last), {one.node for one in incidents})
-            met += ["", f"{made}, {of.nodes} nodes", *table]
-    for line in [*table_of(rows), *met]:
+            met += ["", f"{made}, {cluster.nodes} nodes"]
+            met += node_table(last, {one.node for one in incidents})
+    for line in [*table_of(found), *met]:
         tell(line)
-    if options.out is not None:
-        out = options.out
-        _write(out, lambda: save_figure(draw_simulated(rows), out))
-    if options.trace is not None and last is not None:
-        trace, shown_last = options.trace, last
-        _write(trace, lambda: shown_last.write_chrome_trace(trace))
-
-
-def _node_rows(found: Simulation) -> list[NodeRow]:
-    from adabench.analysis.simulated import NodeRow
-
-    return [
-        NodeRow(
-            steps=node.steps,
-            seconds=node.seconds,
-            milliseconds=1e3 * node.seconds * found.workers / max(node.steps, 1),
-            shares=node.shares(),
-            lost_at=node.lost_at,
-            peer_lost=node.peer_lost,
-            peer_lost_at=node.peer_lost_at,
-        )
-        for node in found.nodes
-    ]
+    out, trace = options.out, options.trace
+    if out is not None:
+        _write(out, lambda: save_figure(draw_simulated(found), out))
+    if trace is not None:
+        _write(trace, lambda: found[-1][1].write_chrome_trace(trace))
 
 
 def _counts(text: str) -> list[int]:
