@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ from adabench.harness.cli.options import (
     ServerBackend,
     StepMilliseconds,
     Workers,
-    with_options,
 )
 from adabench.harness.errors import UsageError
 
@@ -97,13 +96,18 @@ def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[.
         A data class whose fields have annotations as typer takes them.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
-    taken = [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default,
-            annotation=hints[one.name],
-        )
-        for one in dataclasses.fields(kind)
+    parameters = [
+        one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()
     ]
-    return with_options(taken, kind)
+
+    def taking(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(kind(**given))
+
+        # Typer reads the command line from these.
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    return taking
