@@ -27,7 +27,7 @@ Simulated = tuple[str, Simulation]
 
 def table_of(found: Sequence[Simulated]) -> list[str]:
     """Lines of at most 80 columns; long names of policies end in an ellipsis."""
-    cells = [("policy", "nodes", "ms/step", *_SHARES, "local", "kB/step")]
+    cells: list[tuple[str, ...]] = [("policy", "nodes", "ms/step", *_SHARES, "local", "kB/step")]
     for policy, one in found:
         name = policy if len(policy) <= 22 else f"{policy[:21]}…"
         shares = [_percent(one.shares()[share]) for share in _SHARES]
@@ -47,7 +47,7 @@ def node_table(found: Simulation, named: Collection[int]) -> list[str]:
         Nodes with lines of their own.
     """
     nodes = found.nodes
-    cells = [("node", "steps", "seconds", "ms/step", *_SHARES)]
+    cells: list[tuple[str, ...]] = [("node", "steps", "seconds", "ms/step", *_SHARES)]
     groups = [(str(rank), [rank]) for rank in sorted(named)]
     others = [rank for rank in range(len(nodes)) if rank not in named]
     if others:
