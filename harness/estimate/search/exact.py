@@ -111,7 +111,7 @@ class _Program:
         from scipy.optimize import linprog
 
         count = len(self.units)
-        return linprog(
+        found = linprog(
             np.append(np.zeros(count), 1.0),
             A_ub=self.at_most,
             b_ub=self.at_most_values,
@@ -120,6 +120,9 @@ class _Program:
             bounds=[(0.0, None)] * count + [(None, None)],
             method="highs",
         )
+        if found.x is None:
+            raise RuntimeError(f"HiGHS has not solved the linear relaxation: {found.message}")
+        return found
 
     def decided(self, considered: Choices, relaxed: Floats, nodes: int) -> Any:
         """The best solution of some choices, and of those that the relaxation prefers."""
