@@ -174,6 +174,9 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     assert head.split() == ["held", "out", "rows", "median", "P90", "rank", "covered", "high/low"]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
     assert [" ".join(line.split()[:-9]) for line in rows] == list(held_out)
+    code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")
+    assert (code, same) == (0, out)
+    assert err == "warning: --model quadratic is ignored, as trees predict everything: leave it out\n"
     code, _, err = judge(*options, "--leave-out", "link")
     assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
 
