@@ -1,53 +1,46 @@
-"""Seconds from features: lines, ridge, trees and Gaussian processes, with intervals that are calibrated.
+"""Seconds from features by regression trees, with calibrated intervals.
 
-A `Regression` works on logarithms: of seconds, and of features that are numbers. Features that are words are
-taken as such, and those that are times as days. What it is good for is found by `judged`, on rows that no fit
-has seen.
+A `Regression` works on logarithms of seconds and of numeric features. Words become one indicator each, and
+times become days. `judged` measures the errors on rows that no fit has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from adabench.analysis.gaussian_process import MOST_ROWS, Process
+from adabench.analysis.tables import aligned
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "FOLDS",
     "LEVEL",
-    "MODELS",
     "Judgement",
-    "Model",
     "Predicted",
     "Regression",
     "RegressionError",
     "judged",
     "judgement_lines",
     "judgement_of",
-    "models_for",
     "parts_at_random",
     "usable",
 ]
 
-Model = Literal["linear", "quadratic", "trees", "process"]
-MODELS: tuple[Model, ...] = get_args(Model)
 LEVEL = 0.9
-"""Of intervals."""
+"""Fraction of rows that intervals are to contain."""
 FOLDS = 5
 _FEWEST = 2 * FOLDS
-_LARGEST = 300.0
-"""Logarithm of seconds; products of features lead anywhere outside of what was learned of."""
 _CHUNK = 256
 """Rows whose intervals are computed at once, to bound the memory."""
 
 _SHORTEST = 1e-9
-"""Seconds, of which there are logarithms."""
+"""Seconds; shorter times are raised to it, so that they have logarithms."""
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -112,15 +105,8 @@ class Regression:
     """
 
     def __init__(
-        self,
-        model: Model,
-        parts: list[_Sum],
-        residuals: Floats,
-        folds: Integers,
-        columns: _Columns,
-        whole: _Sum,
+        self, parts: list[_Sum], residuals: Floats, folds: Integers, columns: _Columns, whole: _Sum
     ) -> None:
-        self.model = model
         self._parts, self._residuals, self._folds = parts, residuals, folds
         self._columns, self._whole = columns, whole
 
@@ -129,32 +115,26 @@ class Regression:
         cls,
         features: pd.DataFrame,
         seconds: npt.ArrayLike,
-        model: Model | None = None,
         groups: npt.ArrayLike | None = None,
         base: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> Regression:
-        """Learn.
+        """Learn from measurements.
 
         Parameters
         ----------
         features : DataFrame
             A row for each measurement; columns of numbers, of words and of times.
         seconds : array of float
-            What was measured: more than 0, finite. With several columns, parts of a sum: each is learned, and
-            the sum is predicted.
-        model : {"linear", "quadratic", "trees", "process"}, optional
-            ``linear`` is ordinary least squares, ``quadratic`` adds squares and products and a ridge,
-            ``trees`` is the mean of gradient-boosted and of extremely randomised ones, ``process`` is a
-            Gaussian process. Without it the one of `models_for` with the least mean residual of logarithms of
-            rows that were held out.
+            Measured seconds, more than 0 and finite. Several columns are parts of a sum: each part is
+            learned, and the sum is predicted.
         groups : array, optional
-            Of rows that stay together in the folds which residuals come from: what is predicted is then meant
-            to be of a group that is none of these. Without it folds are drawn at random.
+            Groups of rows that stay together in the folds from which residuals come. Predictions are then
+            meant for other groups. Without it folds are drawn at random.
         base : array of float, optional
-            Seconds that are expected anyhow, of each part: what remains, as a factor of these, is learned.
+            Expected seconds of each part. The measured factor of these is learned.
         seed : int
-            Of folds and trees.
+            Seed for folds and trees.
 
         Raises
         ------
@@ -169,23 +149,13 @@ class Regression:
         folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
         columns = _Columns(features)
         encoded = columns.encoded(features)
-        best: tuple[Model, list[_Sum], Floats] | None = None
-        groups_of_columns = columns.groups()
-        for kind in models_for(features) if model is None else (model,):
-            residuals = np.empty(len(target))
-            parts = []
-            for fold in range(folds.max() + 1):
-                own = folds == fold
-                parts.append(
-                    _Sum(kind, encoded[~own], measured[~own], expected[~own], groups_of_columns, seed)
-                )
-                residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own], expected[own]))
-            # The mean: a median does not show a model that is right but for some rows, and wild there.
-            if best is None or residuals.mean() < best[2].mean():
-                best = kind, parts, residuals
-        assert best is not None
-        whole = _Sum(best[0], encoded, measured, expected, groups_of_columns, seed)
-        return cls(*best, folds, columns, whole)
+        residuals = np.empty(len(target))
+        parts = []
+        for fold in range(folds.max() + 1):
+            own = folds == fold
+            parts.append(_Sum(encoded[~own], measured[~own], expected[~own], seed))
+            residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own], expected[own]))
+        return cls(parts, residuals, folds, columns, _Sum(encoded, measured, expected, seed))
 
     def predict(self, features: pd.DataFrame, base: npt.ArrayLike | None = None) -> Predicted:
         """Predict seconds.
@@ -213,7 +183,7 @@ class Regression:
             high[some] = np.partition(centres + widths, rank - 1, axis=0)[rank - 1]
         # With few rows the prediction of all of them may lie outside of what those of parts say.
         low, high = np.minimum(low, centre), np.maximum(high, centre)
-        said = np.exp(np.clip(np.stack([centre, low, high]), -_LARGEST, _LARGEST))
+        said = np.exp(np.stack([centre, low, high]))
         return Predicted(said[0], said[1], said[2], self._columns.outside(features))
 
 
@@ -221,7 +191,6 @@ def judged(
     features: pd.DataFrame,
     seconds: npt.ArrayLike,
     parts: npt.ArrayLike,
-    model: Model | None = None,
     groups: npt.ArrayLike | None = None,
     base: npt.ArrayLike | None = None,
     seed: int = 0,
@@ -230,7 +199,7 @@ def judged(
 
     Parameters
     ----------
-    features, seconds, model, groups, base, seed
+    features, seconds, groups, base, seed
         As of `Regression.fit`.
     parts : array
         Which part each row belongs to.
@@ -254,7 +223,7 @@ def judged(
             raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
         own = None if together is None else together[~out]
         expected = (None, None) if base is None else (np.asarray(base)[~out], np.asarray(base)[out])
-        learned = Regression.fit(features[~out], several[~out], model, own, expected[0], seed)
+        learned = Regression.fit(features[~out], several[~out], own, expected[0], seed)
         found = learned.predict(features[out], expected[1])
         said[:, out] = found.seconds, found.low, found.high
         for row, text in zip(np.flatnonzero(out), found.extrapolated, strict=True):
@@ -279,33 +248,23 @@ def judgement_of(measured: Floats, said: Floats) -> Judgement:
     )
 
 
-def judgement_lines(judgements: Sequence[tuple[str, str, Judgement]]) -> list[str]:
-    """A table, a line for each: what was held out, the model, and how good it is."""
-    head = ("held out", "model", "rows", "median", "P90", "rank", "covered", "high/low")
-    cells: list[tuple[str, ...]] = [head]
-    for held_out, model, one in judgements:
-        errors = (f"{100 * one.median:.1f} %", f"{100 * one.p90:.1f} %", f"{one.rank:.3f}")
-        covered = (f"{100 * one.covered:.1f} %", f"{one.width:.3g}")
-        cells.append((held_out, model, f"{one.rows:,}", *errors, *covered))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        " ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
+def judgement_lines(judgements: Sequence[tuple[str, Judgement]]) -> list[str]:
+    """A table with a line for each: the rows that were held out, and how good their predictions are."""
+    rows = [
+        (
+            held_out,
+            f"{one.rows:,}",
+            *(f"{100 * one.median:.1f} %", f"{100 * one.p90:.1f} %", f"{one.rank:.3f}"),
+            *(f"{100 * one.covered:.1f} %", f"{one.width:.3g}"),
+        )
+        for held_out, one in judgements
     ]
+    return aligned([("held out", "rows", "median", "P90", "rank", "covered", "high/low"), *rows])
 
 
 def parts_at_random(rows: int, parts: int, seed: int) -> Integers:
     """A number from 0 below `parts` for each row, each as often as the others."""
     return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.int64) % parts)
-
-
-def models_for(features: pd.DataFrame) -> tuple[Model, ...]:
-    """Those that can learn of so many rows."""
-    few = len(features.drop_duplicates()) <= MOST_ROWS
-    return tuple(model for model in MODELS if few or model != "process")
 
 
 def usable(seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -348,12 +307,6 @@ class _Columns:
             columns.append(features[name].to_numpy(dtype="datetime64[s]").astype(np.float64) / 86_400)
         return np.column_stack(columns)
 
-    def groups(self) -> list[Integers]:
-        """Which of the encoded columns are numbers, words and times."""
-        counts = [len(self._numbers), sum(map(len, self._words.values())), len(self._times)]
-        ends = np.cumsum(counts)
-        return [np.arange(end - count, end) for count, end in zip(counts, ends, strict=True)]
-
     def outside(self, features: pd.DataFrame) -> list[list[str]]:
         """For each row what of it is not between, or not among, what was learned of, but for its time."""
         found: list[list[str]] = [[] for _ in range(len(features))]
@@ -381,92 +334,46 @@ class _Columns:
         return values
 
 
-class _Line:
-    """Ordinary least squares; of several solutions the least, so that what never changed is nothing."""
-
-    def __init__(self, features: Floats, target: Floats) -> None:
-        self._centre, self._mean = features.mean(axis=0), target.mean()
-        self._weights = np.linalg.lstsq(features - self._centre, target - self._mean)[0]
-
-    def predict(self, features: Floats) -> Floats:
-        """Logarithms of seconds."""
-        return np.asarray((features - self._centre) @ self._weights + self._mean, dtype=np.float64)
-
-
 class _Sum:
-    """A model of each part of a sum: of the logarithm of what it is more than expected."""
+    """Trees for each part of a sum: they predict the logarithm of its ratio to the expected seconds."""
 
-    def __init__(
-        self,
-        model: Model,
-        features: Floats,
-        seconds: Floats,
-        expected: Floats,
-        groups: Sequence[Integers],
-        seed: int,
-    ) -> None:
+    def __init__(self, features: Floats, seconds: Floats, expected: Floats, seed: int) -> None:
         targets = np.log(np.maximum(seconds, _SHORTEST)) - np.log(expected)
-        self._models = [_fitted(model, features, target, groups, seed) for target in targets.T]
+        self._trees = [_fitted(features, target, seed) for target in targets.T]
 
     @property
     def count(self) -> int:
-        """Of parts."""
-        return len(self._models)
+        """Number of parts."""
+        return len(self._trees)
 
     def predict(self, features: Floats, expected: Floats) -> Floats:
         """The logarithm of the sum's seconds."""
-        factors = np.column_stack([model.predict(features) for model in self._models])
-        said = np.logaddexp.reduce(factors + np.log(expected), axis=1)
+        factors = [np.mean([one.predict(features) for one in several], axis=0) for several in self._trees]
+        said = np.logaddexp.reduce(np.column_stack(factors) + np.log(expected), axis=1)
         return np.asarray(said, dtype=np.float64)
 
 
-class _Mean:
-    """The mean of several models' logarithms."""
-
-    def __init__(self, models: Sequence[Any]) -> None:
-        self._models = models
-
-    def predict(self, features: Floats) -> Floats:
-        """Logarithms of seconds."""
-        found = np.mean([model.predict(features) for model in self._models], axis=0)
-        return np.asarray(found, dtype=np.float64)
-
-
-def _fitted(model: Model, features: Floats, target: Floats, groups: Sequence[Integers], seed: int) -> Any:
-    if model == "linear":
-        return _Line(features, target)
-    if model == "process":
-        if len(np.unique(features, axis=0)) > MOST_ROWS:
-            raise RegressionError(
-                f"a process learns of at most {MOST_ROWS} different rows: name another model"
-            )
-        return Process(features, target, groups)
+def _fitted(features: Floats, target: Floats, seed: int) -> list[Any]:
+    """Gradient-boosted and extremely randomised trees, whose mean is the prediction."""
     try:
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
-        from sklearn.linear_model import RidgeCV
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError as error:
         raise RegressionError(
-            "predictions need scikit-learn, which is not installed: pip install 'adabench[predict]'"
+            "predictions need scikit-learn, which is not installed: pip install 'adabench[estimate]'"
         ) from error
 
-    if model == "quadratic":
-        products = PolynomialFeatures(2, include_bias=False)
-        ridge = RidgeCV(np.logspace(-3, 3, 7))
-        return make_pipeline(StandardScaler(), products, StandardScaler(), ridge).fit(features, target)
-    leaf = min(5, max(len(target) // 20, 1))
     boosted = HistGradientBoostingRegressor(
         max_iter=min(max(len(target) // 10, 100), 400),
-        min_samples_leaf=leaf,
+        min_samples_leaf=min(5, max(len(target) // 20, 1)),
         random_state=seed,
         early_stopping=False,
     )
-    random = ExtraTreesRegressor(60, random_state=seed)
-    # so few rows that several threads mostly wait for each other, and spin where cores are taken
+    # With so few rows several threads mostly wait for each other, and spin where cores are taken.
     with threadpool_limits(1):
-        return _Mean([boosted.fit(features, target), random.fit(features, target)])
+        return [
+            model.fit(features, target) for model in (boosted, ExtraTreesRegressor(60, random_state=seed))
+        ]
 
 
 def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -16,6 +16,7 @@ from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
 __all__ = [
+    "aligned",
     "comparison_rows",
     "comparison_table",
     "fitted",
@@ -191,6 +192,28 @@ def run_text(store: SessionStore, run: Run) -> str:
         return text
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join([text, f"end of {log}:", *lines[-40:]])
+
+
+def aligned(cells: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: str = " ") -> list[str]:
+    """Lines with aligned columns.
+
+    Parameters
+    ----------
+    cells : sequence of sequence of str
+        The rows, the head first.
+    left : collection of int
+        Columns that are aligned at the left; the others are aligned at the right.
+    gap : str
+        Text between two columns.
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        gap.join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
 
 
 def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

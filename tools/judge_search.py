@@ -29,6 +29,7 @@ from rich.console import Console
 
 from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
+from adabench.analysis.pages import write_section
 from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
 from adabench.backends.policies.cost_model import measured_costs
@@ -65,7 +66,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "search.md"
 RESULTS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "search"
-BEGIN, END = "<!-- cells: written by tools/judge_search.py -->", "<!-- end of cells -->"
 BACKEND = "autoada-automatic"
 BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum", "auto")
 """All that are executed and simulated alike, and train with the data and gradients that the search keeps."""
@@ -573,11 +573,8 @@ def _write(verdicts: Sequence[Verdict]) -> None:
         for rival in one.rivals
     ]
     pd.DataFrame(every).to_csv(KEPT / "builders.csv", index=False)
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
     said = f"{date.today().isoformat()}, {machine_name(capture())}. {summary_of(verdicts)}"
-    section = f"{said}\n\n{_table(verdicts)}"
-    PAGE.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}", encoding="utf-8")
+    write_section(PAGE, "cells", "tools/judge_search.py", f"{said}\n\n{_table(verdicts)}")
     print(PAGE.relative_to(ROOT))
 
 

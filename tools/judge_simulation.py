@@ -22,7 +22,8 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from adabench.analysis.load import measured
+from adabench.analysis.load import measured, shown_value
+from adabench.analysis.pages import write_section
 from adabench.analysis.simulation_errors import SimulatedCell, draw_errors, error_rows, setting_rows
 from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import markdown
@@ -30,7 +31,7 @@ from adabench.backends.policies.cost_model import measured_costs
 from adabench.backends.policies.resources import Link, Resources
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.measured_steps import step_seconds
-from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.machine.measure_cluster import measure_here
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
@@ -43,7 +44,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "predictions.md"
 SESSIONS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "predictions"
-BEGIN, END = "<!-- judged: written by tools/judge_simulation.py -->", "<!-- end of judged -->"
 STUDY = "predictions"
 HERE = "here"
 LOOPBACK = "loopback"
@@ -53,14 +53,13 @@ def spec_of(run: PlannedRun) -> str:
     """The use case of a run as the command line gives it, without its epochs."""
     kind = load_usecase(run.usecase).Params
     usual = msgspec.structs.asdict(kind())
-    given = {
-        name: run.params[name]
-        for name in kind.__struct_fields__
-        if name != "epochs" and name in run.params and _plain(run.params[name]) != _plain(usual[name])
-    }
-    if not given:
-        return run.usecase
-    return f"{run.usecase}[{','.join(f'{name}={_text(value)}' for name, value in given.items())}]"
+    given = {name: shown_value(run.params[name]) for name in kind.__struct_fields__ if name in run.params}
+    changed = [
+        f"{name}={value}"
+        for name, value in given.items()
+        if name != "epochs" and value != shown_value(usual[name])
+    ]
+    return f"{run.usecase}[{','.join(changed)}]" if changed else run.usecase
 
 
 def setting_of(run: PlannedRun) -> str:
@@ -168,11 +167,13 @@ def _simulated(run: Run, resources: Resources) -> Simulation:
         run.backend,
         msgspec.convert(given, options),
         _cluster(run, resources),
-        workers=run.workers,
-        steps=epoch * int(run.params["epochs"]),
-        compute=1e-3 * resources.steps[_step_of(run)],
-        seed=run.seed,
-        epoch=epoch,
+        SimulationSettings(
+            workers=run.workers,
+            steps=epoch * int(run.params["epochs"]),
+            compute=1e-3 * resources.steps[_step_of(run)],
+            epoch=epoch,
+            seed=run.seed,
+        ),
     )
 
 
@@ -206,25 +207,13 @@ def _technique(run: PlannedRun) -> str:
     return str(run.params["policy"]).partition("technique=")[2].rstrip("]")
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
 def _write(cells: Sequence[SimulatedCell], store: SessionStore, resources: Mapping[str, Resources]) -> None:
     KEPT.mkdir(exist_ok=True)
     pd.DataFrame([asdict(cell) for cell in cells]).to_csv(KEPT / "cells.csv", index=False)
     for network, found in resources.items():
         (KEPT / _file_of(network)).write_text(found.text(), encoding="utf-8")
     (KEPT / "predictions.svg").write_text(standalone_svg(draw_errors(cells)), encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{_section(cells, store)}\n\n{END}{after}", encoding="utf-8")
+    write_section(PAGE, "judged", "tools/judge_simulation.py", _section(cells, store))
     print(PAGE.relative_to(ROOT))
 
 

@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from adabench.analysis.load import measured
+from adabench.analysis.pages import write_section
 from adabench.analysis.statistics import Interval, paired_interval
 from adabench.analysis.tables import markdown
 from adabench.results.record import RecordError, Run
@@ -306,13 +307,9 @@ def _write(name: str, session: Path) -> Path:
         raise RecordError(f"{session}: no measured run in it ended well, by which {name!r} is judged")
     table = markdown(study.heads, study.judged(runs))
     pairs = min(len(cell) for cell in _cells(runs, lambda run: run.cell).values())
-    begin = f"<!-- study {name}: written by tools/judge_studies.py -->"
-    end = f"<!-- end of study {name} -->"
     page = ROOT / "docs" / "guides" / study.page
-    text = page.read_text(encoding="utf-8")
-    before, after = text.split(begin)[0], text.split(end)[1]
     said = study.said.format(pairs=pairs)
-    page.write_text(f"{before}{begin}\n\n{said}\n\n{table}\n\n{end}{after}", encoding="utf-8")
+    write_section(page, f"study {name}", "tools/judge_studies.py", f"{said}\n\n{table}")
     return page.relative_to(ROOT)
 
 

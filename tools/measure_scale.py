@@ -117,46 +117,20 @@ def row_of(found: adaps.Simulation, dense: list[str]) -> dict[str, float]:
     }
 
 
-def weight(technique: str, nodes: int) -> float:
-    """How long a replay takes, in proportion; for the remaining time only."""
-    return nodes**2 / 8 if technique == "full_replication" else nodes * (1 if technique == "static" else 4)
-
-
-class Progress:
-    """A line per replay, with the time that is left if what is to come goes on as fast as what is done."""
-
-    def __init__(self, total: float) -> None:
-        self._total, self._done, self._began = total, 0.0, time.monotonic()
-
-    def ended(self, what: str, share: float, seconds: float) -> None:
-        self._done += share
-        spent = time.monotonic() - self._began
-        left = spent * (self._total - self._done) / self._done
-        print(
-            f"{what}: {seconds:.1f} s; {spent / 60:.1f} min so far, about {left / 60:.1f} min to go",
-            flush=True,
-        )
-
-
 def measure(data: Path, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
     """A row for each use case, number of nodes and technique."""
     cases = use_cases(data)
-    plan = [
-        (count, name, technique)
-        for count in nodes
-        for name, case in cases.items()
-        for technique in TECHNIQUES
-        if technique != "full_replication" or _rows(case) * count <= MOST_COPIES
-    ]
-    progress = Progress(sum(weight(technique, count) for count, _, technique in plan))
-    for count, name in dict.fromkeys((count, name) for count, name, _ in plan):
-        streams = streams_of(cases[name], count, STEPS)
-        for technique in (own for *at, own in plan if at == [count, name]):
-            began = time.monotonic()
-            counted = replay(cases[name], streams, technique)
-            what = f"{name} {technique} on {count} nodes"
-            progress.ended(what, weight(technique, count), time.monotonic() - began)
-            yield {"usecase": name, "technique": technique, **counted}
+    for count in nodes:
+        for name, case in cases.items():
+            streams = streams_of(case, count, STEPS)
+            for technique in TECHNIQUES:
+                if technique == "full_replication" and _rows(case) * count > MOST_COPIES:
+                    continue
+                began = time.monotonic()
+                counted = replay(case, streams, technique)
+                seconds = time.monotonic() - began
+                print(f"{name} {technique} on {count} nodes: {seconds:.1f} s", flush=True)
+                yield {"usecase": name, "technique": technique, **counted}
 
 
 def _rows(case: UseCase) -> int:

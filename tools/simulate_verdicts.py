@@ -19,6 +19,7 @@ from scipy import stats
 from adabench.analysis.agreement import different_quality
 from adabench.analysis.compare import ALPHA, compare
 from adabench.analysis.load import measured
+from adabench.analysis.pages import write_section
 from adabench.analysis.statistics import interim_analyses, outliers, signed_rank_test
 from adabench.analysis.tables import markdown
 from adabench.results.record import Run, Seconds
@@ -28,7 +29,6 @@ __all__ = ["NOISES", "flags", "power", "quality", "sequential", "verdicts"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "statistics.md"
-BEGIN, END = "<!-- simulated: written by tools/simulate_verdicts.py -->", "<!-- end of simulated -->"
 
 SESSIONS = 2000
 SCATTER = 0.03
@@ -257,10 +257,8 @@ def _percent(part: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
     tables = page(int(arguments[0]) if arguments else SESSIONS)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    write_section(PAGE, "simulated", "tools/simulate_verdicts.py", tables)
     print(PAGE.relative_to(ROOT))
     return 0
 

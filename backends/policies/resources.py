@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 import adaps
+from adaps import Costs
 from adaps.policy.toml_text import toml_string
 
 if sys.version_info >= (3, 11):
@@ -103,9 +104,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     links : Link
         Link between two nodes that `link` does not name.
     link : tuple of LinkBetween
-        Links that differ.
+        The exceptions.
     costs : adaps.Costs, optional
-        Costs of the server, if they were measured.
+        Measured costs of the server.
     steps : dict of str to float
         Milliseconds of computation per step, on a machine of the costs' speed, by use case as given on the
         command line.
@@ -177,7 +178,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.links
 
     def cluster(self) -> adaps.Cluster:
-        """The cluster to simulate, with measured costs or those of a common machine."""
+        """Cluster to simulate, with measured costs or those of a common machine."""
+        costs = self.costs or Costs(speed=max(node.speed for node in self.node))
         return adaps.Cluster(
             [
                 adaps.Machine(node.cores, node.speed, node.gbit_per_second or None, node.host or None)
@@ -185,7 +187,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ],
             _line(self.links),
             {(min(one.between), max(one.between)): _line(one) for one in self.link},
-            self.costs or adaps.Costs(speed=max(node.speed for node in self.node)),
+            costs,
         )
 
     @classmethod
@@ -220,7 +222,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """As TOML, which `read` makes these resources of again."""
         parts = [f"format = {self.format}"]
         if self.costs is not None:
-            costs = dataclasses.asdict(self.costs)
+            costs = asdict(self.costs)
             parts.append("\n".join(["[costs]", *(f"{name} = {cost!r}" for name, cost in costs.items())]))
         if self.steps:
             steps = [f"{toml_string(usecase)} = {step!r}" for usecase, step in self.steps.items()]
@@ -249,13 +251,16 @@ def _from(document: Mapping[str, Any]) -> Resources:
     if "format" not in document:
         raise ValueError(f"format is missing; this version reads format = {FORMAT}")
     if isinstance(costs := document.get("costs"), dict):
-        known = [field.name for field in dataclasses.fields(adaps.Costs)]
-        if unknown := [name for name in costs if name not in known]:
-            raise ValueError(f"[costs] has unknown {', '.join(unknown)}; its fields are {', '.join(known)}")
-        if missing := [name for name in known if name not in costs]:
-            raise ValueError(
-                f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
-            )
+        known = [one.name for one in fields(Costs)]
+        wrong = {
+            "has no": [name for name in known if name not in costs],
+            "has unknown": [name for name in costs if name not in known],
+        }
+        for what, names in wrong.items():
+            if names:
+                raise ValueError(
+                    f"[costs] {what} {', '.join(names)}: measure them all with adabench resources --costs"
+                )
     # integers where TOML has them and a float is meant
     return msgspec.convert(document, Resources)
 

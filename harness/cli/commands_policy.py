@@ -161,6 +161,7 @@ def show_policy(
     force: ForceOption = False,
 ) -> None:
     """Show how each parameter is managed: rows, bytes per node, technique, home, expected local share."""
+    from adabench.analysis.tables import aligned
     from adabench.harness.study.policies import bytes_per_node, local_share
 
     found = model.policy(policy, force)
@@ -187,7 +188,7 @@ def show_policy(
                     "?" if local is None else f"{100 * local:.0f} %",
                 )
             )
-    for line in _table(rows):
+    for line in aligned(rows, left=(0, 4, 5), gap="  "):
         tell(line)
     _tell_rest(model, found)
 
@@ -324,15 +325,3 @@ def _how(policy: Policy, number: int) -> str:
 
 def _kind(kind: str) -> str:
     return "dense" if kind == "dense" else "a table of rows"
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numbers = (1, 2, 3, 6)
-    return [
-        "  ".join(
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

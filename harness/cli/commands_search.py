@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import (
-    CostedResources,
-    Data,
-    Links,
-    OneUseCase,
-    Results,
-    ServerBackend,
-    StepMilliseconds,
-    Workers,
-    at_least_one,
-    results_root,
-    shown,
-)
+from adabench.harness.cli.options import Results, at_least_one, results_root, shown
 from adabench.harness.cli.terminal import plain, tell
-from adabench.harness.errors import UsageError
+from adabench.harness.cli.training_options import TrainingOptions, takes_options
+from adabench.harness.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from adabench.backends.policies.resources import Resources
-    from adabench.harness.estimate.search.candidates import Candidate
-    from adabench.harness.estimate.search.formulate import Objective
-    from adabench.harness.estimate.search.options import Space
+    from adabench.harness.estimate.search.candidates import Candidate, Evidence, SearchProblem
 
 __all__ = ["search"]
 
@@ -38,158 +26,164 @@ _WIRES = ("float32", "bfloat16", "float16", "int8")
 _MEBI = 2**20
 
 
-def search(
-    usecase: OneUseCase,
-    backend: ServerBackend = "autoada-automatic",
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(TrainingOptions):
+    """Options of `adabench search`, by their names.
+
+    Attributes
+    ----------
+    nodes, objective, memory, solver, effort, wires, builders, steps, seed, allreduce
+        Values that describe the search.
+    trials, blocks, results, dry_run, out
+        Values that describe trial runs and the result.
+    """
+
     nodes: Annotated[
-        int | None, typer.Option(help="Of the cluster, if they are all alike; by default as --resources.")
-    ] = None,
-    network: Links = None,
-    resources: CostedResources = None,
-    workers: Workers = 1,
-    objective: Annotated[str, typer.Option(help="What is to be least: time of a step, or bytes.")] = "time",
+        int | None, typer.Option(help="Number of nodes, if they are alike; by default as --resources.")
+    ] = None
+    objective: Annotated[str, typer.Option(help="Quantity to minimise: time of a step, or bytes.")] = "time"
     memory: Annotated[
-        float | None, typer.Option(metavar="MIB", help="What rows may take on each node, in MiB.")
-    ] = None,
-    solver: Annotated[str, typer.Option(help="auto, exact, annealing or differentiable.")] = "auto",
+        float | None, typer.Option(metavar="MIB", help="Limit of rows on each node, in MiB.")
+    ] = None
+    solver: Annotated[str, typer.Option(help="auto, exact, annealing or differentiable.")] = "auto"
     effort: Annotated[
-        float, typer.Option(help="Of the solver; 1 is about a second of a core for a thousand tables.")
-    ] = 1.0,
+        float, typer.Option(help="Solver effort: 1 takes about one second per thousand tables.")
+    ] = 1.0
     wires: Annotated[
         str,
-        typer.Option(metavar="NAME[,…]", help="What rows may travel as; others than float32 round them."),
-    ] = "float32",
+        typer.Option(metavar="NAME[,…]", help="Types in which rows travel; all but float32 round them."),
+    ] = "float32"
     builders: Annotated[
         str,
-        typer.Option(
-            metavar="POLICY[,…]", help="Files or builders that the search is compared with; '' for none."
-        ),
-    ] = "adaptive,static,lapse,nups",
-    steps: Annotated[int, typer.Option(help="Of each worker, that are simulated.")] = 60,
-    step: StepMilliseconds = None,
-    data: Data = None,
-    seed: Annotated[int, typer.Option(help="Of weights, order of the data, and what solvers draw.")] = 0,
+        typer.Option(metavar="POLICY[,…]", help="Files or builders to compare the search with; '' for none."),
+    ] = "adaptive,static,lapse,nups"
+    steps: Annotated[int, typer.Option(help="Simulated steps of each worker.")] = 60
+    seed: Annotated[int, typer.Option(help="Seed for weights, the data order, and solvers.")] = 0
     allreduce: Annotated[
         bool, typer.Option("--allreduce", help="Also average dense parameters' gradients by all-reduce.")
-    ] = False,
-    trials: Annotated[int, typer.Option(help="Candidates that are trained with, beside a builder.")] = 4,
+    ] = False
+    trials: Annotated[int, typer.Option(help="Candidates to train with, in addition to a builder.")] = 4
     blocks: Annotated[
         int, typer.Option(help="Paired runs of the last two; with 6 and more there is an interval.")
-    ] = 8,
-    results: Results = None,
+    ] = 8
+    results: Results = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the candidates with what is predicted; train nothing.")
-    ] = False,
+        bool, typer.Option("--dry-run", help="Print the candidates with predictions; train nothing.")
+    ] = False
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the best one as a policy, with its evidence.")
-    ] = None,
-) -> None:
+    ] = None
+
+    def check(self) -> tuple[str, ...]:
+        """Refuse wrong values before anything takes long; returns the wire types."""
+        from adabench.harness.estimate.search.solvers import SOLVERS
+
+        at_least_one(workers=self.workers, steps=self.steps, trials=self.trials, blocks=self.blocks)
+        for name, number, unit in (("--step", self.step, "milliseconds"), ("--memory", self.memory, "MiB")):
+            if number is not None and not 0 < number < float("inf"):
+                raise UsageError(f"{name} {number}: give {unit}, more than 0")
+        if not 0 < self.effort <= 1000:
+            raise UsageError(f"--effort {self.effort}: give a number above 0, and at most 1000")
+        _one_of("--objective", self.objective, _OBJECTIVES)
+        wires = dict.fromkeys(_one_of("--wires", one.strip(), _WIRES) for one in self.wires.split(","))
+        if self.solver not in SOLVERS:
+            raise unknown("solver", self.solver, SOLVERS)
+        if self.allreduce and self.workers > 1:
+            raise UsageError(f"--allreduce takes one worker per node, not --workers {self.workers}")
+        if self.nodes is not None and self.nodes < 1:
+            raise UsageError(f"--nodes {self.nodes}: give 1 or more")
+        return tuple(wires)
+
+    def problem(self) -> SearchProblem:
+        """The problem that the options describe; prints its compute time."""
+        from adabench.harness.estimate.search.candidates import SearchProblem, memory_limits
+        from adabench.harness.estimate.search.options import Space
+        from adabench.harness.estimate.search.table_costs import Situation
+
+        wires = self.check()
+        (where,) = self.clusters(None if self.nodes is None else [self.nodes], "4")
+        usecase, compute, source = self.trained(self.seed)
+        tell(f"{self.usecase}, {self.backend}, {where.nodes} nodes: {source}")
+        return SearchProblem(
+            usecase,
+            self.backend,
+            Situation(where, self.workers, compute),
+            Space(dense=("static", "replication", *(["allreduce"] if self.allreduce else [])), wires=wires),
+            "time" if self.objective == "time" else "bytes",
+            memory_limits(self.memory, [node.memory for node in where.node]),
+            self.solver,
+            self.effort,
+            self.seed,
+        )
+
+
+@takes_options(SearchOptions)
+def search(options: SearchOptions) -> None:
     """Search for how each parameter is to be managed on a cluster.
 
     Candidates are found by a closed form and simulated by the server's own code. The best of them train on
     this machine, one epoch at a time, against the best builder.
     """
-    from adabench.harness.estimate.measured_steps import compute_of
-    from adabench.harness.estimate.search.candidates import (
-        Wanted,
-        candidates,
-        memory_limits,
-        simulated_all,
-    )
-    from adabench.harness.estimate.search.provenance import with_evidence
-    from adabench.harness.estimate.search.table_costs import Situation
-    from adabench.harness.estimate.simulate import clusters_of
-    from adabench.harness.study.model_parameters import usecase_from
-    from adabench.harness.study.policies import resources_from
+    from adabench.harness.estimate.search.candidates import candidates, simulated_all, with_evidence
 
-    at_least_one(workers=workers, steps=steps, trials=trials, blocks=blocks)
-    for name, number, unit in (("--step", step, "milliseconds"), ("--memory", memory, "MiB")):
-        if number is not None and not 0 < number < float("inf"):
-            raise UsageError(f"{name} {number}: give {unit}, more than 0")
-    if not 0 < effort <= 1000:
-        raise UsageError(f"--effort {effort}: give a number above 0, and at most 1000")
-    target: Objective = "time" if _one_of("--objective", objective, _OBJECTIVES) == "time" else "bytes"
-    travelling = tuple(dict.fromkeys(_one_of("--wires", one.strip(), _WIRES) for one in wires.split(",")))
-    wanted = Wanted(solver=solver)  # an unknown solver is said before anything takes long
-    if allreduce and workers > 1:
-        raise UsageError(f"--allreduce takes one worker per node, not --workers {workers}")
-    cluster = None if resources is None else resources_from(resources, None)
-    if nodes is not None and nodes < 1:
-        raise UsageError(f"--nodes {nodes}: give 1 or more")
-    if nodes is None and cluster is None:
-        raise UsageError(
-            "for how many nodes? Give --nodes 4, or --resources with a file of `adabench resources`"
-        )
-    (where,) = clusters_of(cluster, None if nodes is None else [nodes], network)
-    trained = usecase_from(usecase, data, seed)
-    compute, said = compute_of(usecase, backend, step, resources, cluster, data, seed)
-    tell(f"{usecase}, {backend}, {where.nodes} nodes: a step computes for {1e3 * compute:.3g} ms, {said}")
-    last_percent = None if dry_run else _last_node_percent(where)
-    limits = memory_limits(memory, [node.memory for node in where.node])
-    wanted = Wanted(target, limits, solver, effort, seed)
-    situation = Situation(where, workers, compute)
-    space = _space(travelling, allreduce)
+    problem = options.problem()
+    last_percent = None if options.dry_run else _last_node_percent(problem.situation.resources)
     with _progress() as told:
         told("counting accesses and solving")
-        found, _ = candidates(trained, backend, situation, space, wanted, builders)
-        found = simulated_all(
-            found, trained, backend, situation, steps, seed, lambda name: told(f"simulating {name}")
-        )
-    found.sort(key=lambda one: one.rank(target))
+        found = candidates(problem, options.builders)
+        found = simulated_all(found, problem, options.steps, lambda name: told(f"simulating {name}"))
+    found.sort(key=lambda one: one.rank(problem.objective))
     for line in table_of(found):
         tell(line)
-    measured: dict[str, str | float | Sequence[str]] = {}
-    if not dry_run:
-        overrides = {
-            "nodes": where.nodes,
-            "workers": workers,
-            "network": network,
-            "data": None if data is None else str(data),
-            "seed": seed,
-            "last_node_percent": last_percent,
-        }
-        found, measured = _tried(found, trials, blocks, usecase, backend, overrides, results_root(results))
-    if out is None:
+    measured: Evidence = {}
+    if not options.dry_run:
+        found, measured = _tried(found, options, problem.situation.nodes, last_percent)
+    if options.out is None:
         tell(f"best: {found[0].name}; -o FILE writes it")
         return
     try:
-        with_evidence(found, target, usecase, measured).write(out)
+        with_evidence(found, problem, options.usecase, measured).write(options.out)
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {(error.strerror or str(error)).lower()}") from error
-    tell(shown(out))
+        raise UsageError(
+            f"{options.out} cannot be written: {(error.strerror or str(error)).lower()}"
+        ) from error
+    tell(shown(options.out))
 
 
 def _tried(
-    found: list[Candidate],
-    trials: int,
-    blocks: int,
-    usecase: str,
-    backend: str,
-    overrides: Mapping[str, object],
-    root: Path,
-) -> tuple[list[Candidate], dict[str, str | float | Sequence[str]]]:
+    found: list[Candidate], options: SearchOptions, nodes: int, last_percent: int | None
+) -> tuple[list[Candidate], Evidence]:
     """The candidates, the one that trains fastest first, and the evidence."""
     from rich.console import Console
 
     from adabench.harness.session.policy_trials import Interrupted, Trials, halved
     from adabench.harness.study.syntax import parse_selections
 
-    baseline = next((one for one in found if not one.ways), None)
+    baseline = next((one for one in found if not one.options), None)
     if baseline is None:
         raise UsageError("--builders '': trial runs need one to compare with; name one, or give --dry-run")
-    rivals = [one for one in found if one.ways][:trials]
-    (selected,) = parse_selections(usecase)
+    rivals = [one for one in found if one.options][: options.trials]
+    overrides = {
+        "nodes": nodes,
+        "workers": options.workers,
+        "network": options.network,
+        "data": None if options.data is None else str(options.data),
+        "seed": options.seed,
+        "last_node_percent": last_percent,
+    }
     given: dict[str, object] = {name: value for name, value in overrides.items() if value is not None}
+    (selected,) = parse_selections(options.usecase)
     if "epochs" not in selected.values:
         given["params"] = {selected.name: {"epochs": 1}}
     tell(f"training with {len(rivals)} of them, against {baseline.name}, on this machine")
-    runs = Trials(usecase, backend, given, root / "search-policies", root, Console(soft_wrap=True))
+    root, console = results_root(options.results), Console(soft_wrap=True)
+    runs = Trials(options.usecase, options.backend, given, root / "search-policies", root, console)
     try:
-        best, everything = halved(rivals, baseline, blocks, runs.run, tell)
+        best, everything = halved(rivals, baseline, options.blocks, runs.run, tell)
     except Interrupted as error:
         tell(str(error))
         raise typer.Exit(130) from error
-    evidence: dict[str, str | float | Sequence[str]] = {
+    evidence: Evidence = {
         "measured_against": baseline.name,
         "measured": [one.said() for one in everything],
     }
@@ -204,6 +198,8 @@ def _tried(
 
 def table_of(found: Sequence[Candidate]) -> list[str]:
     """Lines of at most 80 columns, the best candidate first."""
+    from adabench.analysis.tables import aligned
+
     heads = ("candidate", "predicted", "simulated", "kB/step", "simulated", "MiB/node")
     rows: list[tuple[str, ...]] = [heads]
     for one in found:
@@ -218,26 +214,12 @@ def table_of(found: Sequence[Candidate]) -> list[str]:
                 "" if expected is None else f"{float(expected.memory.max()) / _MEBI:,.2f}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    best = next((one for one in found if one.ways), None)
+    lines = aligned(rows, gap="  ")
+    best = next((one for one in found if one.options), None)
     if best is not None:
         lines.append(f"{best.name}:")
-        lines += [f"  {name}: {way}" for name, way in best.said]
+        lines += [f"  {name}: {option}" for name, option in best.said]
     return lines
-
-
-def _space(wires: tuple[str, ...], allreduce: bool) -> Space:
-    from adabench.harness.estimate.search.options import Space
-
-    dense = ("static", "replication", *(["allreduce"] if allreduce else []))
-    return Space(dense=dense, wires=wires)
 
 
 def _last_node_percent(where: Resources) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any
 from adabench.backends.interface import ServerOptions, TrainingSession, WorkerContext
 from adabench.backends.policies.cost_model import ask_nodes
 from adabench.backends.policies.resources import Node, Resources
-from adabench.harness.estimate.simulate import require_server, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, require_server, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.harness.study.policies import made_policy
@@ -108,7 +108,8 @@ def step_seconds(
     given = [usecase, backend, None if data is None else str(data), seed]
     speed = 1.0 if costs is None else costs.speed
     pair = Resources(node=(Node(cores=2, speed=speed),) * nodes, costs=costs)
-    found = simulated_once(trained, backend, options, pair, workers=1, steps=steps, compute=0.0, seed=seed)
+    settings = SimulationSettings(workers=1, steps=steps, compute=0.0, seed=seed)
+    found = simulated_once(trained, backend, options, pair, settings)
     # The simulation refuses an empty loader, through which the nodes would loop for ever.
     said = ask_nodes(__name__, nodes, json.dumps(given))
     calls = sum(node.working for node in found.nodes) / found.steps

@@ -1,4 +1,4 @@
-"""How long runs will take: the playground's figure, and what recorded runs teach beside it."""
+"""Expected seconds of runs: the simulator's figure, corrected by recorded runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from adabench.analysis.load import SUCCESS, measured
-from adabench.analysis.regression import Judgement, Model, Regression, judged, judgement_of, models_for
+from adabench.analysis.regression import Judgement, Regression, judged, judgement_of
 from adabench.backends.interface import ServerOptions
 from adabench.harness.errors import UsageError
-from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.machine.environment import capture, probe
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.cell import digest, shared_sources_hash
@@ -73,8 +73,8 @@ class Physics(msgspec.Struct, frozen=True, kw_only=True):
     compute : float
         Seconds of a core that a step computes for on a nominal machine, by its floating point operations.
     seconds : float
-        Of a step in the playground on such machines; `compute` for what is not simulated, and of backends
-        that are no servers what travels takes beside it.
+        Seconds of a step in the simulator on such machines; `compute` for backends that are not simulated,
+        to which the time of transfers is added where there are several nodes.
     kilobytes : float
         That a node sends per step.
     """
@@ -140,7 +140,7 @@ class Records:
         ----------
         roots : iterable of Path
         cache : Path
-            Folder that keeps what the playground said; nothing is kept if it is not there.
+            Folder that keeps the simulator's results; nothing is kept if it does not exist.
         """
         import pandas as pd
 
@@ -187,26 +187,25 @@ class Records:
         """Whether a prediction can be learned of them."""
         return len(self.cells) >= FEWEST_RUNS and len(set(self.cells)) >= FEWEST_CELLS
 
-    def judged(self, model: Model | None, seed: int = 0) -> list[tuple[str, str, Judgement]]:
-        """Predict each cell by the others: what was predicted, by which model, and how good that is; of all,
-        and of those whose prediction does not say that it extrapolates, if others do.
+    def judged(self, seed: int = 0) -> list[tuple[str, Judgement]]:
+        """Predict each cell by the others: names and judgements of all runs, and, where some predictions
+        extrapolate, of the others.
         """
-        lines: list[tuple[str, str, Judgement]] = []
+        lines: list[tuple[str, Judgement]] = []
         groups = np.unique(self.cells, return_inverse=True)[1]
         folds = np.random.default_rng(seed).permutation(groups.max() + 1)[groups] % 10
-        for what, seconds, base in (
+        for name, seconds, base in (
             ("train", self.train, self.simulated),
             ("total", self.parts, _expected_parts(self.simulated)),
         ):
-            for kind in models_for(self.features) if model is None else (model,):
-                found, said = judged(self.features, seconds, folds, kind, groups, base, seed)
-                lines.append((f"cells: {what}", kind, found))
-                known = np.array([not text for text in said.extrapolated])
-                if known.any() and not known.all():
-                    measured_seconds = seconds.reshape(len(known), -1).sum(axis=1)
-                    ends = np.stack([said.seconds, said.low, said.high])
-                    of_known = judgement_of(measured_seconds[known], ends[:, known])
-                    lines.append((f"{what}, not extrapolated", kind, of_known))
+            found, said = judged(self.features, seconds, folds, groups, base, seed)
+            lines.append((f"cells: {name}", found))
+            known = np.array([not text for text in said.extrapolated])
+            if known.any() and not known.all():
+                measured_seconds = seconds.reshape(len(known), -1).sum(axis=1)
+                ends = np.stack([said.seconds, said.low, said.high])
+                of_known = judgement_of(measured_seconds[known], ends[:, known])
+                lines.append((f"{name}, not extrapolated", of_known))
         return lines
 
     def scatter(self) -> float:
@@ -227,22 +226,14 @@ class Predictor:
     records : Records
     cache : Path
         As of `Records.read`.
-    model : str, optional
-        As of `Regression.fit`.
     """
 
-    def __init__(self, records: Records, cache: Path, model: Model | None = None) -> None:
+    def __init__(self, records: Records, cache: Path) -> None:
         self._known = _Known(cache)
         self._records = records
         self._learned = Regression.fit(
-            *(records.features, records.parts, model, np.array(records.cells)),
-            _expected_parts(records.simulated),
+            records.features, records.parts, np.array(records.cells), _expected_parts(records.simulated)
         )
-
-    @property
-    def model(self) -> str:
-        """What turned out best."""
-        return self._learned.model
 
     def expected(self, planned: Sequence[PlannedRun], data: Mapping[str, str]) -> list[Expected]:
         """What each run will take on this machine now.
@@ -381,7 +372,7 @@ def reference() -> list[Path]:
 
 
 def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
-    """Ask the use case and the playground.
+    """Count a batch of the use case, and simulate its steps.
 
     Parameters
     ----------
@@ -407,7 +398,7 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
     compute = _PER_STEP + _operations(usecase, batch) / _FLOPS
     seconds, kilobytes = compute * max(workers / cores, 1.0), 0.0
     if issubclass(backend.Options, ServerOptions):
-        found = _playground(usecase, run, cores, compute)
+        found = _simulation(usecase, run, cores, compute)
         if found is not None:
             seconds, kilobytes = found.seconds_per_step, found.bytes_per_step / 1e3
     elif backend.distributed and run.nodes > 1:
@@ -431,21 +422,21 @@ def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
     return float((nodes - 1) / nodes * (rows + 2 * dense))
 
 
-def _playground(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -> Simulation | None:
-    """What it says; None if it does not know the policy: how long that takes is left to the regression."""
+def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -> Simulation | None:
+    """The simulation of a run; None if its policy cannot be simulated, which the regression then corrects."""
     kind = load_backend(run.backend).Options
     given = {name: value for name, value in run.params.items() if name in kind.__struct_fields__}
     (resources,) = clusters_of(None, [run.nodes], run.network)
     node = msgspec.structs.replace(resources.node[0], cores=max(cores // run.nodes, 1))
     try:
+        # Nodes that share a core each get a part of it.
+        shared = max(run.nodes / cores, 1.0)
         return simulated_once(
             usecase,
             run.backend,
             msgspec.convert(given, kind),
             msgspec.structs.replace(resources, node=(node,) * run.nodes),
-            workers=run.workers,
-            steps=_STEPS,
-            compute=compute * max(run.nodes / cores, 1.0),  # nodes that have a part of a core each
+            SimulationSettings(workers=run.workers, steps=_STEPS, compute=compute * shared),
             policy=_recorded_policy(run),
         )
     except (UsageError, PolicyError):
@@ -509,7 +500,7 @@ def _operations(usecase: UseCase, batch: Any) -> int:
 
 
 class _Known:
-    """What the playground said before, kept in a file."""
+    """Results of `physics_of`, kept in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _CACHE
@@ -548,7 +539,7 @@ class _Known:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """What the playground says changes with these."""
+    """Hash of the sources on which results of the simulator depend."""
     return shared_sources_hash(Path(__file__))
 
 

@@ -1,9 +1,10 @@
-"""What a use case costs with a backend on clusters that are only simulated."""
+"""Simulation of a use case with a backend, on clusters that do not exist."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -22,9 +23,17 @@ from adabench.harness.study.syntax import (
 )
 from adabench.usecases.interface import UseCase
 from adaps.policy import Policy, PolicyError
+from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Incident, LostNode, Simulation, Stall, Straggler
 
-__all__ = ["clusters_of", "incidents_of", "require_server", "simulated", "simulated_once"]
+__all__ = [
+    "SimulationSettings",
+    "clusters_of",
+    "incidents_of",
+    "require_server",
+    "simulated",
+    "simulated_once",
+]
 
 _LINKS = {
     "lan": Link(latency_ms=0.25, gbit_per_second=10.0),
@@ -158,26 +167,43 @@ def _link(network: str) -> Link:
     return Link(latency_ms=float(delay) * _MILLISECONDS[unit], gbit_per_second=float(rate) * _GIGABITS[of])
 
 
+@dataclass(frozen=True)
+class SimulationSettings:
+    """Settings of a simulation that depend neither on the cluster nor on the policy.
+
+    Attributes
+    ----------
+    workers, steps, epoch, compute, traced_steps, seed, incidents, peer_timeout
+        Fields of `SimulatedRun`.
+    """
+
+    workers: int
+    steps: int
+    compute: float
+    epoch: int = 0
+    traced_steps: int = 0
+    seed: int = 0
+    incidents: tuple[Incident, ...] = ()
+    peer_timeout: float = 5.0
+
+    def run(self, cluster: SimulatedCluster, policy: Policy) -> SimulatedRun:
+        """The simulation of a policy on a cluster."""
+        return SimulatedRun(cluster, policy, **{one.name: getattr(self, one.name) for one in fields(self)})
+
+
 def simulated(
     usecase: UseCase,
     backend: str,
     policy: str | None,
     clusters: Sequence[Resources],
-    *,
-    workers: int,
-    steps: int,
-    compute: float,
-    traced_steps: int,
-    seed: int,
-    incidents: tuple[Incident, ...] = (),
-    peer_timeout: float = 5.0,
+    settings: SimulationSettings,
 ) -> Iterator[tuple[str, Resources, Simulation]]:
     """Simulate a backend as the command line gives it, under each policy on each cluster.
 
     Yields
     ------
     tuple of str, Resources and Simulation
-        The policy, the cluster, and what was found.
+        The policy, the cluster, and the result.
 
     Raises
     ------
@@ -185,21 +211,9 @@ def simulated(
         If there is no such backend, it cannot be simulated, or a policy does not fit.
     """
     for name, options in _selected(backend, policy):
+        require_server(name)
         for resources in clusters:
-            found = simulated_once(
-                usecase,
-                name,
-                options,
-                resources,
-                workers=workers,
-                steps=steps,
-                compute=compute,
-                traced_steps=traced_steps,
-                seed=seed,
-                incidents=incidents,
-                peer_timeout=peer_timeout,
-            )
-            yield options.policy, resources, found
+            yield options.policy, resources, simulated_once(usecase, name, options, resources, settings)
 
 
 def simulated_once(
@@ -207,19 +221,23 @@ def simulated_once(
     backend: str,
     options: Any,
     resources: Resources,
-    *,
-    workers: int,
-    steps: int,
-    compute: float,
-    traced_steps: int = 0,
-    seed: int = 0,
-    incidents: tuple[Incident, ...] = (),
-    peer_timeout: float = 5.0,
+    settings: SimulationSettings,
     policy: Policy | None = None,
-    epoch: int = 0,
 ) -> Simulation:
-    """Simulate a backend with its options on a cluster; under a policy, if one is given, in place of theirs.
-    Behind each `epoch` steps workers wait for each other, if it is not 0.
+    """Simulate a backend with its options on a cluster.
+
+    Parameters
+    ----------
+    usecase : UseCase
+    backend : str
+        Its name.
+    options : Options
+        Options of this backend.
+    resources : Resources
+        The cluster.
+    settings : SimulationSettings
+    policy : Policy, optional
+        Replaces the policy of the options.
 
     Raises
     ------
@@ -229,21 +247,9 @@ def simulated_once(
     require_server(backend)
     found = load_backend(backend)()
     assert isinstance(found, Simulated)
-    made = policy or policy_of_usecase(options.policy, usecase, resources, workers)
-    run = SimulatedRun(
-        resources.cluster(),
-        made,
-        workers=workers,
-        steps=steps,
-        epoch=epoch,
-        compute=compute,
-        traced_steps=traced_steps,
-        seed=seed,
-        incidents=incidents,
-        peer_timeout=peer_timeout,
-    )
+    made = policy or policy_of_usecase(options.policy, usecase, resources, settings.workers)
     try:
-        return found.simulate(usecase, options, run)
+        return found.simulate(usecase, options, settings.run(resources.cluster(), made))
     except (PolicyError, ValueError) as error:
         raise UsageError(f"backend {backend!r}: {error}") from error
 

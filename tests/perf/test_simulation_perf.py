@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adabench.backends.policies.resources import Resources
-from adabench.harness.estimate.simulate import clusters_of, simulated_once
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import usecase_from
 
@@ -33,7 +33,8 @@ def test_64_nodes_of_ctr_are_simulated_within_a_minute(
     usecase = usecase_from("ctr", None, 0)
     (cluster,) = clusters_of(Resources.alike(1), [nodes], "lan")
     options = load_backend(BACKEND).Options()
-    found = simulated_once(usecase, BACKEND, options, cluster, workers=1, steps=steps, compute=0.01)
+    settings = SimulationSettings(workers=1, steps=steps, compute=0.01)
+    found = simulated_once(usecase, BACKEND, options, cluster, settings)
     seconds = time.process_time() - begun
     assert found.steps == nodes * steps
     what = f"simulation of {steps} steps of ctr on {nodes} nodes"

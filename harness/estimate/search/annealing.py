@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from adabench.harness.estimate.search.lagrangian import improved, parts_of_limits
+from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Problem, Solution
 
 __all__ = ["anneal"]
 
 _WARM, _COLD = 0.3, 1e-5
-"""Temperatures, as parts of the value."""
+"""Temperatures, as fractions of the value."""
 _PRICE = 2.0
-"""Of memory that is above a limit by all of it, in values."""
+"""Penalty, as a multiple of the value, of memory that is twice its limit."""
 
 
 def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
     """Draw each unit's choice with probability proportional to exp(-value / temperature), all else as it is.
 
     Heat-bath dynamics (S. Geman, D. Geman: *Stochastic Relaxation, Gibbs Distributions, and the Bayesian
-    Restoration of Images*, 1984). What is above a limit costs. The best choices that were met, and the last
-    ones, are improved by single changes in the end.
+    Restoration of Images*, 1984). Memory above a limit is penalised. The best choices that were found, and
+    the last ones, are improved by single changes in the end.
 
     Parameters
     ----------
     problem : Problem
     start : int array
-        That keeps the limits.
+        Choices that keep the limits.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of what is drawn.
+        Seed for the draws.
     """
     random = np.random.default_rng(seed)
     sweeps = max(4, int(effort * 30_000 / problem.units))
@@ -38,7 +38,7 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
     best = improved(problem, start)
     value = problem.value(best)
     scale = max(value, 1e-300)
-    parts, allowed = parts_of_limits(problem)
+    parts, allowed = limited_memory(problem)
     rows = np.arange(problem.units)
     choices, totals, kept = best.copy(), problem.totals(best), parts[rows, best].sum(axis=0)
     for temperature in scale * np.geomspace(_WARM, _COLD, sweeps):
@@ -48,8 +48,7 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
             loads = totals - problem.loads[unit, own] + problem.loads[unit]
             energy = loads.max(axis=1)
             memory = kept - parts[unit, own] + parts[unit]
-            if len(allowed):
-                energy += _PRICE * scale * np.maximum(memory - allowed, 0.0).sum(axis=1)
+            energy += _PRICE * scale * np.maximum(memory - allowed, 0.0).sum(axis=1)
             count = problem.counts[unit]
             drawn = int((noise[unit, :count] - energy[:count]).argmax())  # the Gumbel-max trick
             if drawn != own:

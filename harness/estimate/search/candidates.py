@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adabench.backends.interface import Searchable, Served, ServerOptions, Simulated, SimulatedRun
-from adabench.harness.errors import UsageError, unknown
+from adabench.harness.errors import UsageError
 from adabench.harness.estimate.search.accesses import accesses_of
-from adabench.harness.estimate.search.formulate import Model, Objective, Prediction
-from adabench.harness.estimate.search.options import Space, Way, policy_of
-from adabench.harness.estimate.search.problem import Floats, Infeasible, Solution
-from adabench.harness.estimate.search.solvers import SOLVERS, solve
+from adabench.harness.estimate.search.cost_model import CostModel, Objective, Prediction
+from adabench.harness.estimate.search.options import Space, TableOption, policy_of
+from adabench.harness.estimate.search.problem import Floats, Infeasible
+from adabench.harness.estimate.search.solvers import solve
 from adabench.harness.estimate.search.table_costs import Situation
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.model_parameters import model_parameters_of
@@ -22,37 +22,45 @@ from adabench.usecases.interface import UseCase
 from adaps.policy import MadeFor, Policy, PolicyError
 from adaps.simulation import Simulation
 
-__all__ = ["Candidate", "Wanted", "candidates", "memory_limits", "simulated_all"]
+__all__ = ["Candidate", "SearchProblem", "candidates", "memory_limits", "simulated_all", "with_evidence"]
 
+Evidence = dict[str, "str | float | Sequence[str]"]
 _MEBI = 2.0**20
 _PASSES = 3
-"""Times that the pace of a step is taken from the solution before."""
+"""Number of searches, each with the step time of the solution before."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is searched for.
+class SearchProblem:
+    """A policy to be found: for which training, on which cluster, with which objective and solver.
 
     Attributes
     ----------
+    usecase : UseCase
+    backend : str
+        Name of a backend on the parameter server.
+    situation : Situation
+        Cluster, workers and compute time.
+    space : Space
+        Options that are searched.
     objective : "time" or "bytes"
     limits : float array, optional
-        Of each node's memory, in bytes.
+        Limits of each node's memory, in bytes.
     solver : str
     effort : float
-        Of the solver.
+        Solver effort: 1 takes about one second per thousand tables.
     seed : int
     """
 
+    usecase: UseCase
+    backend: str
+    situation: Situation
+    space: Space
     objective: Objective = "time"
     limits: Floats | None = None
     solver: str = "auto"
     effort: float = 1.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.solver not in SOLVERS:
-            raise unknown("solver", self.solver, SOLVERS)
 
 
 @dataclass(frozen=True)
@@ -65,31 +73,28 @@ class Candidate:
     policy : Policy
     tables : tuple of Served
         Of the server; none for what a builder has made.
-    ways : tuple of Way
+    options : tuple of TableOption
         How each of them is managed.
     prediction : Prediction, optional
         Of the closed form; of builders there is none.
-    gap : float
-        The most that its objective is above the least of its part of the space.
     simulation : Simulation, optional
-        Of the playground; None before it, and of what is not simulated.
+        Result of the simulator; None before it, and for policies that cannot be simulated.
     """
 
     name: str
     policy: Policy
     tables: tuple[Served, ...] = ()
-    ways: tuple[Way, ...] = ()
+    options: tuple[TableOption, ...] = ()
     prediction: Prediction | None = None
-    gap: float = 0.0
     simulation: Simulation | None = None
 
     @property
     def said(self) -> list[tuple[str, str]]:
         """Each table, by one of its parameters, and how it is managed."""
         found = []
-        for served, way in zip(self.tables, self.ways, strict=True):
+        for served, option in zip(self.tables, self.options, strict=True):
             more = len(served.parameters) - 1
-            found.append((served.parameters[0] + (f" and {more} more" if more else ""), way.text()))
+            found.append((served.parameters[0] + (f" and {more} more" if more else ""), option.text()))
         return found
 
     @property
@@ -120,89 +125,74 @@ def memory_limits(mebibytes: float | None, known: Sequence[int]) -> Floats | Non
     return limits if np.isfinite(limits).any() else None
 
 
-def candidates(
-    usecase: UseCase, backend: str, situation: Situation, space: Space, wanted: Wanted, builders: str
-) -> tuple[list[Candidate], Model]:
-    """What may be best, without any simulation; the first one is what the whole space's solution is.
+def candidates(problem: SearchProblem, builders: str) -> list[Candidate]:
+    """Solutions of the whole space, of its parts, and policies of builders, without any simulation.
 
     Parameters
     ----------
-    usecase : UseCase
-    backend : str
-        A backend on the parameter server.
-    situation : Situation
-    space : Space
-    wanted : Wanted
+    problem : SearchProblem
     builders : str
         Files or builders, such as ``adaptive,nups[times=50]``; none if it is empty.
 
     Returns
     -------
-    list of Candidate, Model
-        And the costs by which they were found.
+    list of Candidate
+        The solution of the whole space is the first one.
 
     Raises
     ------
     UsageError
         If the backend has no tables to search for, or no policy keeps the limits.
     """
-    found = load_backend(backend)()
+    usecase, situation = problem.usecase, problem.situation
+    found = load_backend(problem.backend)()
     if not isinstance(found, Searchable):
-        raise UsageError(f"backend {backend!r} is none on the parameter server: there is nothing to search")
+        raise UsageError(
+            f"backend {problem.backend!r} is none on the parameter server: there is nothing to search"
+        )
     try:
         tables = found.served(usecase)
     except ValueError as error:
-        raise UsageError(f"backend {backend!r}: {error}") from error
+        raise UsageError(f"backend {problem.backend!r}: {error}") from error
     accesses = accesses_of(usecase, tables, situation.nodes, situation.workers)
-    model = Model(tables, accesses, situation, space)
-    model, whole = _at_its_own_pace(model, wanted)
+    model, whole = _at_its_own_pace(CostModel(tables, accesses, situation, problem.space), problem)
     made_for = MadeFor(model_parameters_of(usecase).sha256, situation.nodes)
     result: list[Candidate] = []
-    for name, part in [("found", space), *_parts(space)]:
+    for name, part in [("found", problem.space), *_parts(problem.space)]:
         try:
-            solution, ways = whole if name == "found" else _solved(model, part, wanted)
+            options = whole if name == "found" else _solved(model, part, problem)
         except Infeasible:
             continue
-        if any(ways == one.ways for one in result):
-            continue
-        policy = policy_of(name, tables, ways, accesses, made_for)
-        result.append(Candidate(name, policy, tables, ways, model.prediction(ways), solution.gap))
+        if all(options != one.options for one in result):
+            policy = policy_of(name, tables, options, accesses, made_for)
+            result.append(Candidate(name, policy, tables, options, model.prediction(options)))
     result += [
         Candidate(text, policy_of_usecase(text, usecase, situation.resources, situation.workers))
         for text in _texts(builders)
     ]
-    return result, model
+    return result
 
 
 def simulated_all(
-    found: Sequence[Candidate],
-    usecase: UseCase,
-    backend: str,
-    situation: Situation,
-    steps: int,
-    seed: int,
-    told: Callable[[str], None],
+    found: Sequence[Candidate], problem: SearchProblem, steps: int, told: Callable[[str], None]
 ) -> list[Candidate]:
-    """The candidates with what the playground says of them.
+    """The candidates with the results of the simulator.
 
     Parameters
     ----------
     found : sequence of Candidate
-    usecase : UseCase
-    backend : str
-    situation : Situation
+    problem : SearchProblem
     steps : int
-        Of each worker.
-    seed : int
+        Steps of each worker.
     told : callable
-        What is simulated next.
+        Takes the name of the candidate that is simulated next.
 
     Raises
     ------
     UsageError
         If a builder's policy cannot be simulated.
     """
-    runs = load_backend(backend)()
+    runs, situation = load_backend(problem.backend)(), problem.situation
     assert isinstance(runs, Simulated)
     result = []
     for one in found:
@@ -213,41 +203,80 @@ def simulated_all(
             workers=situation.workers,
             steps=steps,
             compute=situation.compute,
-            seed=seed,
+            seed=problem.seed,
         )
         try:
-            result.append(replace(one, simulation=runs.simulate(usecase, ServerOptions(), run)))
+            result.append(replace(one, simulation=runs.simulate(problem.usecase, ServerOptions(), run)))
         except PolicyError as error:
             if one.prediction is None:
                 raise UsageError(
                     f"--builders {one.name}: it cannot be simulated, so that nothing is known of it ({error})"
                 ) from error
-            result.append(one)  # what only the closed form knows
+            result.append(one)
     return result
 
 
-def _at_its_own_pace(model: Model, wanted: Wanted) -> tuple[Model, tuple[Solution, tuple[Way, ...]]]:
-    """How often changes are exchanged depends on how long a step takes, which is that of the solution."""
+def with_evidence(
+    found: Sequence[Candidate], problem: SearchProblem, usecase: str, measured: Evidence
+) -> Policy:
+    """The first candidate's policy, with the figures by which it was chosen.
+
+    Parameters
+    ----------
+    found : sequence of Candidate
+        The best one first.
+    problem : SearchProblem
+    usecase : str
+        The use case as on the command line.
+    measured : dict
+        Results of trial runs.
+    """
+    best = found[0]
+    evidence: Evidence = {
+        "searched_for": f"{problem.objective} of {usecase}",
+        "candidate": best.name,  # its policy has another name if a builder has made it
+    }
+    if best.prediction is not None:
+        evidence["predicted_ms_per_step"] = round(1e3 * best.prediction.seconds, 4)
+        evidence["predicted_kb_per_step"] = round(1e-3 * best.prediction.bytes, 3)
+    if best.simulation is not None:
+        evidence["simulated_ms_per_step"] = round(1e3 * best.simulation.seconds_per_step, 4)
+        evidence["simulated_kb_per_step"] = round(1e-3 * best.simulation.bytes_per_step, 3)
+    return replace(best.policy, evidence={**evidence, **measured, "tried": [_figures(one) for one in found]})
+
+
+def _figures(one: Candidate) -> str:
+    parts = []
+    if one.prediction is not None:
+        parts.append(f"predicted {1e3 * one.prediction.seconds:.3f} ms")
+    if one.simulation is not None:
+        parts.append(f"simulated {1e3 * one.simulation.seconds_per_step:.3f} ms")
+    return f"{one.name}: {', '.join(parts) or 'neither predicted nor simulated'}"
+
+
+def _at_its_own_pace(model: CostModel, problem: SearchProblem) -> tuple[CostModel, tuple[TableOption, ...]]:
+    """The solution for the step time that it has itself, on which the exchange of changes depends."""
     for _ in range(_PASSES):
         try:
-            whole = _solved(model, model.space, wanted)
+            options = _solved(model, problem.space, problem)
         except Infeasible as error:
-            raise UsageError(_least(error, wanted)) from error
-        seconds = model.prediction(whole[1]).seconds
+            raise UsageError(_least(error, problem.limits)) from error
+        seconds = model.prediction(options).seconds
         if abs(seconds - model.situation.step) <= 0.02 * seconds:
-            break
+            return model, options
         model = model.at_pace(seconds)
-    else:
-        whole = _solved(model, model.space, wanted)
-    return model, whole
+    return model, _solved(model, problem.space, problem)
 
 
-def _solved(model: Model, space: Space, wanted: Wanted) -> tuple[Solution, tuple[Way, ...]]:
-    ways = [model.ways(table, space) for table in range(len(model.tables))]
+def _solved(model: CostModel, space: Space, problem: SearchProblem) -> tuple[TableOption, ...]:
+    options = [model.options(table, space) for table in range(len(model.tables))]
     solution = solve(
-        model.problem(ways, wanted.objective, wanted.limits), wanted.solver, wanted.effort, wanted.seed
+        model.problem(options, problem.objective, problem.limits),
+        problem.solver,
+        problem.effort,
+        problem.seed,
     )
-    return solution, tuple(own[choice] for own, choice in zip(ways, solution.choices, strict=True))
+    return tuple(own[choice] for own, choice in zip(options, solution.choices, strict=True))
 
 
 def _parts(space: Space) -> Iterator[tuple[str, Space]]:
@@ -260,12 +289,11 @@ def _parts(space: Space) -> Iterator[tuple[str, Space]]:
         yield f"dense {technique}", replace(space, dense=(technique,))
 
 
-def _least(error: Infeasible, wanted: Wanted) -> str:
-    assert wanted.limits is not None
-    least = error.factor * float(wanted.limits[np.isfinite(wanted.limits)].max()) / _MEBI
-    given = float(wanted.limits[np.isfinite(wanted.limits)].max()) / _MEBI
+def _least(error: Infeasible, limits: Floats | None) -> str:
+    assert limits is not None
+    given = float(limits[np.isfinite(limits)].max()) / _MEBI
     would = "the least that would do is" if error.proved else "what would do is"
-    return f"no policy keeps a limit of {given:.4g} MiB per node: {would} {least:.4g} MiB"
+    return f"no policy keeps a limit of {given:.4g} MiB per node: {would} {error.factor * given:.4g} MiB"
 
 
 def _texts(builders: str) -> list[str]:

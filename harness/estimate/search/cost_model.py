@@ -1,25 +1,201 @@
-"""From what a table costs each node to what it adds to workers, cores and network cards, in microseconds."""
+"""The cost model: loads, bytes and memory of each option to manage a table: docs/concepts/search.md."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from adabench.backends.interface import Served
-from adabench.harness.estimate.search.problem import Floats
-from adabench.harness.estimate.search.table_costs import Situation, Traffic
+from adabench.harness.estimate.search.accesses import Accesses
+from adabench.harness.estimate.search.options import (
+    BY_HASH,
+    HOTTEST,
+    WHERE_READ,
+    Space,
+    TableOption,
+    hottest_first,
+    read_most,
+    table_options,
+)
+from adabench.harness.estimate.search.problem import Floats, Problem
+from adabench.harness.estimate.search.table_costs import Situation, Traffic, allreduced, traffic
+from adaps.policy.executed import homes_by_hash
 from adaps.simulation import Costs
 
-__all__ = ["Loads"]
+__all__ = ["CostModel", "Objective", "Prediction"]
 
+Objective = Literal["time", "bytes"]
 _MICROS = 1e6
 _ROUND = _MICROS / 500.0
 """Microseconds between two rounds of exchange, at least."""
+_DEALT = 0.1
+"""Excess over an equal part of a row's reads that its most frequent reader must have for homes to follow."""
+_LOOKAHEAD = 20
+_WORDS = 8.0
+"""Bytes of a key on each node: docs/concepts/protocol.md, section 17."""
 
 
 @dataclass(frozen=True)
-class Loads:
+class Prediction:
+    """What a policy is expected to cost.
+
+    Attributes
+    ----------
+    seconds : float
+        Of a step of the slowest worker.
+    bytes : float
+        That a node sends per step of each of its workers, in the mean.
+    memory : float array
+        Bytes of rows that each node holds.
+    """
+
+    seconds: float
+    bytes: float
+    memory: Floats
+
+
+class CostModel:
+    """Costs of all options to manage the tables of a model.
+
+    Parameters
+    ----------
+    tables : sequence of Served
+    accesses : Accesses
+    situation : Situation
+    space : Space
+    """
+
+    def __init__(
+        self, tables: Sequence[Served], accesses: Accesses, situation: Situation, space: Space
+    ) -> None:
+        self.tables, self.accesses, self.space = tuple(tables), accesses, space
+        loads = _Loads(situation)
+        calls = [loads.visits(one, accesses.rates(one).sum(axis=1)).mean() for one in self.tables]
+        least = (situation.compute + sum(calls) / _MICROS) / float(situation.speeds.mean())
+        self.situation = replace(situation, pace=max(situation.pace, least))
+        self._loads = _Loads(self.situation)
+        self._found: dict[tuple[int, str, int, str, int], Traffic] = {}
+        self._added_by: dict[tuple[int, TableOption], tuple[Floats, Floats]] = {}
+        self._ordered = [hottest_first(one, accesses) for one in self.tables]
+        self._hashed = [homes_by_hash(one.first_key, one.keys, accesses.nodes) for one in self.tables]
+
+    def at_pace(self, seconds: float) -> CostModel:
+        """The same, if a step takes so long in all."""
+        return CostModel(self.tables, self.accesses, replace(self.situation, pace=seconds), self.space)
+
+    def options(self, table: int, space: Space | None = None) -> list[TableOption]:
+        """All options of a space, or of the model's own, in which a table can be managed."""
+        served = self.tables[table]
+        return list(table_options(served, space or self.space, self.accesses.nodes, self._is_dealt(served)))
+
+    def problem(
+        self, options: Sequence[Sequence[TableOption]], objective: Objective, limits: Floats | None = None
+    ) -> Problem:
+        """Which of these options to take for each table.
+
+        Parameters
+        ----------
+        options : sequence of sequence of TableOption
+            For each table.
+        objective : "time" or "bytes"
+        limits : float array, optional
+            Of each node's memory in bytes.
+        """
+        loads, memory = [], []
+        for table, own in enumerate(options):
+            added = [self._added(table, option) for option in own]
+            if objective == "time":
+                loads.append(np.stack([load for load, _ in added]))
+            else:
+                loads.append(np.array([[self.traffic_of(table, option).sent.sum()] for option in own]))
+            memory.append(np.stack([kept for _, kept in added]))
+        base = self._loads.of_steps() if objective == "time" else np.zeros(1)
+        # a key word and a count of intents for each key of each table on every node, which no choice saves
+        words = _WORDS * sum(one.keys for one in self.tables)
+        memory[0] = memory[0] + words
+        return Problem.of(loads, memory, base, limits)
+
+    def prediction(self, options: Sequence[TableOption]) -> Prediction:
+        """Of a policy."""
+        added = [self._added(table, option) for table, option in enumerate(options)]
+        totals = self._loads.of_steps() + sum(load for load, _ in added)
+        sent = sum(self.traffic_of(table, option).sent for table, option in enumerate(options))
+        words = _WORDS * sum(one.keys for one in self.tables)
+        return Prediction(
+            float(totals.max()) / _MICROS,
+            float(np.mean(sent)),
+            np.asarray(sum(kept for _, kept in added) + words),
+        )
+
+    def traffic_of(self, table: int, option: TableOption) -> Traffic:
+        """What a table costs each node so."""
+        served = self.tables[table]
+        if option.technique == "allreduce":
+            floats = served.keys * served.length
+            return allreduced(floats, served.keys * served.width, self.situation)
+        split = 0 if option.hot is None else HOTTEST.index(option.hottest) + 1
+        cold = self._segments(table, option, option.technique).each(
+            lambda parts: parts[:, split:].sum(axis=1)
+        )
+        if option.hot is None:
+            return cold
+        return (
+            self._segments(table, option, option.hot).each(lambda parts: parts[:, :split].sum(axis=1)) + cold
+        )
+
+    def _segments(self, table: int, option: TableOption, technique: str) -> Traffic:
+        ahead = _LOOKAHEAD if option.lookahead is None else option.lookahead
+        key = (table, technique, option.home, option.wire, ahead)
+        if key not in self._found:
+            served, order = self.tables[table], self._ordered[table]
+            if option.home == BY_HASH:
+                homes = self._hashed[table]
+            elif option.home == WHERE_READ:
+                homes = read_most(served, self.accesses, self._hashed[table])
+            else:
+                homes = np.full(served.keys, option.home)
+            rates = self.accesses.rates(served)[:, order]
+            homes = homes[order]
+            begins = np.array([0, *(round(part * served.keys) for part in HOTTEST)])
+            kept = np.flatnonzero(np.diff(begins, append=served.keys) > 0)
+            found = traffic(
+                *(technique, served, rates, homes, begins[kept], option.wire, ahead), self.situation
+            )
+
+            def with_empty_segments(parts: Floats) -> Floats:
+                every = np.zeros((len(parts), len(begins)))
+                every[:, kept] = parts
+                return every
+
+            self._found[key] = found.each(with_empty_segments)
+        return self._found[key]
+
+    def _added(self, table: int, option: TableOption) -> tuple[Floats, Floats]:
+        """Loads and memory of an option."""
+        key = (table, option)
+        if key not in self._added_by:
+            found = self.traffic_of(table, option)
+            ahead = _LOOKAHEAD if option.lookahead is None else option.lookahead
+            if option.technique == "allreduce":
+                loads = self._loads.of_all(found)
+            else:
+                loads = self._loads.of_table(self.tables[table], found, ahead)
+            self._added_by[key] = (loads, found.memory)
+        return self._added_by[key]
+
+    def _is_dealt(self, served: Served) -> bool:
+        """Whether samples are dealt so that rows have a first reader."""
+        if served.dense or self.accesses.nodes == 1:
+            return False
+        counts = self.accesses.counts[served.table]
+        return bool(counts.max(axis=0).sum() > (1 / self.accesses.nodes + _DEALT) * counts.sum())
+
+
+@dataclass(frozen=True)
+class _Loads:
     """Loads of a node: its workers' own time, its cores, and its network card in both directions.
 
     Parameters
@@ -48,7 +224,7 @@ class Loads:
             Batches that its rows are announced ahead.
         """
         costs, workers, others = self._costs, self.situation.workers, max(self.situation.nodes - 1, 1)
-        calls = calls_of(served)
+        calls = _calls_of(served)
         remote = found.remote / workers
         asked = others * -np.expm1(-remote / others)  # nodes that a call asks
         asking = workers * asked.sum() * found.served / max(found.served.sum(), 1e-300)
@@ -86,7 +262,7 @@ class Loads:
 
     def visits(self, served: Served, keys: Floats) -> Floats:
         """A worker's calls about so many keys, as if all were on its node: microseconds at speed 1."""
-        costs, calls = self._costs, calls_of(served)
+        costs, calls = self._costs, _calls_of(served)
         announced = 0.0 if served.dense else 1.0
         each = (calls + announced) * costs.key + calls * costs.value * 4.0 * served.length
         return np.asarray(calls * costs.call + each * keys)
@@ -149,6 +325,6 @@ class Loads:
         return np.array(found)
 
 
-def calls_of(served: Served) -> float:
+def _calls_of(served: Served) -> float:
     """Pulls and pushes of a table per step: dense parameters are pulled before and after it."""
     return 3.0 if served.dense else 2.0

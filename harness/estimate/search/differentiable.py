@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adabench.harness.estimate.search.lagrangian import improved
+from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Problem, Solution
 
 __all__ = ["descend"]
@@ -25,11 +25,11 @@ def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solut
     ----------
     problem : Problem
     start : int array
-        That keeps the limits: what is returned if nothing better is found.
+        Choices that keep the limits; they are returned if no better ones are found.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of the small numbers that the descent begins with.
+        Seed for the small numbers with which the descent begins.
     """
     import torch
 
@@ -39,23 +39,20 @@ def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solut
     scale = max(value, 1e-300)
     random = torch.Generator().manual_seed(seed)
     loads, base = torch.from_numpy(problem.loads / scale), torch.from_numpy(problem.base / scale)
-    limited = np.isfinite(problem.limits)
-    limits = np.maximum(problem.limits[limited], 1e-300)
-    memory = torch.from_numpy(problem.memory[:, :, limited] / limits)
+    memory = torch.from_numpy(limited_memory(problem)[0])
     there = torch.from_numpy(np.arange(problem.loads.shape[1])[None, :] < problem.counts[:, None])
     logits = (0.01 * torch.randn(there.shape, generator=random, dtype=torch.float64)).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=_RATE)
-    prices = torch.zeros(int(limited.sum()), dtype=torch.float64)
+    prices = torch.zeros(memory.shape[2], dtype=torch.float64)
     rounded_at = set(np.linspace(steps / 4, steps - 1, _ROUNDINGS).astype(int).tolist())
     for step, temperature in enumerate(np.geomspace(_WARM, _COLD, steps)):
         shares = torch.softmax((logits / temperature).masked_fill(~there, -torch.inf), dim=1)
         totals = base + torch.einsum("uk,ukr->r", shares, loads)
         smooth = 0.05 * temperature
         loss = smooth * torch.logsumexp(totals / smooth, 0)
-        if limited.any():
-            over = torch.einsum("uk,ukn->n", shares, memory) - 1.0
-            loss = loss + (prices * over + 5.0 * over.clamp(min=0.0) ** 2).sum()
-            prices = (prices + 0.5 * over.detach()).clamp(min=0.0)
+        over = torch.einsum("uk,ukn->n", shares, memory) - 1.0
+        loss = loss + (prices * over + 5.0 * over.clamp(min=0.0) ** 2).sum()
+        prices = (prices + 0.5 * over.detach()).clamp(min=0.0)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()

@@ -1,126 +1,150 @@
-"""Dynamic programming over units with bounds: exact where few partial choices can still be the best ones."""
+"""The exact solver: a mixed-integer linear program, solved by HiGHS."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from adabench.harness.estimate.search.lagrangian import Multipliers, improved, multipliers_of
+from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Floats, Problem, Solution
 
-__all__ = ["solve_exactly"]
+__all__ = ["lower_bound", "solve_exactly"]
 
-_DOMINANCE, _WIDTH = 1500, 12
-"""States, and numbers in each, up to which it is looked for any that is as good as another in everything; in
-more numbers hardly any is.
-"""
-_FEWEST, _MOST = 64, 200_000
+_ENTRIES, _NODES = 16_000, 1000
+"""Entries of the program's matrix, beyond the relaxation's own choices, and branches, at effort 1."""
+_TOLERANCE = 1e-7
 
 
 def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
-    """One unit after the other; a state is what the choices so far add up to.
+    """Choose by a mixed-integer linear program with one binary variable for each choice of each unit.
 
-    A state is given up if another one is as good in every load and in all memory, or if the least that it
-    can still lead to, by several sets of Lagrange multipliers, is no better than what is known. So costs that
-    separate, with a limit of memory, are a knapsack that is solved as one. If more states are left than
-    effort allows, those with the highest bounds go, and the least of these bounds is what is proved.
+    The linear relaxation comes first. It gives a bound, and for each choice the least that the value rises if
+    the choice is made. A choice with which the value would exceed the best known one cannot belong to a
+    better solution and is left out. If more choices remain than `effort` allows, only the most promising ones
+    are considered, and the relaxation's bound is what is proved.
 
     Parameters
     ----------
     problem : Problem
     start : int array
-        That keeps the limits.
+        Choices that keep the limits.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Not needed: nothing is drawn.
+        Unused: the solver draws nothing.
     """
-    found = multipliers_of(problem)
-    best = start
-    for candidate in (improved(problem, start), improved(problem, found.best)):
-        if problem.fits(candidate) and problem.value(candidate) < problem.value(best):
-            best = candidate
-    width = problem.base.size + problem.limits.size
-    per_state = problem.units * problem.loads.shape[1] * width
-    states = int(np.clip(effort * 2e8 / per_state, _FEWEST, _MOST))
-    return _programme(problem, found, best, states)
-
-
-def _programme(problem: Problem, found: Multipliers, best: Choices, most: int) -> Solution:
-    # What differs most comes first: bounds of what follows are then narrow.
-    spread = problem.loads.max(axis=1) - problem.loads.min(axis=1)
-    order = np.argsort(-(spread @ found.weights[0]), kind="stable")
-    loads, memory = problem.loads[order], problem.memory[order]
-    counts = problem.counts[order]
-    limited = np.isfinite(problem.limits)
-    memory, allowed = memory[:, :, limited], problem.allowed[limited]
-    prices = found.prices[:, limited]
-    least = np.einsum("ukr,pr->puk", loads, found.weights) + np.einsum("ukn,pn->puk", memory, prices)
-    rest = _from_behind(least.min(axis=2).T).T  # sets × units + 1
-    rest_loads, rest_memory = _from_behind(loads.min(axis=1)), _from_behind(memory.min(axis=1))
-    owed = prices @ np.where(np.isfinite(problem.limits[limited]), problem.limits[limited], 0.0)
+    program = _Program.of(problem)
+    relaxed = program.relaxed()
+    best = _better(problem, start, improved(problem, start))
+    best = _better(problem, best, improved(problem, program.likeliest(relaxed.x)))
     value = problem.value(best)
-    proved = np.inf  # the least bound of what was given up for want of room
-    totals, kept = problem.base[None, :], np.zeros((1, allowed.size))
-    path: list[tuple[Choices, Choices]] = []
-    for unit in range(problem.units):
-        count = int(counts[unit])
-        parents = np.repeat(np.arange(len(totals)), count)
-        picked = np.tile(np.arange(count), len(totals))
-        totals = totals[parents] + loads[unit, picked]
-        kept = kept[parents] + memory[unit, picked]
-        bound = (totals @ found.weights.T + kept @ prices.T + rest[:, unit + 1] - owed).max(axis=1)
-        bound = np.maximum(bound, (totals + rest_loads[unit + 1]).max(axis=1))
-        alive = bound < value * (1 - 1e-12) if value > 0 else bound < value
-        alive &= (kept + rest_memory[unit + 1] <= allowed).all(axis=1)
-        left = np.flatnonzero(alive)
-        left = left[np.argsort(bound[left], kind="stable")]
-        left = left[_undominated(totals[left], kept[left])]
-        if len(left) > most:
-            proved = min(proved, float(bound[left[most]]))
-            left = left[:most]
-        path.append((parents[left], picked[left]))
-        totals, kept = totals[left], kept[left]
-        if not len(left):
-            break
-    if len(totals):
-        state = int(totals.max(axis=1).argmin())
-        choices = best.copy()
-        for unit in range(problem.units - 1, -1, -1):
-            parents, picked = path[unit]
-            choices[order[unit]] = picked[state]
-            state = int(parents[state])
-        if problem.value(choices) < value:
-            best, value = choices, problem.value(choices)
-    bound = min(value, max(proved, float(found.bounds[0])))
-    return Solution(best, value, bound, "exact")
+    bound = program.scale * relaxed.fun
+    if value <= bound * (1 + _TOLERANCE):
+        return Solution(best, value, bound, "exact")
+    rise = program.scale * np.maximum(relaxed.lower.marginals[:-1], 0.0)
+    useful = np.flatnonzero((bound + rise <= value * (1 + _TOLERANCE)) & (relaxed.x[:-1] <= _TOLERANCE))
+    most = max(64, int(effort * _ENTRIES / len(program.at_most_values)))
+    considered = useful[np.argsort(rise[useful], kind="stable")[:most]]
+    decided = program.decided(considered, relaxed.x, int(max(effort * _NODES, 10)))
+    if decided.x is not None:
+        best = _better(problem, best, improved(problem, program.likeliest(decided.x)))
+    value = problem.value(best)
+    if len(useful) <= most and decided.mip_dual_bound is not None:
+        bound = max(bound, program.scale * decided.mip_dual_bound)
+    return Solution(best, value, min(bound, value), "exact")
 
 
-def _from_behind(values: Floats) -> Floats:
-    """Sums of what follows, from each on; the last is 0."""
-    sums = np.zeros((len(values) + 1, *values.shape[1:]))
-    sums[:-1] = values[::-1].cumsum(axis=0)[::-1]
-    return sums
+def lower_bound(problem: Problem) -> float:
+    """A value that no choices undercut: the minimum of the linear relaxation."""
+    program = _Program.of(problem)
+    return program.scale * float(program.relaxed().fun)
 
 
-def _undominated(totals: Floats, kept: Floats) -> Choices:
-    """Of states in the order of their bounds, the numbers of those that no other one is as good as."""
-    both = np.concatenate([totals, kept], axis=1)
-    if both.shape[1] <= 2:
-        return _frontier(both)
-    if len(both) > _DOMINANCE or both.shape[1] > _WIDTH:
-        return np.arange(len(both))
-    left: list[int] = []
-    for one in range(len(both)):
-        if not left or not (both[left] <= both[one]).all(axis=1).any():
-            left.append(one)
-    return np.array(left, dtype=np.int64)
+def _better(problem: Problem, one: Choices, other: Choices) -> Choices:
+    return other if problem.fits(other) and problem.value(other) < problem.value(one) else one
 
 
-def _frontier(both: Floats) -> Choices:
-    """The same, of one load and at most one node's memory."""
-    if not len(both):
-        return np.arange(0)
-    last = both[:, 1] if both.shape[1] == 2 else np.zeros(len(both))
-    order = np.lexsort((last, both[:, 0]))
-    ahead = np.concatenate([[np.inf], np.minimum.accumulate(last[order])[:-1]])
-    return np.sort(order[last[order] < ahead])
+@dataclass(frozen=True)
+class _Program:
+    """Minimise `t`, which is at least each load, with one choice per unit; all loads in units of `scale`.
+
+    Attributes
+    ----------
+    units : int array
+        The unit to which each variable belongs; the last variable, `t`, belongs to none.
+    numbers : int array
+        The number of its choice.
+    at_most, at_most_values : arrays
+        Rows of ``at_most @ x <= at_most_values``: loads and limited memory.
+    one_each : sparse array
+        Rows of ``one_each @ x == 1``.
+    scale : float
+    """
+
+    units: Choices
+    numbers: Choices
+    at_most: Any
+    at_most_values: Floats
+    one_each: Any
+    scale: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Program:
+        from scipy import sparse
+
+        units, numbers = np.nonzero(np.arange(problem.loads.shape[1]) < problem.counts[:, None])
+        scale = max(abs(problem.value(problem.cheapest())), 1e-300)
+        memory, allowed = limited_memory(problem)
+        loads = np.hstack([problem.loads[units, numbers].T / scale, -np.ones((problem.base.size, 1))])
+        kept = np.hstack([memory[units, numbers].T, np.zeros((allowed.size, 1))])
+        count = len(units)
+        one_each = sparse.csr_array(
+            (np.ones(count), (units, np.arange(count))), shape=(problem.units, count + 1)
+        )
+        values = np.concatenate([-problem.base / scale, allowed])
+        return cls(units, numbers, sparse.csr_array(np.vstack([loads, kept])), values, one_each, scale)
+
+    def relaxed(self) -> Any:
+        """The solution if choices may be mixed."""
+        from scipy.optimize import linprog
+
+        count = len(self.units)
+        found = linprog(
+            np.append(np.zeros(count), 1.0),
+            A_ub=self.at_most,
+            b_ub=self.at_most_values,
+            A_eq=self.one_each,
+            b_eq=np.ones(self.one_each.shape[0]),
+            bounds=[(0.0, None)] * count + [(None, None)],
+            method="highs",
+        )
+        if found.x is None:
+            raise RuntimeError(f"HiGHS has not solved the linear relaxation: {found.message}")
+        return found
+
+    def decided(self, considered: Choices, relaxed: Floats, nodes: int) -> Any:
+        """The best solution of some choices, and of those that the relaxation prefers."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        count = len(self.units)
+        allowed = np.zeros(count)
+        allowed[considered] = 1.0
+        allowed[relaxed[:-1] > _TOLERANCE] = 1.0
+        return milp(
+            np.append(np.zeros(count), 1.0),
+            integrality=np.append(np.ones(count), 0.0),
+            bounds=Bounds(np.append(np.zeros(count), -np.inf), np.append(allowed, np.inf)),
+            constraints=[
+                LinearConstraint(self.at_most, -np.inf, self.at_most_values),
+                LinearConstraint(self.one_each, 1.0, 1.0),
+            ],
+            options={"node_limit": nodes, "mip_rel_gap": _TOLERANCE},
+        )
+
+    def likeliest(self, x: Floats) -> Choices:
+        """Each unit's choice with the greatest share."""
+        shares = np.full((self.one_each.shape[0], int(self.numbers.max()) + 1), -1.0)
+        shares[self.units, self.numbers] = x[:-1]
+        return np.asarray(shares.argmax(axis=1))

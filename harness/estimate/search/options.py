@@ -1,4 +1,4 @@
-"""The ways in which a table of the server can be managed, and the policy that some of them make."""
+"""Options to manage a table of the server, and the policy that a choice of options makes."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ __all__ = [
     "HOTTEST",
     "WHERE_READ",
     "Space",
-    "Way",
+    "TableOption",
     "hottest_first",
     "policy_of",
     "read_most",
-    "ways_of",
+    "table_options",
 ]
 
 BY_HASH, WHERE_READ = -1, -2
-"""In the place of a node's number: a hash chooses, or each row is at home where it is read most."""
+"""Homes in place of a node's number: by hash, or on the node that reads a row most."""
 HOTTEST = (0.001, 0.01, 0.1)
-"""Parts of a table's rows that may be managed differently."""
+"""Fractions of a table's rows, the most frequently read ones, that may have another technique."""
 _NAMED = 100_000
-"""Rows that a policy names at most, for where they are read most."""
+"""Number of rows that a policy names at most to place them where they are read most."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a table is managed.
+class TableOption:
+    """An option to manage a table.
 
     Attributes
     ----------
     technique : str
-        As of a rule.
+        Technique of the table's rows, as in a rule.
     hot : str, optional
-        Of the hottest rows, where it is another one.
+        Technique of the hottest rows, if it differs.
     hottest : float
-        What part of the rows these are.
+        Fraction of the rows that are the hottest ones.
     home : int
         A node, `BY_HASH` or `WHERE_READ`.
     lookahead : int, optional
-        Batches announced ahead; None where that says nothing.
+        Number of batches by which intent is signalled ahead; None where the technique needs no intent.
     wire : str
-        As of a rule.
+        Type in which rows travel, as in a rule.
     """
 
     technique: str
@@ -60,7 +60,7 @@ class Way:
     wire: str = "float32"
 
     def text(self) -> str:
-        """In a few words."""
+        """A short description."""
         parts = [self.technique]
         if self.hot is not None:
             parts.insert(0, f"{self.hot} of {100 * self.hottest:g} %,")
@@ -77,14 +77,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched.
+    """The options that are searched.
 
     Attributes
     ----------
     techniques : tuple of str
-        Of tables of rows.
+        Techniques of tables of rows.
     dense : tuple of str
-        Of dense parameters.
+        Techniques of dense parameters.
     split : bool
         Whether the hottest rows may have another technique.
     lookaheads : tuple of int
@@ -98,8 +98,8 @@ class Space:
     wires: tuple[str, ...] = ("float32",)
 
 
-def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[Way]:
-    """Every way to manage a table, in a fixed order.
+def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[TableOption]:
+    """Every option to manage a table, in a fixed order.
 
     Parameters
     ----------
@@ -115,10 +115,10 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
             for technique in space.dense:
                 if technique == "allreduce":
                     if wire == space.wires[0]:
-                        yield Way(technique)
+                        yield TableOption(technique)
                     continue
                 for home in everywhere:
-                    yield Way(technique, home=home, wire=wire)
+                    yield TableOption(technique, home=home, wire=wire)
             continue
         scattered = [BY_HASH, *([WHERE_READ] if dealt else [])]
         for technique in space.techniques:
@@ -126,7 +126,7 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
             for ahead in (None,) if stays else space.lookaheads:
                 fixed = technique in ("static", "replication", "full_replication")
                 for home in [*scattered, *everywhere[1:]] if fixed else scattered:
-                    yield Way(technique, home=home, lookahead=ahead, wire=wire)
+                    yield TableOption(technique, home=home, lookahead=ahead, wire=wire)
         if not space.split:
             continue
         for hot in ("replication", "full_replication"):
@@ -139,18 +139,18 @@ def ways_of(served: Served, space: Space, nodes: int, dealt: bool) -> Iterator[W
                         continue
                     for ahead in space.lookaheads if announced else (None,):
                         for home in scattered:
-                            yield Way(technique, hot, hottest, home, ahead, wire)
+                            yield TableOption(technique, hot, hottest, home, ahead, wire)
 
 
 def hottest_first(served: Served, accesses: Accesses) -> Choices:
-    """A table's rows, those that are read most first."""
+    """A table's rows, the most frequently read ones first."""
     if served.dense:
         return np.arange(served.keys)
     return np.argsort(-accesses.counts[served.table].sum(axis=0), kind="stable")
 
 
 def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
-    """For each row the node that reads it most; the others, and those too many to be named, by hash."""
+    """The node that reads each row most; homes by hash for rows that are never read or too many to name."""
     named, nodes = _named(served, accesses)
     homes = by_hash.copy()
     homes[named] = nodes
@@ -158,7 +158,7 @@ def read_most(served: Served, accesses: Accesses, by_hash: Choices) -> Choices:
 
 
 def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
-    """The rows that a policy names, those that are read most first, and the node that reads each most."""
+    """Rows that a policy names, the most frequently read ones first, and the node that reads each most."""
     counts = accesses.counts[served.table]
     named = hottest_first(served, accesses)[:_NAMED]
     named = named[counts[:, named].sum(axis=0) > 0]
@@ -166,46 +166,46 @@ def _named(served: Served, accesses: Accesses) -> tuple[Choices, Choices]:
 
 
 def policy_of(
-    name: str, tables: Sequence[Served], ways: Sequence[Way], accesses: Accesses, made_for: MadeFor
+    name: str, tables: Sequence[Served], options: Sequence[TableOption], accesses: Accesses, made_for: MadeFor
 ) -> Policy:
-    """The policy that manages each table so.
+    """The policy that manages each table by an option.
 
     Parameters
     ----------
     name : str
-        Of the policy.
+        Name of the policy.
     tables : sequence of Served
-    ways : sequence of Way
-        One for each.
+    options : sequence of TableOption
+        One option for each table.
     accesses : Accesses
-        By which rows are hot, and read most.
+        Access counts, which decide which rows are hot and where they are read most.
     made_for : MadeFor
     """
     rules: list[Rule] = []
-    for served, way in zip(tables, ways, strict=True):
+    for served, option in zip(tables, options, strict=True):
         for parameter in served.parameters:
-            rules += _rules(parameter, served, way, accesses)
+            rules += _rules(parameter, served, option, accesses)
     return Policy(name, [*rules, Rule("*")], made_for)
 
 
-def _rules(parameter: str, served: Served, way: Way, accesses: Accesses) -> Iterator[Rule]:
+def _rules(parameter: str, served: Served, option: TableOption, accesses: Accesses) -> Iterator[Rule]:
     def rule(technique: str, home: Home, rows: Choices | None = None) -> Rule:
         chosen = None if rows is None else RowSelection.of_rows(np.sort(rows))
         if technique == "allreduce":
             return Rule(parameter, technique=technique)
-        return Rule(parameter, chosen, technique, home, way.lookahead, wire=way.wire)
+        return Rule(parameter, chosen, technique, home, option.lookahead, wire=option.wire)
 
-    anywhere = Home() if way.home < 0 else Home("node", node=way.home)
+    anywhere = Home() if option.home < 0 else Home("node", node=option.home)
     ordered = hottest_first(served, accesses)
-    hot = ordered[: round(way.hottest * served.keys)] if way.hot is not None else ordered[:0]
-    if way.home == WHERE_READ:
+    hot = ordered[: round(option.hottest * served.keys)] if option.hot is not None else ordered[:0]
+    if option.home == WHERE_READ:
         named, nodes = _named(served, accesses)
         is_hot = np.isin(named, hot)
         for node in range(accesses.nodes):
-            for technique, part in ((way.hot, is_hot), (way.technique, ~is_hot)):
+            for technique, part in ((option.hot, is_hot), (option.technique, ~is_hot)):
                 own = named[(nodes == node) & part]
                 if technique is not None and len(own):
                     yield rule(technique, Home("node", node=node), own)
-    if way.hot is not None and len(hot):
-        yield rule(way.hot, anywhere, hot)
-    yield rule(way.technique, anywhere)
+    if option.hot is not None and len(hot):
+        yield rule(option.hot, anywhere, hot)
+    yield rule(option.technique, anywhere)

@@ -1,4 +1,4 @@
-"""What is minimised: the largest of loads that choices add to, with memory that is limited per node."""
+"""The problem that solvers share: minimise the largest load, with limited memory per node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["Choices", "Floats", "Infeasible", "Problem", "Solution"]
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 Choices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _ROUNDING = 1e-9
-"""Of sums, relative to what they are compared with."""
+"""Relative rounding error of sums."""
+_PROOF = 1e-6
+"""Relative difference of a value and its bound that counts as none: the tolerance of linear programs."""
 
 
 class Infeasible(ValueError):
@@ -22,9 +24,9 @@ class Infeasible(ValueError):
     Attributes
     ----------
     factor : float
-        So many times the limits some choices keep.
+        Factor by which the limits would have to be larger for some known choices.
     proved : bool
-        Whether none keep less than that.
+        Whether every choice needs at least this factor.
     """
 
     def __init__(self, factor: float, proved: bool) -> None:
@@ -35,21 +37,21 @@ class Infeasible(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One choice for each of some units, each of which adds to loads and takes memory.
+    """One choice is made for each unit; choices add to loads and take memory.
 
     Attributes
     ----------
     loads : float array
-        Units × choices × loads: what a choice adds. Where a unit has fewer choices than others, its first one
-        is repeated.
+        Load added by each choice: units × choices × loads. A unit with fewer choices than others repeats its
+        first one.
     base : float array
-        Of each load, without any unit.
+        Each load without any unit.
     memory : float array
         Units × choices × nodes.
     limits : float array
-        Of each node's memory; infinite where there is none.
+        Limit of each node's memory; infinity where there is none.
     counts : int array
-        Of each unit's choices.
+        Number of choices of each unit.
     """
 
     loads: Floats
@@ -75,7 +77,7 @@ class Problem:
         memory : sequence of float array, optional
             Choices × nodes, for each unit; nothing takes any without it.
         base, limits : float array, optional
-            As of the class; 0, and no limits.
+            Attributes of the class; by default 0, and no limits.
 
         Raises
         ------
@@ -102,18 +104,16 @@ class Problem:
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return len(self.counts)
 
-    @property
-    def combinations(self) -> float:
-        """Of choices; infinite where a float does not hold the number."""
-        with np.errstate(over="ignore"):
-            return float(np.prod(self.counts.astype(np.float64)))
-
-    def there(self, choices: Choices) -> Choices:
-        """The same, by numbers of choices that the units have: what is repeated is the first one."""
+    def existing(self, choices: Choices) -> Choices:
+        """Equal choices by the numbers that the units have: padding repeats the first choice."""
         return np.where(choices < self.counts, choices, 0)
+
+    def cheapest(self) -> Choices:
+        """Each unit's choice whose largest load is least, whatever memory it takes."""
+        return self.existing(self.loads.max(axis=2).argmin(axis=1))
 
     def totals(self, choices: Choices) -> Floats:
         """Each load, with these choices."""
@@ -133,23 +133,25 @@ class Problem:
 
     @property
     def allowed(self) -> Floats:
-        """The limits, and what sums may be rounded by."""
+        """The limits, with a tolerance for rounding errors of sums."""
         return self.limits * (1 + _ROUNDING)
 
     def without_dominated(self) -> tuple[Problem, list[Choices]]:
-        """The problem without choices that another one of the unit is as good as in everything.
+        """The problem without choices that are nowhere better than another choice of the unit.
 
         Returns
         -------
         Problem, list of int array
-            And for each unit the numbers that its choices had.
+            The second item has, for each unit, the numbers that its choices had.
         """
         limited = np.isfinite(self.limits)
         both = np.concatenate([self.loads, self.memory[:, :, limited]], axis=2)
         kept = []
         for unit, count in enumerate(self.counts):
             rows = both[unit, :count]
-            order = np.lexsort((np.arange(count), rows.sum(axis=1)))  # who dominates has the lesser sum
+            order = np.lexsort(
+                (np.arange(count), rows.sum(axis=1))
+            )  # a choice that dominates another has a smaller sum
             left: list[int] = []
             for one in order:
                 if not left or not (rows[left] <= rows[one]).all(axis=1).any():
@@ -166,18 +168,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """A solution.
 
     Attributes
     ----------
     choices : int array
-        One for each unit.
+        One choice for each unit.
     value : float
-        The largest load with them.
+        The largest load.
     bound : float
-        No choices have a lesser value.
+        A value that no choices undercut.
     solver : str
-        Who found it.
+        Name of the solver.
     """
 
     choices: Choices
@@ -187,12 +189,12 @@ class Solution:
 
     @property
     def proved(self) -> bool:
-        """Whether there is no better one."""
-        return self.value <= self.bound * (1 + _ROUNDING) + 1e-300
+        """Whether no choices are better."""
+        return self.value <= self.bound + _PROOF * abs(self.bound) + 1e-300
 
     @property
     def gap(self) -> float:
-        """The most that it may be too large, as a part of the bound."""
+        """The largest possible excess of the value, as a fraction of the bound."""
         if self.proved:
             return 0.0
         return (self.value - self.bound) / abs(self.bound) if self.bound else float("inf")

@@ -9,17 +9,17 @@ import numpy as np
 
 from adabench.harness.estimate.search.annealing import anneal
 from adabench.harness.estimate.search.differentiable import descend
-from adabench.harness.estimate.search.exact import solve_exactly
-from adabench.harness.estimate.search.lagrangian import excess, improved, multipliers_of
+from adabench.harness.estimate.search.exact import lower_bound, solve_exactly
+from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Infeasible, Problem, Solution
 
-__all__ = ["SOLVERS", "brute_force", "solve"]
+__all__ = ["SOLVERS", "solve"]
 
 Solver = Callable[[Problem, Choices, float, int], Solution]
 
 
 def _automatically(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
-    """Exactly, and where that proves nothing by annealing from what it has found."""
+    """Solve exactly, and, where that proves nothing, anneal from the solution."""
     exact = solve_exactly(problem, start, effort, seed)
     if exact.proved:
         return exact
@@ -36,7 +36,7 @@ SOLVERS: dict[str, Solver] = {
 
 
 def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int = 0) -> Solution:
-    """The choices with the least value that keep the limits, or what a solver takes for them.
+    """Find choices that keep the limits and have the least value, or nearly so.
 
     Equal arguments give equal solutions.
 
@@ -46,9 +46,9 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
     solver : str
         One of `SOLVERS`.
     effort : float
-        1 is about a second of a core for large problems.
+        Solver effort: 1 takes about one second for large problems.
     seed : int
-        Of what the solver draws.
+        Seed for the draws of the solver.
 
     Raises
     ------
@@ -56,11 +56,8 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
         If no choices are found that keep the limits.
     """
     smaller, kept = problem.without_dominated()
-    start = _start(smaller, effort, seed)
-    found = SOLVERS[solver](smaller, start, effort, seed)
-    bound = found.bound
-    if not np.isfinite(bound):
-        bound = min(found.value, float(multipliers_of(smaller).bounds[0]))
+    found = SOLVERS[solver](smaller, _start(smaller, effort, seed), effort, seed)
+    bound = found.bound if np.isfinite(found.bound) else min(found.value, lower_bound(smaller))
     choices = np.array([own[choice] for own, choice in zip(kept, found.choices, strict=True)])
     return Solution(choices, problem.value(choices), bound, found.solver)
 
@@ -68,37 +65,16 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
 def _start(problem: Problem, effort: float, seed: int) -> Choices:
     """Choices that keep the limits.
 
-    What has most of its limit decides: the least of that is the problem whose loads are the parts of the
-    limits, and which has none.
+    If improvement finds none, the limits become the objective: the loads are then the parts of the limits
+    that choices take, and no limit is left.
     """
-    limited = np.isfinite(problem.limits)
-    first = problem.there(problem.loads.max(axis=2).argmin(axis=1))
-    if problem.fits(first):
-        return first
-    first = improved(problem, first)
-    if excess(problem, problem.kept(first)) == 0:
-        return first
-    parts = problem.memory[:, :, limited] / np.maximum(problem.limits[limited], 1e-300)
+    first = problem.cheapest()
+    for candidate in (first, improved(problem, first)):
+        if problem.fits(candidate):
+            return candidate
+    parts = limited_memory(problem)[0]
     tight = Problem.of([own[:count] for own, count in zip(parts, problem.counts, strict=True)])
-    least = _automatically(tight, tight.loads.max(axis=2).argmin(axis=1), effort, seed)
+    least = _automatically(tight, tight.cheapest(), effort, seed)
     if not problem.fits(least.choices):
         raise Infeasible(least.value, least.proved)
     return least.choices
-
-
-def brute_force(problem: Problem) -> Solution | None:
-    """The best of all combinations, by trying each; None if none keeps the limits.
-
-    Parameters
-    ----------
-    problem : Problem
-        With few combinations.
-    """
-    best: Choices | None = None
-    for numbers in np.ndindex(*problem.counts.tolist()):
-        choices = np.array(numbers)
-        if problem.fits(choices) and (best is None or problem.value(choices) < problem.value(best)):
-            best = choices
-    if best is None:
-        return None
-    return Solution(best, problem.value(best), problem.value(best), "brute force")

@@ -1,13 +1,15 @@
-"""What each way to manage a table costs each node per step, in closed form: docs/concepts/search.md.
+"""Traffic of each node per step for each option to manage a table, in closed form: docs/concepts/search.md.
 
-Exact for what does not depend on time, and otherwise what rows that are read independently of each other
-would cost.
+The traffic is exact where it does not depend on time. Elsewhere it is that of rows which are read
+independently of each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -79,42 +81,46 @@ class Situation:
         return 1.0 + min(float(lookahead), float(stats.poisson.ppf(_CERTAIN, rounds)))
 
 
-@dataclass
+def _nothing() -> Floats:
+    return np.zeros((1, 1))
+
+
+@dataclass(frozen=True)
 class Traffic:
-    """What a node does per step of each of its workers; each field has a number per node and segment of rows.
+    """Traffic of a node per step of each of its workers; a field has one number per node and row, or sums.
 
     Attributes
     ----------
     pulled, remote, copied : float array
-        Rows that are read, and those of them that another node is asked for, or of which there is a copy.
+        Rows that are read; those of them that another node is asked for; those that are read in a copy.
     served : float array
-        Rows that others ask this node for.
+        Rows that other nodes ask this node for.
     sent, received : float array
         Bytes.
     messages : float array
-        That are sent or received.
+        Messages that are sent or received.
     acted : float array
-        Intents that a channel acts on.
+        Intents on which a channel acts.
     late : float array
-        Rows that come by an intent.
+        Rows that arrive because of an intent.
     memory : float array
         Bytes that are held.
     """
 
-    pulled: Floats
-    remote: Floats
-    copied: Floats
-    served: Floats
-    sent: Floats
-    received: Floats
-    messages: Floats
-    acted: Floats
-    late: Floats
-    memory: Floats
+    pulled: Floats = field(default_factory=_nothing)
+    remote: Floats = field(default_factory=_nothing)
+    copied: Floats = field(default_factory=_nothing)
+    served: Floats = field(default_factory=_nothing)
+    sent: Floats = field(default_factory=_nothing)
+    received: Floats = field(default_factory=_nothing)
+    messages: Floats = field(default_factory=_nothing)
+    acted: Floats = field(default_factory=_nothing)
+    late: Floats = field(default_factory=_nothing)
+    memory: Floats = field(default_factory=_nothing)
 
-    def of(self, segments: slice) -> Traffic:
-        """Of some segments together: a number per node."""
-        return Traffic(*(getattr(self, one.name)[:, segments].sum(axis=1) for one in fields(self)))
+    def each(self, function: Callable[[Any], Any]) -> Traffic:
+        """The results of a function of each field."""
+        return Traffic(*(function(getattr(self, one.name)) for one in fields(self)))
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -158,22 +164,24 @@ def traffic(
         Batches that rows are announced ahead.
     situation : Situation
     """
-    table = _Table(served, rates, homes, bounds, wire, situation.window(lookahead), situation)
+    table = _Table(served, rates, homes, wire, situation.window(lookahead), situation)
     if technique == "static":
-        return table.static()
-    if technique == "relocation":
-        return table.relocation()
-    if technique == "adaptive":
-        return table.adaptive()
-    return table.replication(everywhere=technique == "full_replication")
+        found = table.static()
+    elif technique == "relocation":
+        found = table.relocation()
+    elif technique == "adaptive":
+        found = table.adaptive()
+    else:
+        found = table.replication(everywhere=technique == "full_replication")
+    found = found + Traffic(pulled=table.rates)
+    return found.each(lambda rows: np.add.reduceat(np.broadcast_to(rows, rates.shape), bounds, axis=1))
 
 
 def allreduced(floats: int, width: int, situation: Situation) -> Traffic:
     """What averaging so many floats of gradients over all nodes costs, and keeping the parameters here."""
-    nodes = situation.nodes
-    none, each = np.zeros(nodes), np.ones(nodes)
-    ring = 2.0 * (nodes - 1) / nodes * 4.0 * floats
-    return Traffic(none, none, none, none, ring * each, ring * each, none, none, none, 4.0 * width * each)
+    ring = np.full(situation.nodes, 2.0 * (situation.nodes - 1) / situation.nodes * 4.0 * floats)
+    none, memory = np.zeros(situation.nodes), np.full(situation.nodes, 4.0 * width)
+    return Traffic(none, none, none, none, ring, ring, none, none, none, memory)
 
 
 class _Table:
@@ -184,14 +192,12 @@ class _Table:
         served: Served,
         rates: Floats,
         homes: Choices,
-        bounds: Choices,
         wire: str,
         window: float,
         situation: Situation,
     ) -> None:
         self.rates = rates * situation.workers
         self.nodes = len(rates)
-        self.homes, self.bounds = homes, bounds
         self.dense = served.dense
         self.pulls = 2.0 if served.dense else 1.0
         self.length, self.held = 4.0 * served.length, _HEADER + 4.0 * served.width
@@ -215,110 +221,88 @@ class _Table:
         self.change = np.where(rates > self.exchanges, rounded, min(rounded, _GRADIENT + self.length))
 
     def static(self) -> Traffic:
+        """Rows that nodes ask others for when they need them."""
         remote = self.rates * self.away
-        return self._asked(remote, self._of_homes(remote.sum(axis=0)), self.at_home * self.held)
+        served = self._of_homes(remote.sum(axis=0))
+        asks = self.pulls * _REQUEST + _REQUEST + self.length
+        answers = self.pulls * (_ANSWER + self.value) + _ANSWER
+        return Traffic(
+            remote=remote,
+            served=served,
+            sent=remote * asks + served * answers,
+            received=remote * answers + served * asks,
+            messages=2.0 * (self.pulls + 1.0) * (remote + served),
+            memory=self.at_home * self.held,
+        )
 
     def relocation(self) -> Traffic:
-        return self._sum(self._moving(np.ones_like(self.rates)), self._memory_of_movers())
+        return self._moving(np.ones_like(self.rates)) + self._memory_of_movers()
 
     def replication(self, everywhere: bool) -> Traffic:
         held = self.away * ((self.all > 0) if everywhere else self.wanted)
         copies = self._copying(np.ones_like(self.rates), held, everywhere)
-        memory = self.at_home * self.held + (self.away if everywhere else held) * (self.held + self.change)
-        return self._sum(copies, memory)
+        kept = (self.away if everywhere else held) * (self.held + self.change)
+        return copies + Traffic(memory=self.at_home * self.held + kept)
 
     def adaptive(self) -> Traffic:
-        nobody_else = np.ones_like(self.rates)
+        alone = np.ones_like(self.rates)
         for node in range(self.nodes):
             others = [other for other in range(self.nodes) if other != node]
-            nobody_else[node] = prod((1.0 - self.wanted[other] for other in others), start=1.0)
-        held = self.away * self.wanted * (1.0 - nobody_else)
-        both = self._plus(
-            self._moving(nobody_else, asking=False), self._copying(1.0 - nobody_else, held, False)
-        )
-        return self._sum(both, self._memory_of_movers() + held * (self.held + self.change))
+            alone[node] = prod((1.0 - self.wanted[other] for other in others), start=1.0)
+        held = self.away * self.wanted * (1.0 - alone)
+        moved = self._moving(alone, asking=False) + self._memory_of_movers()
+        copied = self._copying(1.0 - alone, held, everywhere=False)
+        return moved + copied + Traffic(memory=held * (self.held + self.change))
 
-    def _asked(self, remote: Floats, served: Floats, memory: Floats) -> Traffic:
-        """Rows that nodes ask others for when they need them."""
-        asks = self.pulls * _REQUEST + _REQUEST + self.length
-        answers = self.pulls * (_ANSWER + self.value) + _ANSWER
-        return Traffic(
-            self._segments(self.rates),
-            self._segments(remote),
-            self._segments(np.zeros_like(remote)),
-            self._segments(served),
-            self._segments(remote * asks + served * answers),
-            self._segments(remote * answers + served * asks),
-            self._segments(2.0 * (self.pulls + 1.0) * (remote + served)),
-            self._segments(np.zeros_like(remote)),
-            self._segments(np.zeros_like(remote)),
-            self._segments(memory),
-        )
-
-    def _moving(self, part: Floats, asking: bool = True) -> list[Floats]:
-        """Rows that move to who wants them, in so large a part of accesses."""
+    def _moving(self, part: Floats, asking: bool = True) -> Traffic:
+        """Rows that move to the node that wants them, for this part of the accesses."""
         total = np.maximum(self.all, 1e-300)
         moves = part * self.rates * (1.0 - self.rates / total)
         if self.dense or self.nodes == 1:
             moves = np.zeros_like(moves)
-        # by way of home, which is told, unless it is one of the two
+        # The home node takes part in a move unless it is one of the two nodes.
         by_home = np.clip(1.0 - 2.0 / self.nodes, 0.0, 1.0)
         each = _INTENT * (1.0 + by_home) + _TRANSFER + self.whole + _NEWS * by_home
-        # somebody else has taken the row in the meantime
+        # A row is remote if another node has taken it in the meantime.
         q = np.maximum(self.wanted, 1e-12)
         local = (1.0 - np.exp(np.log1p(-np.minimum(q, 1 - 1e-12)).sum(axis=0))) / q.sum(axis=0)
         remote = part * self.rates * (1.0 - local) if asking and self.nodes > 1 else np.zeros_like(moves)
-        asked = self._asked_evenly(remote)
-        return [
-            remote,
-            np.zeros_like(remote),
-            remote,
-            moves * each + asked,
-            moves * each + asked,
-            2.0 * moves * (2.0 + 2.0 * by_home) + 4.0 * (self.pulls + 1.0) * remote,
-            part * self.rates,
-            moves,
-        ]
+        asked = (self.pulls + 1.0) * (_REQUEST + _ANSWER) + self.pulls * self.value + self.length
+        return Traffic(
+            remote=remote,
+            served=remote,
+            sent=moves * each + asked * remote,
+            received=moves * each + asked * remote,
+            messages=2.0 * moves * (2.0 + 2.0 * by_home) + 4.0 * (self.pulls + 1.0) * remote,
+            acted=part * self.rates,
+            late=moves,
+        )
 
-    def _asked_evenly(self, remote: Floats) -> Floats:
-        each = (self.pulls + 1.0) * (_REQUEST + _ANSWER) + self.pulls * self.value + self.length
-        return np.asarray(each * remote)
-
-    def _copying(self, part: Floats, held: Floats, everywhere: bool) -> list[Floats]:
-        """Rows of which nodes that want them hold copies, and home the original."""
+    def _copying(self, part: Floats, held: Floats, everywhere: bool) -> Traffic:
+        """Rows of which nodes that want them hold copies, and the home node the original."""
         per_worker = np.minimum(self.rates, 1.0)
         starts = part * self.away * self.rates * (1.0 - self.wanted)
         if everywhere or self.dense:
             starts = np.zeros_like(starts)
-        often = self.exchanges
-        deltas = held * np.minimum(per_worker, often)
-        refreshes = held * np.minimum(np.maximum(self.all - self.rates, 0.0), often)
+        deltas = held * np.minimum(per_worker, self.exchanges)
+        refreshes = held * np.minimum(np.maximum(self.all - self.rates, 0.0), self.exchanges)
         out = starts * (_INTENT + _DROP + self.change) + deltas * (_DELTA + self.change)
         back = starts * (_SETUP + self.whole + _DROP_ACK) + deltas * _ACK
         back = back + refreshes * (_REFRESH + self.refresh)
         count = 4.0 * starts + 2.0 * deltas + refreshes
-        sent = out + self._of_homes(back.sum(axis=0))
-        received = back + self._of_homes(out.sum(axis=0))
-        messages = count + self._of_homes(count.sum(axis=0))
-        none = np.zeros_like(starts)
-        acted = none if everywhere or self.dense else part * self.rates
-        copied = part * self.rates * held
-        return [none, copied, none, sent, received, messages, acted, starts]
+        return Traffic(
+            copied=part * self.rates * held,
+            sent=out + self._of_homes(back.sum(axis=0)),
+            received=back + self._of_homes(out.sum(axis=0)),
+            messages=count + self._of_homes(count.sum(axis=0)),
+            acted=np.zeros_like(starts) if everywhere or self.dense else part * self.rates,
+            late=starts,
+        )
 
     def _of_homes(self, total: Floats) -> Floats:
-        """What concerns each row, at the node where it is at home."""
+        """Sums over nodes, at the home node of each row."""
         return np.asarray(self.at_home * total)
 
-    def _memory_of_movers(self) -> Floats:
+    def _memory_of_movers(self) -> Traffic:
         share = np.where(self.all > 0, self.rates / np.maximum(self.all, 1e-300), self.at_home)
-        return np.asarray(share * self.held)
-
-    @staticmethod
-    def _plus(one: list[Floats], other: list[Floats]) -> list[Floats]:
-        return [a + b for a, b in zip(one, other, strict=True)]
-
-    def _sum(self, found: list[Floats], memory: Floats) -> Traffic:
-        return Traffic(*map(self._segments, [self.rates, *found, memory]))
-
-    def _segments(self, values: Floats) -> Floats:
-        return np.asarray(np.add.reduceat(values, self.bounds, axis=1))
+        return Traffic(memory=share * self.held)

@@ -1,4 +1,4 @@
-"""Seconds from features: what each model can learn, intervals, and what is outside of what was learned of."""
+"""Seconds from features: errors, intervals, and rows outside of the measurements."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pytest
 
 from adabench.analysis.regression import (
     LEVEL,
-    MODELS,
     Regression,
     RegressionError,
     judged,
     judgement_of,
-    models_for,
     parts_at_random,
     usable,
 )
+from tests.lines import fits_lines
 
 
 def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.DataFrame, Any]:
@@ -35,6 +34,12 @@ def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.D
 
 
 @pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines in place of trees, which take longer to fit."""
+    fits_lines(monkeypatch)
+
+
+@pytest.fixture
 def judge(said: Any, tmp_path: Path) -> Any:
     """Gives `adabench predict` arguments, beside a table t.csv."""
     frame, seconds = transfers()
@@ -42,109 +47,54 @@ def judge(said: Any, tmp_path: Path) -> Any:
     return lambda *arguments: said("predict", *arguments)
 
 
-def test_trees_learn_what_a_line_cannot() -> None:
+def test_errors_between_measurements_are_small() -> None:
     frame, seconds = transfers(300)
-    best = Regression.fit(frame[:200], seconds[:200])
-    errors = {}
-    for model in MODELS:
-        learned = best if model == best.model else Regression.fit(frame[:200], seconds[:200], model)
-        errors[model] = np.median(np.abs(learned.predict(frame[200:]).seconds / seconds[200:] - 1))
-    assert errors["trees"] < 0.06 < errors["quadratic"] < errors["linear"]
-    assert best.model == "trees"
+    said = Regression.fit(frame[:200], seconds[:200]).predict(frame[200:]).seconds
+    assert np.median(np.abs(said / seconds[200:] - 1)) < 0.06
 
 
-def test_a_process_knows_what_is_between_few_measurements() -> None:
-    """Of a bend that is no line or parabola; trees would take more of them."""
-    random = np.random.default_rng(3)
-    frame = pd.DataFrame({name: 10.0 ** random.uniform(0, 3, 260) for name in ("batch", "dim")})
-    seconds = (
-        1e-3 + 1e-5 * frame["batch"] + 1e-6 * frame["batch"] * frame["dim"] + 1e-9 * frame["dim"] ** 3
-    ).to_numpy()
-    errors = {}
-    for model in MODELS:
-        said = Regression.fit(frame[:60], seconds[:60], model).predict(frame[60:]).seconds
-        errors[model] = np.median(np.abs(said / seconds[60:] - 1))
-    assert errors["process"] < 0.5 * min(error for model, error in errors.items() if model != "process")
-    assert Regression.fit(frame[:60], seconds[:60]).model == "process"
-
-
-def test_rows_that_are_alike_count_as_one_for_a_process() -> None:
-    frame, seconds = transfers(40, noise=0.05)
-    often = pd.concat([frame, *[frame[:1]] * 30], ignore_index=True)
-    slower = np.concatenate([seconds, np.full(30, seconds[0])])
-    new, measured = transfers(100, seed=2, noise=0.0)
-    once, many = (
-        np.abs(Regression.fit(given[0], given[1], "process").predict(new).seconds / measured - 1).mean()
-        for given in ((frame, seconds), (often, slower))
-    )
-    assert many == pytest.approx(once, rel=0.25)
-
-
-def test_a_process_learns_of_few_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    frame, seconds = transfers(40)
-    monkeypatch.setattr("adabench.analysis.regression.MOST_ROWS", 30)
-    assert models_for(frame) == ("linear", "quadratic", "trees")
-    assert models_for(pd.concat([frame[:30]] * 2)) == MODELS
-    with pytest.raises(RegressionError, match="a process learns of at most 30 different rows"):
-        Regression.fit(frame, seconds, "process")
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_parts_of_a_sum_are_learned_apart(model: Any) -> None:
-    """Of which one grows with size, and the other one does not: their sum is no power of it."""
+def test_parts_of_a_sum_are_learned_apart() -> None:
+    """One part grows with size and the other one does not, so that their sum is no power of size."""
     frame = pd.DataFrame({"size": np.tile(2.0 ** np.arange(14), 3)})
     parts = np.column_stack([1e-3 * (1 + frame["size"]), np.full(len(frame), 0.5)])
     new = pd.DataFrame({"size": [2.0**6, 2.0**11]})
     expected = parts[[6, 11]].sum(axis=1)
-    found = Regression.fit(frame, parts, model, base=parts * [2.0, 1.0])
+    found = Regression.fit(frame, parts, base=parts * [2.0, 1.0])
     said = found.predict(new, parts[[6, 11]] * [2.0, 1.0])
     assert said.seconds == pytest.approx(expected, rel=1e-3)
     assert (said.low <= expected * 1.001).all()
     assert (said.high >= expected * 0.999).all()
-    apart = np.abs(Regression.fit(frame, parts, "linear").predict(new).seconds / expected - 1).max()
-    together = Regression.fit(frame, parts.sum(axis=1), "linear").predict(new)
-    assert apart < 1e-6 < 0.1 < np.abs(together.seconds / expected - 1).max()
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_times_are_features_outside_of_which_nothing_is_extrapolated(model: Any) -> None:
+def test_times_are_features_outside_of_which_nothing_is_extrapolated() -> None:
     frame, _ = transfers(60, noise=0.0)
     late = np.arange(60) % 2 == 1
     frame["when"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(np.where(late, 30, 0), "D")
     seconds = np.where(late, 1.0, 2.0)
-    learned = Regression.fit(frame, seconds, model)
+    learned = Regression.fit(frame, seconds)
     new = frame[:2].assign(when=[pd.Timestamp("2026-01-01"), pd.Timestamp("2026-02-01")])
     said = learned.predict(new)
     assert said.seconds == pytest.approx([2.0, 1.0], rel=0.1)
     assert said.extrapolated == [[], []]
 
 
-def test_a_line_is_ordinary_least_squares_of_logarithms() -> None:
-    frame = pd.DataFrame({"size": np.arange(20.0)})
-    said = Regression.fit(frame, 3.0 * (1 + frame["size"]) ** 1.5, "linear").predict(
-        pd.DataFrame({"size": [5.5, 40.0]})
-    )
-    assert said.seconds == pytest.approx([3 * 6.5**1.5, 3 * 41**1.5])
-    assert said.extrapolated == [[], ["size 40, learned of 0 to 19"]]
-
-
-@pytest.mark.parametrize("model", ["linear", "quadratic"])
-def test_intervals_cover_as_many_rows_as_they_say(model: Any) -> None:
+def test_intervals_cover_as_many_rows_as_they_say(lines: None) -> None:
     covered = []
-    for seed in range(8):
+    for seed in range(4):
         frame, seconds = transfers(400, seed, noise=0.3)
-        learned = Regression.fit(frame[:200], seconds[:200], model)
+        learned = Regression.fit(frame[:200], seconds[:200])
         said = learned.predict(frame[200:])
         covered.append(np.mean((said.low <= seconds[200:]) & (seconds[200:] <= said.high)))
     assert np.mean(covered) == pytest.approx(LEVEL, abs=0.04)
 
 
-def test_an_interval_is_that_of_cv_plus() -> None:
+def test_an_interval_is_that_of_cv_plus(lines: None) -> None:
     """By the definition: the quantiles of every row's held-out prediction, less and plus its residual."""
+
     frame, seconds = transfers(40, noise=0.5)
     frame = frame[["size"]]
     new = pd.DataFrame({"size": [3.0, 5e5]})
-    said = Regression.fit(frame, seconds, "linear", seed=4).predict(new)
+    said = Regression.fit(frame, seconds, seed=4).predict(new)
     x, y = np.log1p(frame["size"].to_numpy()), np.log(seconds)
     folds = parts_at_random(40, 5, 4)
     for row, at in enumerate(np.log1p(new["size"])):
@@ -159,23 +109,23 @@ def test_an_interval_is_that_of_cv_plus() -> None:
         assert np.log(said.low[row]) == pytest.approx(sorted(lows)[40 - rank])
 
 
-def test_a_group_is_predicted_by_others_and_has_a_wider_interval() -> None:
+def test_a_group_is_predicted_by_others_and_has_a_wider_interval(lines: None) -> None:
     random = np.random.default_rng(3)
     group = np.repeat(np.arange(8), 30)
     frame = pd.DataFrame({"size": 2.0 ** random.integers(0, 12, 240), "hidden": 1.0})
     seconds = (1 + frame["size"]) * np.exp(random.standard_normal(8)[group])  # each group its own factor
-    at_random, _ = judged(frame, seconds, parts_at_random(240, 3, 0), "linear")
-    whole, _ = judged(frame, seconds, group, "linear", group)
-    own = [judged(frame, seconds, group, "linear")[0], whole]
+    at_random, _ = judged(frame, seconds, parts_at_random(240, 3, 0))
+    whole, _ = judged(frame, seconds, group, group)
+    own = [judged(frame, seconds, group)[0], whole]
     assert at_random.covered == pytest.approx(LEVEL, abs=0.06)
     assert whole.width > at_random.width
     assert own[0].covered <= own[1].covered
 
 
-def test_what_lies_outside_is_told_by_name() -> None:
+def test_what_lies_outside_is_told_by_name(lines: None) -> None:
     frame, seconds = transfers()
     new = pd.DataFrame({"size": [1.0, 1.0], "link": ["near", "moon"], "nodes": [2, 64]})
-    said = Regression.fit(frame, seconds, "linear").predict(new)
+    said = Regression.fit(frame, seconds).predict(new)
     assert said.extrapolated == [[], ["nodes 64, learned of 1 to 8", "link moon, learned of far, near"]]
 
 
@@ -200,37 +150,40 @@ def test_seconds_that_nothing_can_be_learned_of() -> None:
         (lambda frame: frame.assign(nodes=np.nan), "row 1 has no finite 'nodes': fill it in"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(change: Any, message: str) -> None:
+def test_rows_that_do_not_fit_are_refused(lines: None, change: Any, message: str) -> None:
     frame, seconds = transfers(40)
-    learned = Regression.fit(frame, seconds, "linear")
+    learned = Regression.fit(frame, seconds)
     with pytest.raises(RegressionError, match=message):
         learned.predict(change(frame))
 
 
-def test_too_few_rows_or_groups_are_refused() -> None:
+def test_too_few_rows_or_groups_are_refused(lines: None) -> None:
     frame, seconds = transfers(9)
     with pytest.raises(RegressionError, match="9 measurements are too few to learn of: 10 are needed"):
         Regression.fit(frame, seconds)
     frame, seconds = transfers(20)
     with pytest.raises(RegressionError, match="all rows are of one group: two are needed"):
-        Regression.fit(frame, seconds, "linear", np.zeros(20))
+        Regression.fit(frame, seconds, np.zeros(20))
 
 
-def test_a_table_is_judged(judge: Any) -> None:
-    options = ("--table", "t.csv", "--target", "seconds", "--model", "linear")
+def test_a_table_is_judged(judge: Any, lines: None) -> None:
+    options = ("--table", "t.csv", "--target", "seconds")
     code, out, err = judge(*options, "--leave-out", "nodes")
     assert (code, err) == (0, "")
-    head, *lines = out.splitlines()
-    assert head.split() == ["held", "out", "model", "rows", "median", "P90", "rank", "covered", "high/low"]
+    head, *rows = out.splitlines()
+    assert head.split() == ["held", "out", "rows", "median", "P90", "rank", "covered", "high/low"]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
-    assert [line.partition(" linear")[0].strip() for line in lines] == list(held_out)
+    assert [" ".join(line.split()[:-9]) for line in rows] == list(held_out)
+    code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")
+    assert (code, same) == (0, out)
+    assert err == "warning: --model quadratic is ignored, as trees predict everything: leave it out\n"
     code, _, err = judge(*options, "--leave-out", "link")
     assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
 
 
-def test_rows_of_another_table_are_predicted(judge: Any, tmp_path: Path) -> None:
+def test_rows_of_another_table_are_predicted(judge: Any, lines: None, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("size,link,nodes\n1024,near,2\n1024,near,64\n")
-    options = ("--table", "t.csv", "--target", "seconds", "--model", "quadratic", "--at", "new.csv")
+    options = ("--table", "t.csv", "--target", "seconds", "--at", "new.csv")
     code, out, err = judge(*options)
     assert (code, err) == (0, "")
     assert "1 of 2 rows are unlike all that was learned of" in out
@@ -242,11 +195,11 @@ def test_rows_of_another_table_are_predicted(judge: Any, tmp_path: Path) -> None
     assert (found["predicted"] <= found["high"]).all()
 
 
-def test_rows_without_seconds_are_left_out_and_counted(judge: Any, tmp_path: Path) -> None:
+def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, tmp_path: Path) -> None:
     frame, seconds = transfers()
     seconds[:3] = np.inf, 0.0, np.nan
     frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
-    _, out, _ = judge("--table", "t.csv", "--target", "seconds", "--model", "linear")
+    _, out, _ = judge("--table", "t.csv", "--target", "seconds")
     assert out.startswith("3 of 240 rows are left out: no finite seconds more than 0\n")
     assert " 237 " in out
 
@@ -257,7 +210,6 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, tmp_path: Pat
         (("--table", "none.csv", "--target", "s"), "none.csv cannot be read: No such file or directory"),
         (("--table", "t.csv", "--target", "second"), "unknown column 'second': did you mean 'seconds'?"),
         (("--table", "t.csv", "--target", "link"), "column 'link' has words in it; seconds are numbers"),
-        (("--table", "t.csv", "--target", "seconds", "--model", "tree"), "did you mean 'trees'?"),
         (("--table", "t.csv", "--target", "seconds", "--features", "a"), "t.csv has no column 'a': there is"),
         (("--table", "t.csv", "--target", "seconds", "--features", "seconds"), "is what is predicted"),
         (
@@ -273,7 +225,7 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, tmp_path: Pat
     ],
 )
 def test_mistakes_are_one_sentence(
-    judge: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
+    judge: Any, lines: None, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "w.csv").write_text("a\n1\n")
     (tmp_path / "e.csv").write_text("")
@@ -288,4 +240,4 @@ def test_without_scikit_learn_a_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     code, _, err = judge("--table", "t.csv", "--target", "seconds")
     assert (code, err.count("\n")) == (2, 1)
-    assert "pip install 'adabench[predict]'" in err
+    assert "pip install 'adabench[estimate]'" in err

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adabench.analysis.simulated import NodeRow, Row, draw_simulated, node_table, save_figure, table_of
 from adabench.backends.policies import cost_model
 from adabench.backends.policies.cost_model import Done, costs_of
 from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
 from adabench.harness.estimate.simulate import clusters_of
+from adabench.harness.estimate.simulation_report import draw_simulated, node_table, save_figure, table_of
 from adaps import Costs
+from adaps.simulation import NodeSimulation, Simulation
 from tests.mistakes import mistakes
 from tests.records import COSTS
 
 CTR = ("simulate", "-u", "ctr[rows=1000,vocabulary=50,batch=64,dim=4,hidden=8]", "--steps", "6")
 GIVEN = ("--step", "2")
-SHARES = {"compute": 0.5, "visits": 0.25, "rows": 0.125, "network": 0.125}
+SHARES = ("compute", "visits", "rows", "network")
 
 
-def row(policy: str = "adaptive", nodes: int = 2, milliseconds: float = 12.5) -> Row:
-    return Row(policy, nodes, milliseconds, SHARES, 0.75, 1234.0, 56.0)
+def node_of(steps: int, seconds: float, **fields: Any) -> NodeSimulation:
+    """A node that computes for half of its time, and waits for rows for a quarter."""
+    times = {"computing": seconds / 2, "visiting": seconds / 4, "waiting": seconds / 4, "on_network": 0.0}
+    given = {"working": seconds, "channels": 0.0, "lost_at": None, "peer_lost": None, "peer_lost_at": None}
+    counted: dict[str, Any] = {"counters": {"bytes_sent": 1234e3}, "tables": {}}
+    return NodeSimulation(steps=steps, seconds=seconds, **{**times, **given, **counted, **fields})
+
+
+def found_for(nodes: int = 2, seconds: float = 0.0125) -> Simulation:
+    return Simulation(seconds, 1, (node_of(1, seconds),) * nodes)
 
 
 def test_policies_are_simulated_on_clusters_and_drawn(said: Any, tmp_path: Path) -> None:
@@ -104,7 +113,7 @@ def test_costs_of_an_earlier_version_have_to_be_measured_again(refused: Any, tmp
     text = Resources(node=(Node(), Node()), costs=COSTS).text()
     (tmp_path / "r.toml").write_text(text.replace("wake = 6.0\n", "").replace("upkeep = 0.4\n", ""))
     err = refused(*CTR, *GIVEN, "--resources", "r.toml", quiet=False)
-    assert "r.toml: [costs] has no wake, upkeep: measure all of them with adabench resources --costs" in err
+    assert "r.toml: [costs] has no wake, upkeep: measure them all with adabench resources --costs" in err
 
 
 def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
@@ -163,7 +172,7 @@ def test_costs_follow_from_calls_of_some_sizes_and_from_what_nodes_did() -> None
         for keys, length in cases
     ]
     found = costs_of(visits, visits, remote, COSTS.frame, under_all_loads(), COSTS.resume, 4.0)
-    for name in (field.name for field in dataclasses.fields(Costs)):
+    for name in (one.name for one in fields(Costs)):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
@@ -175,24 +184,25 @@ def test_bytes_cost_what_they_cost_where_nothing_is_in_caches() -> None:
 
 
 def test_a_table_fits_80_columns_and_a_figure_has_a_line_per_policy(tmp_path: Path) -> None:
-    rows = [row(nodes=2), row(nodes=4096, milliseconds=12345.67), row("uniform[technique=full_replication]")]
-    lines = table_of(rows)
+    several = [("adaptive", found_for()), ("adaptive", found_for(4096, 12.34567))]
+    several.append(("uniform[technique=full_replication]", found_for()))
+    lines = table_of(several)
     assert max(map(len, lines)) <= 80
     assert lines[3].startswith("uniform[technique=ful… ")
-    figure = draw_simulated(rows)
+    figure = draw_simulated(several)
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
     save_figure(figure, tmp_path / "f.png")
     assert (tmp_path / "f.png").stat().st_size > 1000
 
 
 def test_nodes_are_summed_up_but_for_some() -> None:
-    usual = NodeRow(100, 2.0, 20.0, SHARES)
-    lines = node_table([usual, NodeRow(50, 3.0, 60.0, SHARES, 3.0), *[usual] * 2], [1])
+    usual, lost = node_of(100, 2.0), node_of(50, 3.0, lost_at=3.0)
+    lines = node_table(Simulation(3.0, 1, (usual, lost, usual, usual)), [1])
     assert lines[1].split()[:4] == ["1", "50", "3.000", "60.00"]
     assert lines[2].split()[:5] == ["3", "others", "300", "2.000", "20.00"]
     assert lines[3:] == ["node 1 is lost after 3.000 s"]
-    ended = NodeRow(0, 0.0, 0.0, SHARES, peer_lost=1, peer_lost_at=7.5)
-    lines = node_table([ended, ended], [0])
+    ended = node_of(0, 0.0, peer_lost=1, peer_lost_at=7.5)
+    lines = node_table(Simulation(0.0, 1, (ended, ended)), [0])
     assert lines[2].split()[:5] == ["1", "other", "0", "0.000", "-"]
     assert lines[3:] == ["PeerLost(1) ends 2 nodes after 7.500 s"]
 

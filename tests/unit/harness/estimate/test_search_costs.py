@@ -13,8 +13,8 @@ from adabench.backends.policies.resources import Resources
 from adabench.backends.strategies._table_layout import served
 from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.harness.estimate.search.accesses import Accesses, accesses_of
-from adabench.harness.estimate.search.formulate import Model
-from adabench.harness.estimate.search.options import WHERE_READ, Space, Way, policy_of
+from adabench.harness.estimate.search.cost_model import CostModel
+from adabench.harness.estimate.search.options import WHERE_READ, Space, TableOption, policy_of
 from adabench.harness.estimate.search.table_costs import Situation, bytes_on_wire
 from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 from adabench.usecases.interface import UseCase
@@ -31,15 +31,15 @@ def use_case(text: str) -> tuple[UseCase, tuple[Served, ...]]:
     return found, served(found)
 
 
-def simulated(text: str, nodes: int, ways: list[Way]) -> tuple[Model, Simulation]:
+def simulated(text: str, nodes: int, options: list[TableOption]) -> tuple[CostModel, Simulation]:
     """One epoch: as many steps as the closed form's accesses are of."""
     usecase, tables = use_case(text)
     accesses = accesses_of(usecase, tables, nodes, 1)
     resources = Resources.alike(nodes)
     made_for = MadeFor(model_parameters_of(usecase).sha256, nodes)
-    policy = policy_of("tried", tables, ways, accesses, made_for)
+    policy = policy_of("tried", tables, options, accesses, made_for)
     run = SimulatedRun(resources.cluster(), policy, compute=COMPUTE)
-    model = Model(tables, accesses, Situation(resources, 1, COMPUTE), Space())
+    model = CostModel(tables, accesses, Situation(resources, 1, COMPUTE), Space())
     return model, AutoAdaAutomatic().simulate(usecase, ServerOptions(), run)
 
 
@@ -48,17 +48,27 @@ def sent(node: adaps.simulation.NodeSimulation, table: str, what: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("text", "nodes", "ways"),
+    ("text", "nodes", "options"),
     [
-        (CTR, 4, [Way("static")] * 3),
-        (CTR, 2, [Way("static", home=1), Way("static", home=WHERE_READ), Way("static", wire="bfloat16")]),
-        ("kge[batch=256]", 3, [Way("static", wire="int8"), Way("static", wire="float16")]),
+        (CTR, 4, [TableOption("static")] * 3),
+        (
+            CTR,
+            2,
+            [
+                TableOption("static", home=1),
+                TableOption("static", home=WHERE_READ),
+                TableOption("static", wire="bfloat16"),
+            ],
+        ),
+        ("kge[batch=256]", 3, [TableOption("static", wire="int8"), TableOption("static", wire="float16")]),
     ],
 )
-def test_rows_that_stay_cost_exactly_what_is_simulated(text: str, nodes: int, ways: list[Way]) -> None:
-    model, found = simulated(text, nodes, ways)
+def test_rows_that_stay_cost_exactly_what_is_simulated(
+    text: str, nodes: int, options: list[TableOption]
+) -> None:
+    model, found = simulated(text, nodes, options)
     for number, table in enumerate(model.tables):
-        expected = model.traffic_of(number, ways[number])
+        expected = model.traffic_of(number, options[number])
         for rank, node in enumerate(found.nodes):
             steps = float(model.accesses.steps[rank])
             if table.dense:
@@ -71,9 +81,9 @@ def test_rows_that_stay_cost_exactly_what_is_simulated(text: str, nodes: int, wa
 
 
 def test_dense_blocks_that_stay_are_off_by_the_pull_that_the_first_step_leaves_out() -> None:
-    ways = [Way("static")] * 3
-    model, found = simulated(CTR, 4, ways)
-    expected = model.traffic_of(2, ways[2])
+    options = [TableOption("static")] * 3
+    model, found = simulated(CTR, 4, options)
+    expected = model.traffic_of(2, options[2])
     for rank, node in enumerate(found.nodes):
         steps = float(model.accesses.steps[rank])
         assert node.tables["dense.0"]["pulled_remote"] == pytest.approx(
@@ -84,20 +94,20 @@ def test_dense_blocks_that_stay_are_off_by_the_pull_that_the_first_step_leaves_o
 @pytest.mark.parametrize("technique", ["replication", "adaptive", "full_replication", "relocation"])
 def test_what_depends_on_time_is_within_its_bound(technique: str) -> None:
     ahead = None if technique == "full_replication" else 20
-    ways = [Way(technique, lookahead=ahead)] * 2 + [Way("replication")]
-    model, found = simulated(CTR, 2, ways)
+    options = [TableOption(technique, lookahead=ahead)] * 2 + [TableOption("replication")]
+    model, found = simulated(CTR, 2, options)
     for number, table in enumerate(model.tables[:2]):
         ran = sum(sent(node, table.table, "bytes") for node in found.nodes)
-        expected = float((model.traffic_of(number, ways[number]).sent * model.accesses.steps).sum())
+        expected = float((model.traffic_of(number, options[number]).sent * model.accesses.steps).sum())
         assert 0.6 < expected / ran < 1.67, table.table
     held = max(node.counters["resident_bytes"] for node in found.nodes)
-    assert 0.6 < float(model.prediction(ways).memory.max()) / held < 1.67
+    assert 0.6 < float(model.prediction(options).memory.max()) / held < 1.67
 
 
 def test_hot_rows_cost_what_their_technique_does_and_the_rest_what_its_own() -> None:
-    model, _ = simulated(CTR, 2, [Way("static")] * 3)
-    split = Way("static", "full_replication", 0.1)
-    whole, part = model.traffic_of(1, Way("static")), model.traffic_of(1, split)
+    model, _ = simulated(CTR, 2, [TableOption("static")] * 3)
+    split = TableOption("static", "full_replication", 0.1)
+    whole, part = model.traffic_of(1, TableOption("static")), model.traffic_of(1, split)
     assert part.pulled == pytest.approx(whole.pulled)
     counts = model.accesses.counts["deep.weight"]
     hot = np.argsort(-counts.sum(axis=0), kind="stable")[: round(0.1 * counts.shape[1])]
@@ -110,10 +120,10 @@ def test_hot_rows_cost_what_their_technique_does_and_the_rest_what_its_own() -> 
 def test_where_nobody_else_is_nothing_is_sent() -> None:
     rates = Accesses(1, 1, np.array([10]), {"rows": np.array([[10, 5, 0, 1]])})
     table = Served("rows", ("rows",), False, 0, 4, 8, 16)
-    model = Model([table], rates, Situation(Resources.alike(1), 1, COMPUTE), Space())
-    for way in model.ways(0):
-        assert model.traffic_of(0, way).sent.sum() == 0, way
-        assert model.prediction([way]).seconds > COMPUTE
+    model = CostModel([table], rates, Situation(Resources.alike(1), 1, COMPUTE), Space())
+    for option in model.options(0):
+        assert model.traffic_of(0, option).sent.sum() == 0, option
+        assert model.prediction([option]).seconds > COMPUTE
 
 
 def test_slower_nodes_and_links_and_remote_rows_take_longer() -> None:
@@ -125,9 +135,9 @@ def test_slower_nodes_and_links_and_remote_rows_take_longer() -> None:
         "slow node": Resources(node=(even.node[0], type(even.node[0])(speed=0.25)), costs=None),
         "slow link": Resources(node=even.node, links=type(even.links)(latency_ms=5.0)),
     }
-    ways = [Way("static")] * 3
+    options = [TableOption("static")] * 3
     seconds = {
-        name: Model(tables, accesses, Situation(one, 1, COMPUTE), Space()).prediction(ways).seconds
+        name: CostModel(tables, accesses, Situation(one, 1, COMPUTE), Space()).prediction(options).seconds
         for name, one in resources.items()
     }
     assert seconds["slow node"] > 3 * seconds["even"]
@@ -143,12 +153,12 @@ def test_policies_of_ways_fit_the_model_that_they_are_for() -> None:
     usecase, tables = use_case(CTR)
     accesses = accesses_of(usecase, tables, 2, 1)
     catalogue: Catalogue = model_parameters_of(usecase)
-    ways = [
-        Way("adaptive", "full_replication", 0.01, lookahead=5),
-        Way("static", home=WHERE_READ),
-        Way("allreduce"),
+    options = [
+        TableOption("adaptive", "full_replication", 0.01, lookahead=5),
+        TableOption("static", home=WHERE_READ),
+        TableOption("allreduce"),
     ]
-    policy = policy_of("mixed", tables, ways, accesses, MadeFor(catalogue.sha256, 2))
+    policy = policy_of("mixed", tables, options, accesses, MadeFor(catalogue.sha256, 2))
     policy.check(catalogue, 2)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
     wide = managed["wide.weight"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adabench.harness.estimate.search.examples import many_tables
 from adabench.harness.estimate.search.problem import Infeasible, Problem
-from adabench.harness.estimate.search.solvers import SOLVERS, brute_force, solve
+from adabench.harness.estimate.search.solvers import SOLVERS, solve
+from tests.search_problems import brute_force, many_tables
 
 
 def random_problem(seed: int) -> Problem:

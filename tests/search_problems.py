@@ -1,12 +1,12 @@
-"""Random problems, which solvers are tested and compared with."""
+"""Random problems with which solvers of the search are tested and compared."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from adabench.harness.estimate.search.problem import Problem
+from adabench.harness.estimate.search.problem import Problem, Solution
 
-__all__ = ["many_tables"]
+__all__ = ["brute_force", "many_tables"]
 
 
 def many_tables(tables: int, choices: int, nodes: int, seed: int = 0) -> Problem:
@@ -36,3 +36,16 @@ def many_tables(tables: int, choices: int, nodes: int, seed: int = 0) -> Problem
         memory[rows, choice, node] = size
     limits = np.full(nodes, 1.6 * size.sum() / nodes + size.max() / 2)
     return Problem.of(list(loads.reshape(tables, choices, 3 * nodes)), list(memory), limits=limits)
+
+
+def brute_force(problem: Problem) -> Solution | None:
+    """The best of all combinations, by trying each; None if none keeps the limits.
+
+    Parameters
+    ----------
+    problem : Problem
+        A problem with few combinations.
+    """
+    every = map(np.array, np.ndindex(*problem.counts.tolist()))
+    best = min(filter(problem.fits, every), key=problem.value, default=None)
+    return None if best is None else Solution(best, problem.value(best), problem.value(best), "brute force")

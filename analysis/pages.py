@@ -1,0 +1,27 @@
+"""Sections of documentation pages that scripts write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["write_section"]
+
+
+def write_section(page: Path, name: str, script: str, text: str) -> None:
+    """Replace a page's text between the marks of a section.
+
+    Parameters
+    ----------
+    page : Path
+        A Markdown page that has both marks.
+    name : str
+        Name of the section in its marks.
+    script : str
+        Path of the script that writes it, as the first mark says.
+    text : str
+        The new text.
+    """
+    begin, end = f"<!-- {name}: written by {script} -->", f"<!-- end of {name} -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Options of a training on clusters that are only simulated, which `simulate` and `search` share."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from adabench.harness.cli.options import (
+    CostedResources,
+    Data,
+    Links,
+    OneUseCase,
+    ServerBackend,
+    StepMilliseconds,
+    Workers,
+)
+from adabench.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from adabench.backends.policies.resources import Resources
+    from adabench.usecases.interface import UseCase
+
+__all__ = ["TrainingOptions", "takes_options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """A training and the cluster on which it is simulated.
+
+    Attributes
+    ----------
+    usecase, backend, network, resources, workers, step, data
+        Values of the options of these names.
+    """
+
+    usecase: OneUseCase
+    backend: ServerBackend = "autoada-automatic"
+    network: Links = None
+    resources: CostedResources = None
+    workers: Workers = 1
+    step: StepMilliseconds = None
+    data: Data = None
+
+    def clusters(self, nodes: Sequence[int] | None, example: str) -> list[Resources]:
+        """The clusters that the options describe.
+
+        Parameters
+        ----------
+        nodes : sequence of int, optional
+            Numbers of nodes; without it the cluster of --resources.
+        example : str
+            Value of --nodes in the message that asks for it.
+
+        Raises
+        ------
+        UsageError
+            If neither nodes nor --resources are given, or a value is wrong.
+        """
+        from adabench.harness.estimate.simulate import clusters_of
+
+        if nodes is None and self.resources is None:
+            raise UsageError(
+                f"for how many nodes? Give --nodes {example}, or --resources with a file of "
+                "`adabench resources`"
+            )
+        return clusters_of(self._measured(), nodes, self.network)
+
+    def trained(self, seed: int) -> tuple[UseCase, float, str]:
+        """The use case, the seconds that a step computes for, and a sentence about their source."""
+        from adabench.harness.estimate.measured_steps import compute_of
+        from adabench.harness.study.model_parameters import usecase_from
+
+        usecase = usecase_from(self.usecase, self.data, seed)
+        compute, source = compute_of(
+            self.usecase, self.backend, self.step, self.resources, self._measured(), self.data, seed
+        )
+        return usecase, compute, f"a step computes for {1e3 * compute:.3g} ms, {source}"
+
+    def _measured(self) -> Resources | None:
+        """The cluster of --resources."""
+        from adabench.harness.study.policies import resources_from
+
+        return None if self.resources is None else resources_from(self.resources, None)
+
+
+def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of a data class; it is called with an instance.
+
+    Parameters
+    ----------
+    kind : type
+        A data class whose fields have annotations as typer takes them.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    parameters = [
+        one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()
+    ]
+
+    def taking(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(kind(**given))
+
+        # Typer reads the command line from these.
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    return taking
