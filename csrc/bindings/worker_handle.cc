@@ -37,28 +37,20 @@ WorkerHandle::ExclusiveCall::ExclusiveCall(WorkerHandle& handle) : handle_(handl
 }
 
 std::optional<Ticket> WorkerHandle::pull(py::handle keys, py::handle out, bool asynchronous) {
-  return access(
-      Array::of_int64(keys, "keys"), Array::of_float32(out, "out", Access::kWrite), asynchronous,
-      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.pull(k, v, n, asynchronous); });
+  return access_rows<&Worker::pull>(keys, Array::of_float32(out, "out", Access::kWrite), asynchronous);
 }
 
 std::optional<Ticket> WorkerHandle::push(py::handle keys, py::handle deltas, bool asynchronous) {
-  return access(
-      Array::of_int64(keys, "keys"), Array::of_float32(deltas, "deltas", Access::kRead), asynchronous,
-      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.push(k, v, n, asynchronous); });
+  return access_rows<&Worker::push>(keys, Array::of_float32(deltas, "deltas", Access::kRead), asynchronous);
 }
 
 std::optional<Ticket> WorkerHandle::push_gradients(py::handle keys, py::handle gradients, bool asynchronous) {
-  return access(Array::of_int64(keys, "keys"), Array::of_float32(gradients, "gradients", Access::kRead),
-                asynchronous, [&](std::span<const Key> k, float* v, std::size_t n) {
-                  return worker_.push_gradients(k, v, n, asynchronous);
-                });
+  return access_rows<&Worker::push_gradients>(keys, Array::of_float32(gradients, "gradients", Access::kRead),
+                                              asynchronous);
 }
 
 std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool asynchronous) {
-  return access(
-      Array::of_int64(keys, "keys"), Array::of_float32(values, "values", Access::kRead), asynchronous,
-      [&](std::span<const Key> k, float* v, std::size_t n) { return worker_.set(k, v, n, asynchronous); });
+  return access_rows<&Worker::set>(keys, Array::of_float32(values, "values", Access::kRead), asynchronous);
 }
 
 bool WorkerHandle::changed(py::handle keys, py::handle seen) {
@@ -266,6 +258,14 @@ std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& value
   release_finished();
   if (ticket != kDone) held_.emplace(ticket, std::move(keeper));
   return ticket;
+}
+
+template <auto kCall>
+std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& values, bool asynchronous) {
+  return access(Array::of_int64(keys, "keys"), values, asynchronous,
+                [&](std::span<const Key> k, float* v, std::size_t n) {
+                  return (worker_.*kCall)(k, v, n, asynchronous);
+                });
 }
 
 // A caller that never waits must not keep all its arrays. Looks at a few in turn, more than a call adds: so

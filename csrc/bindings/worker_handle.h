@@ -68,6 +68,9 @@ class WorkerHandle {
   std::invoke_result_t<Function> blocking(Function function);
   template <typename Function>
   std::optional<Ticket> access(const Array& keys, const Array& values, bool asynchronous, Function function);
+  // The same for a call of Worker that reads or writes a row of `values` for each key.
+  template <auto kCall>
+  std::optional<Ticket> access_rows(py::handle keys, const Array& values, bool asynchronous);
   void release_finished();
 
   const std::shared_ptr<NodeHandle> node_;

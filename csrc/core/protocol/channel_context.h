@@ -55,8 +55,8 @@ struct ChannelContext {
   // --- work in slices ---
 
   void spend(Key key) { slice.spend(node.tables.find(key, table_hint).width()); }
-  // Calls function(key) for the keys behind the `done` first ones as far as the slice goes; true if it got
-  // through.
+  // Calls function(key) for the keys after the first `done` ones, as many as the slice allows. Returns
+  // whether all keys are done.
   template <typename Function>
   bool process_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
@@ -64,7 +64,7 @@ struct ChannelContext {
     done += some.size();
     return done == keys.size();
   }
-  // The same if it is mostly only words and counts of intents that the function looks at.
+  // The same for a function that mostly reads key words and counts of intents only.
   template <typename Function>
   bool process_counting_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
@@ -89,7 +89,7 @@ struct ChannelContext {
     outbox.append(to, message, {payload});
     outbox.leave_now(to);  // it has waited where it began
   }
-  // A call waits for an answer about the key to what was sent last.
+  // Sends the last message about the key now, because a call waits for its answer.
   void send_request_now(const LockedKey& key) { outbox.leave_now(key.location()); }
 
   NodeContext& node;

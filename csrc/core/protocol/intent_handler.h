@@ -1,4 +1,4 @@
-// What happens to a key when an intent for it begins or ends. When that is, IntentQueues decides.
+// Handles the begin and the end of an intent. IntentQueues decides when these are.
 #pragma once
 
 #include "common/types.h"
@@ -15,7 +15,7 @@ class IntentHandler {
   // Acts on the intents that are due, for one slice; the next call goes on where it ends.
   void act_on_intents(Micros last_round);
 
-  // Under full replication every key is asked for once.
+  // Under full replication every key is requested once.
   bool has_permanent() const { return permanent_cursor_ < channel_.node.tables.num_keys(); }
   void start_permanent();
 

@@ -26,7 +26,8 @@ constexpr std::size_t kRequestBytes = sizeof(RequestMessage) + sizeof(KeyRequest
 // How many keys are prefetched at a time where they are locked: a lock waits for all that its core has under
 // way, so it comes behind a block's prefetches, not between them.
 constexpr std::size_t kBlock = 32;
-// How many keys ahead a row is prefetched where nothing is locked; its word is twice as far ahead.
+// Number of keys by which the prefetch of a row precedes a read without a lock. The key's word is prefetched
+// twice as far ahead.
 constexpr std::size_t kReadPrefetchDistance = 24;
 
 // What a key's word has where the call needs nothing but the value: a pull where there is one, a write where

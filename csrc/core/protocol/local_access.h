@@ -48,8 +48,7 @@ void submit_requests(NodeContext& node, Operation& operation);
 // Serves a request under the key's lock if the state allows it; the caller finishes the operation.
 bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const KeyRequest& request);
 
-// Adds to a packed copy, as long as it is unpacked, the changes that are kept apart from it. Does nothing
-// with other rows.
+// Adds the changes that are kept apart from a packed copy to its unpacked value. Does nothing for other rows.
 void apply_pending_changes(Partition& partition, LockedKey& key);
 
 // Sum of a request's occurrences (push); `scratch` is used when there are several.

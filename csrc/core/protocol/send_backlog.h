@@ -1,4 +1,4 @@
-// What the network has not taken yet of what a channel sent, by peer, and what has to wait for that
+// Frames of a channel that the network has not taken yet, by peer, and the limit on them
 // (docs/concepts/protocol.md, section 9).
 #pragma once
 
@@ -14,29 +14,29 @@
 
 namespace adaps {
 
-// Rows and changes that nobody's call asks for are kept back while many of them wait for the same peer: where
-// they are, they take no memory, and newer ones take the place of older ones. What calls ask for is bounded
-// by how many calls there are; it is not counted, so neither keeps the other waiting for ever.
+// Rows and changes that no call requested are kept back while many of them wait for the same peer. Kept back,
+// they take no memory, and newer changes merge into older ones. Rows that calls requested are bounded by the
+// number of calls; they are not counted, so that neither kind blocks the other forever.
 class SendBacklog {
  public:
   SendBacklog(const Settings& settings, Outbox& outbox, ChannelCounters& counters);
 
-  // Tells how many of the frames to a peer that were drained the network has not taken yet. Without it, it
-  // takes all at once.
+  // Sets a function that returns how many drained frames to a peer the network has not taken yet. By default
+  // the network takes all frames at once.
   void set_frames(std::function<std::size_t(NodeId)> frames);
-  // Looks what the network has taken meanwhile.
+  // Updates the number of frames that the network has taken.
   void look(Micros now);
 
   // Whether the network has not taken a frame yet.
   bool untaken(NodeId to, std::uint32_t frame) const;
-  // Whether so much waits for the peer that more is kept back.
+  // Whether the limit for the peer is reached, so that more is kept back.
   bool is_full(NodeId to) const;
-  // The message that was appended last, of so many bytes, is one that could have been kept back.
+  // Counts the message of so many bytes that was appended last. It is one that could have been kept back.
   void add(NodeId to, std::size_t bytes);
-  // Something is kept back for the peer.
+  // Notes that something is kept back for the peer.
   void note_waiting(NodeId to);
-  // Whether something was kept back since the last call: the network may take at once what it waits for, and
-  // then nobody says so.
+  // Whether something was kept back since the last call. The network may take the awaited frame at once,
+  // without any event that reports it.
   bool may_go_on() { return std::exchange(newly_waiting_, false); }
 
  private:
@@ -45,7 +45,7 @@ class SendBacklog {
   ChannelCounters& counters_;
   std::function<std::size_t(NodeId)> frames_;
   std::vector<std::uint32_t> taken_;  // by peer: the last frame that the network has taken
-  std::vector<bool> waiting_;         // by peer: something is kept back, for lack of room
+  std::vector<bool> waiting_;         // by peer: something is kept back because the limit is reached
   bool any_waiting_ = false;
   bool newly_waiting_ = false;
   Micros last_look_ = 0;

@@ -28,14 +28,14 @@ void decode(const Table& table, Wire wire, std::span<const float> words, std::sp
 // unsent again. False if it has to go as it is.
 bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<float>& words);
 
-// A rest goes with what is sent next, and counts as a write from now on.
+// Merges a rounding error into the next change that is sent. It counts as a write from now on.
 inline void merge_rest(Epochs& epochs, Delta& delta) {
   if (!delta.is_rest()) return;
   delta.change = Change::kDelta;
   delta.epoch = epochs.add();
 }
 
-// From now on changes leave as they are, and so do the rests of earlier ones.
+// Sends changes without rounding from now on, and the rounding errors of earlier changes, too.
 void leave_no_rests(NodeContext& node);
 
 }  // namespace adaps

@@ -1,5 +1,5 @@
-// One connection of a channel to one peer: a socket, or two streams in shared memory with a socket that
-// rings.
+// One connection of a channel to one peer: a socket, or two streams in shared memory with a socket as
+// doorbell.
 #pragma once
 
 #include <cstddef>
@@ -65,13 +65,14 @@ class PeerConnection {
 
   // Of streams in shared memory only; see SharedStreams.
   bool shared() const { return shared_ != nullptr; }
-  // The socket is readable: the peer has rung, or is gone, after which nobody reads what is written.
+  // Handles a readable socket of shared streams: the peer has rung the doorbell, or is gone and reads no
+  // more.
   void on_doorbell();
   bool peer_gone() const { return gone_; }
   // False if there is something to do already.
   bool sleep() { return shared_->sleep(!peer_ended, writing()); }
   void stay_awake() { shared_->stay_awake(); }
-  // Wakes the peer if it has to hear of what this side did.
+  // Wakes the peer if it waits for what this side did.
   void ring_doorbell();
 
   Micros last_heard, last_sent;
