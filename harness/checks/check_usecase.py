@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("equal data have equal fingerprints", _fingerprints),
         ("equal seeds give equal initial weights", _weights),
         ("training shares of workers are of equal length", _shares),
+        ("training shares of workers are disjoint", _disjoint),
         ("a batch holds samples", _samples),
         ("the loss is a finite scalar with gradients", _loss),
         ("keys() names the rows that the loss reads", _keys),
@@ -85,6 +88,55 @@ def _shares(one: UseCase, other: UseCase) -> str:
     if not counts[0] == counts[1] > 0:
         return f"{counts[0]} and {counts[1]} batches"
     return _uneven_shares(one, counts[0])
+
+
+def _disjoint(one: UseCase, other: UseCase) -> str:
+    """Two workers together must not have a sample more often than one worker alone has.
+
+    Samples are compared part by part. Parts that differ between two epochs of one worker are drawn at random
+    and tell nothing. A batch per worker may be new, because an epoch can leave out the last samples.
+    """
+    epochs = [_sample_counts(one, 0, 1) for _ in range(2)]
+    parts = [_sample_counts(one, rank, 2) for rank in (0, 1)]
+    for part, alone in epochs[0].items():
+        again = epochs[1].get(part, Counter())
+        spare = 2 * one.params.batch
+        if (alone - again).total() > spare:
+            continue
+        extra = sum((found.get(part, Counter()) for found in parts), Counter()) - (alone | again)
+        if extra.total() > spare:
+            return f"{extra.total()} samples are in the shares of both of two workers, by {part}"
+    return ""
+
+
+def _sample_counts(usecase: UseCase, rank: int, world: int) -> dict[str, Counter[bytes]]:
+    """How often a worker has each sample in an epoch, by each part of a batch that has a row per sample."""
+    counts: dict[str, Counter[bytes]] = {}
+    for batch in usecase.loaders(rank, world).train:
+        samples = usecase.samples(batch)
+        for name, value in _parts(batch):
+            if value.ndim and len(value) == samples:
+                rows = value.reshape(samples, -1).contiguous().numpy()
+                counts.setdefault(name, Counter()).update(row.tobytes() for row in rows)
+    return counts
+
+
+def _parts(batch: Any, name: str = "the batch") -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of a batch with their names."""
+    if isinstance(batch, torch.Tensor):
+        yield name, batch.detach().cpu()
+        return
+    if hasattr(batch, "_asdict"):
+        batch = batch._asdict()
+    elif hasattr(batch, "to_dict"):
+        batch = batch.to_dict()
+    elif dataclasses.is_dataclass(batch):
+        batch = vars(batch)
+    elif isinstance(batch, list | tuple):
+        batch = {str(number): part for number, part in enumerate(batch)}
+    if isinstance(batch, Mapping):
+        for key, part in batch.items():
+            yield from _parts(part, f"part {key!r}")
 
 
 def _uneven_shares(one: UseCase, steps: int) -> str:

@@ -70,3 +70,18 @@ def test_a_use_case_that_ignores_data_is_found_out() -> None:
 
     finding = check_usecase._unused(Ignores)
     assert (finding.ok, finding.detail) == (False, "no/such/data is ignored")
+
+
+@pytest.mark.parametrize("name", ["ctr", "gcn", "kge", "mf", "mf-implicit"])
+def test_workers_with_the_same_samples_are_found(name: str) -> None:
+    kind: Any = load_usecase(name)
+
+    class Same(kind):  # type: ignore[misc]
+        def loaders(self, rank: int, world: int) -> Any:
+            return super().loaders(0, world)
+
+    small = {"ctr": {"rows": 4000}, "kge": {"triples": 5000}, "mf": {"ratings": 4000}, "mf-implicit": {}}
+    params = kind.Params(batch=64, **small.get(name, {}))
+    right, wrong = (one(params, None, 1) for one in (kind, Same))
+    assert check_usecase._disjoint(right, right) == ""
+    assert "samples are in the shares of both of two workers" in check_usecase._disjoint(wrong, wrong)
