@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,32 +93,34 @@ def _shares(one: UseCase, other: UseCase) -> str:
 def _disjoint(one: UseCase, other: UseCase) -> str:
     """Two workers together must not have a sample more often than one worker alone has.
 
-    Samples are compared part by part. Parts that differ between two epochs of one worker are drawn at random
-    and tell nothing. A batch per worker may be new, because an epoch can leave out the last samples.
+    A sample is identified by those parts of a batch that two epochs of one worker have equally often: the
+    other parts are drawn at random. A batch per worker may be new, because an epoch can leave out the last
+    samples.
     """
-    epochs = [_sample_counts(one, 0, 1) for _ in range(2)]
-    parts = [_sample_counts(one, rank, 2) for rank in (0, 1)]
-    for part, alone in epochs[0].items():
-        again = epochs[1].get(part, Counter())
-        spare = 2 * one.params.batch
-        if (alone - again).total() > spare:
-            continue
-        extra = sum((found.get(part, Counter()) for found in parts), Counter()) - (alone | again)
-        if extra.total() > spare:
-            return f"{extra.total()} samples are in the shares of both of two workers, by {part}"
-    return ""
+    whole, spare = one.loaders(0, 1).train, 2 * one.params.batch
+    first, second = (_samples_by_part(one, whole) for _ in range(2))
+    same = [name for name in first if (Counter(first[name]) - Counter(second.get(name, []))).total() <= spare]
+    shares = [_samples_by_part(one, one.loaders(rank, 2).train) for rank in (0, 1)]
+    alone, again, left, right = (Counter(_joined(found, same)) for found in (first, second, *shares))
+    extra = ((left & right) & ((left + right) - (alone | again))).total()
+    return f"{extra} samples are in the shares of both of two workers" if extra > spare else ""
 
 
-def _sample_counts(usecase: UseCase, rank: int, world: int) -> dict[str, Counter[bytes]]:
-    """How often a worker has each sample in an epoch, by each part of a batch that has a row per sample."""
-    counts: dict[str, Counter[bytes]] = {}
-    for batch in usecase.loaders(rank, world).train:
+def _joined(found: dict[str, list[bytes]], names: list[str]) -> Iterator[bytes]:
+    return map(b"".join, zip(*(found[name] for name in names), strict=True))
+
+
+def _samples_by_part(usecase: UseCase, loader: Iterable[Any]) -> dict[str, list[bytes]]:
+    """Bytes of each sample of an epoch, by the parts of a batch that begin with a row per sample."""
+    found: dict[str, list[bytes]] = {}
+    for batch in loader:
         samples = usecase.samples(batch)
         for name, value in _parts(batch):
-            if value.ndim and len(value) == samples:
-                rows = value.reshape(samples, -1).contiguous().numpy()
-                counts.setdefault(name, Counter()).update(row.tobytes() for row in rows)
-    return counts
+            if value.ndim and len(value) >= samples:
+                rows = value[:samples].reshape(samples, -1).contiguous().numpy()
+                found.setdefault(name, []).extend(row.tobytes() for row in rows)
+    most = max(map(len, found.values()), default=0)
+    return {name: rows for name, rows in found.items() if len(rows) == most}
 
 
 def _parts(batch: Any, name: str = "the batch") -> Iterator[tuple[str, torch.Tensor]]:
