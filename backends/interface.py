@@ -228,6 +228,7 @@ class Searchable(Protocol):
         Parameters
         ----------
         usecase : UseCase
+            The use case whose model is served.
 
         Raises
         ------
