@@ -36,7 +36,7 @@ from tests.graph_files import write_npz, write_ogb
 FEW, MANY = 20, 40
 """How often the lines below are repeated."""
 NODES = 1000
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def clicks() -> str:
