@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from adabench.results.record import PlannedRun, Run, RunSettings
+from adabench.results.record import PlannedRun, Run
+from adabench.results.run_settings import RunSettings
 from adabench.results.store import SessionStore
 
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ from adabench.harness.machine.interfaces import interface_of
 from adabench.harness.run.spec import FILES, Place, RunSpec, read_json
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
-from adabench.results.record import Host, RunSettings
+from adabench.results.record import Host
+from adabench.results.run_settings import RunSettings
 from adabench.results.store import write_atomically
 
 __all__ = ["AgentConnection", "Coordinator", "differences", "introduction", "places_of", "software_of"]

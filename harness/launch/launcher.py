@@ -22,7 +22,8 @@ from adabench.harness.machine.scratch import scratch_folder
 from adabench.harness.run.spec import RankResult, RankState, RunSpec
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
-from adabench.results.record import Host, Link, Run, RunSettings, Status
+from adabench.results.record import Host, Link, Run, Status
+from adabench.results.run_settings import RunSettings
 
 __all__ = [
     "Failure",

@@ -29,7 +29,8 @@ from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, link_of
 from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.run.spec import NETWORK_VARIABLE, RunSpec
-from adabench.results.record import Link, RunSettings
+from adabench.results.record import Link
+from adabench.results.run_settings import RunSettings
 
 __all__ = ["LAUNCHER", "Local", "LocalGroup", "launch_unrecorded"]
 

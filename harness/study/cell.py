@@ -13,7 +13,7 @@ import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_backend, load_usecase, source_files
-from adabench.results.record import RunSettings
+from adabench.results.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase

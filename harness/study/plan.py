@@ -16,7 +16,8 @@ from adabench.harness.study.policy_per_cell import with_policy_per_cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import Study
 from adabench.harness.study.syntax import combinations, convert_params
-from adabench.results.record import PlannedRun, RunSettings
+from adabench.results.record import PlannedRun
+from adabench.results.run_settings import RunSettings
 
 __all__ = ["cells_of", "order", "planned_runs", "study_id", "with_repeats"]
 

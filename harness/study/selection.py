@@ -8,7 +8,7 @@ from typing import Any
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.study.cell import Cell
-from adabench.results.record import RunSettings
+from adabench.results.run_settings import RunSettings
 
 __all__ = ["Pattern", "checked_patterns", "select"]
 

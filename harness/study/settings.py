@@ -18,7 +18,7 @@ from adabench.harness.study.syntax import (
     parse_networks,
     switch,
 )
-from adabench.results.record import RunSettings, Setting
+from adabench.results.run_settings import RunSettings, Setting
 
 __all__ = ["SETTINGS", "DeclaredSetting", "combined_settings"]
 

@@ -25,7 +25,7 @@ from adabench.harness.study.syntax import (
     parse_selections,
     switch,
 )
-from adabench.results.record import RunSettings
+from adabench.results.run_settings import RunSettings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -21,7 +21,8 @@ from adabench.harness.machine import namespaces
 from adabench.harness.machine.link_probe import probe_link
 from adabench.harness.machine.namespaces import NamespacesUnavailable, NodeLinks, address, enter
 from adabench.harness.run.spec import RunSpec
-from adabench.results.record import Run, RunSettings
+from adabench.results.record import Run
+from adabench.results.run_settings import RunSettings
 from adabench.results.store import list_sessions
 from tests.integration.conftest import Adabench
 

@@ -18,7 +18,8 @@ from adabench.harness.session.plan_text import plan_text
 from adabench.harness.study.plan import cells_of, planned_runs
 from adabench.harness.study.settings import SETTINGS
 from adabench.harness.study.study import load_study
-from adabench.results.record import PlannedRun, Run, RunSettings
+from adabench.results.record import PlannedRun, Run
+from adabench.results.run_settings import RunSettings
 from tests.records import make_run
 
 # Field -> a value that is not the default, as the command line and as a study file write it, and as it is.
