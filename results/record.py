@@ -295,7 +295,7 @@ class EndedRun(PlannedRun, kw_only=True, frozen=True):
     seconds_to_target: float | None = None
     environment: str | None = None
     launcher: str = "local"
-    hosts: list[Host] = []
+    hosts: list[Host] = msgspec.field(default_factory=list)
     link: Link | None = None
     noise: Noise | None = None
     policy: str | None = None
@@ -346,22 +346,22 @@ class Run(EndedRun, kw_only=True, frozen=True):
     """
 
     data: str | None
-    epoch_seconds: list[float] = []
+    epoch_seconds: list[float] = msgspec.field(default_factory=list)
     samples: int = 0
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     metric: str | None = None
     tolerance: float | None = None
-    history: list[dict[str, float]] = []
+    history: list[dict[str, float]] = msgspec.field(default_factory=list)
     best_epoch: int | None = None
-    counters: dict[str, float] = {}
+    counters: dict[str, float] = msgspec.field(default_factory=dict)
     cpu_seconds: float | None = None
     train_cpu_seconds: float | None = None
     peak_rss_mib: float | None = None
     context_switches: int | None = None
-    budgets: list[Budget] = []
-    tables: dict[str, dict[str, float]] = {}
-    choices: list[Choice] = []
-    waiting: dict[str, list[float]] = {}
+    budgets: list[Budget] = msgspec.field(default_factory=list)
+    tables: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    choices: list[Choice] = msgspec.field(default_factory=list)
+    waiting: dict[str, list[float]] = msgspec.field(default_factory=dict)
 
 
 class Git(msgspec.Struct, kw_only=True, frozen=True):
@@ -437,7 +437,7 @@ def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
     counters : list of dict of str to float
         One per node; a name need not be in all.
     """
-    merged: dict[str, float] = {}
+    merged: dict[str, float] = msgspec.field(default_factory=dict)
     for name in sorted(set().union(*counters)):
         values = [one[name] for one in counters if name in one]
         if name.endswith("_max"):

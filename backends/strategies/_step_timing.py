@@ -9,7 +9,7 @@ from typing import Any
 
 import adaps
 from adabench.backends.interface import Timed
-from autoada.loader.key_source import HandWrittenKeys, PredictedKeys
+from autoada.loader.intent_source import HandWrittenKeys, PredictedKeys
 
 __all__ = ["server_calls"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from torch.utils.data import DataLoader, DistributedSampler
 
 from autoada.loader.data_sharding import check_shardable, shard_loader
-from autoada.loader.key_source import HandWrittenKeys, Keys, KeySource, NoIntent, PredictedKeys
+from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
@@ -91,7 +91,7 @@ class AdaDataLoader:
         given = [] if model is None else [model] if isinstance(model, AdaModel) else list(model)
         self._given = [weakref.ref(each) for each in given]
         self._called: list[weakref.ref[AdaModel]] = []
-        self._sources: weakref.WeakKeyDictionary[AdaModel, KeySource] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource] = weakref.WeakKeyDictionary()
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._summarised = False
         self._to_shard = shard
@@ -124,7 +124,7 @@ class AdaDataLoader:
 
     def explain(self, batch: Any) -> str:
         """For each table that `batch` will read: tier of prediction, rows, and where in the source."""
-        source = self._key_source(self._find_model())
+        source = self._intent_source(self._find_model())
         if isinstance(source, PredictedKeys):
             return source.explain(batch)
         if isinstance(source, NoIntent):
@@ -178,7 +178,7 @@ class AdaDataLoader:
     def summary(self) -> str:
         """One line: tables, how their rows are found, and the share that was local."""
         model = self._find_model()
-        source = self._key_source(model)
+        source = self._intent_source(model)
         stats = model.node.stats()
         local = stats["pulled_local"] + stats["pulled_replica"]
         share = local / max(1.0, local + stats["pulled_remote"])
@@ -195,7 +195,7 @@ class AdaDataLoader:
         return self.loader
 
     def _queue_for(self, model: AdaModel, batches: Iterator[Any]) -> PrefetchQueue:
-        source = self._key_source(model)
+        source = self._intent_source(model)
         lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
         return PrefetchQueue(model, source, batches, lookahead, self._called, self._sharded)
 
@@ -223,7 +223,7 @@ class AdaDataLoader:
         known = _existing([*self._given, *self._called])
         return self._by_hand or any(each is model for each in known)
 
-    def _key_source(self, model: AdaModel) -> KeySource:
+    def _intent_source(self, model: AdaModel) -> IntentSource:
         if model not in self._sources:
             state = training_state_of(model)
             self._sources[model] = (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autoada.loader.data_sharding import warn_of_equal_data
-from autoada.loader.key_source import KeySource
+from autoada.loader.intent_source import IntentSource
 from autoada.loader.lookahead import Lookahead
 from autoada.model.wrapper import AdaModel, calls_of, training_state_of
 from autoada.prediction.argument_recording import ArgumentRecorder
@@ -55,7 +55,7 @@ class PrefetchQueue:
     ----------
     model : AdaModel
         The model that may be called with the batches.
-    source : KeySource
+    source : IntentSource
         Finds the rows that a batch will read.
     batches : iterator
         The loader's batches.
@@ -70,7 +70,7 @@ class PrefetchQueue:
     def __init__(
         self,
         model: AdaModel,
-        source: KeySource,
+        source: IntentSource,
         batches: Iterator[Any],
         lookahead: Lookahead,
         called: list[weakref.ref[AdaModel]],

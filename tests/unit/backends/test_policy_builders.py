@@ -211,7 +211,10 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("format = 1\n[[node]]\nsped = 1", "unknown field `sped`"),
         ("format = 1\n[[node]]\n[[link]]\nbetween=[0,1]\nlatency_ms=1\ngbit_per_second=1", "names node 1"),
         ("format = 1\n[[node]]\n[[link]]\nbetween=[0,0]\nlatency_ms=1\ngbit_per_second=1", "and itself"),
-        ("format = 1\n[[node]]\n[costs]\ncals = 1", "has unknown cals; its fields are call, wake"),
+        (
+            "format = 1\n[[node]]\n[costs]\ncals = 1",
+            "has no call, wake, .*: measure them all with adabench resources --costs",
+        ),
         ("x", "it is no TOML"),
     ],
 )

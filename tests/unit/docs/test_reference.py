@@ -54,9 +54,9 @@ def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPat
 
 def test_the_page_of_records_shows_every_class_of_them() -> None:
     assert "automodule:: adabench.results.record\n   :members:" in text_of("records")
+    assert "automodule:: adabench.results.run_settings\n   :members: RunSettings" in text_of("records")
     for name in (
         "Run",
-        "RunSettings",
         "Session",
         "PlannedRun",
         "Seconds",

@@ -408,7 +408,7 @@ def test_an_argument_that_depends_on_an_earlier_call_is_told_and_the_others_are_
     caplog: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
+    monkeypatch.setattr("autoada.loader.intent_source.SMALL_TABLE", 3)
     given = pairs_of(10)
     loader = AdaDataLoader(given, 2)
     for users, items, _ in loader:
@@ -628,7 +628,7 @@ def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(
     monkeypatch: pytest.MonkeyPatch, caplog: Captured
 ) -> None:
-    monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
+    monkeypatch.setattr("autoada.loader.intent_source.SMALL_TABLE", 3)
     model = AdaModel(Routed())
     loader = AdaDataLoader([batch[0] for batch in pairs_of(8)], 2)
     with caplog.at_level(logging.INFO, "autoada"):

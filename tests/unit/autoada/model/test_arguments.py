@@ -70,7 +70,7 @@ def with_negatives(given: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
 def test_negatives_that_the_loop_draws_are_told_with_ways_out_that_work(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("autoada.loader.key_source.SMALL_TABLE", 3)
+    monkeypatch.setattr("autoada.loader.intent_source.SMALL_TABLE", 3)
     given = [batch[0] for batch in batches(10)]
 
     model = autoada.AdaModel(Ranking())

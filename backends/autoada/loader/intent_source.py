@@ -47,7 +47,7 @@ _SEVERAL = (
 _log = logging.getLogger("autoada")
 
 
-class KeySource:
+class IntentSource:
     """Finds the rows of batches. Unless a source says otherwise, they follow from the batch alone."""
 
     recording: ArgumentRecorder | None = None
@@ -80,7 +80,7 @@ class KeySource:
         """End the loop, perhaps in the middle of a batch."""
 
 
-class HandWrittenKeys(KeySource):
+class HandWrittenKeys(IntentSource):
     """Rows by the user's functions.
 
     Parameters
@@ -111,7 +111,7 @@ class HandWrittenKeys(KeySource):
         return "keys by hand"
 
 
-class NoIntent(KeySource):
+class NoIntent(IntentSource):
     """No rows: among the workers of a single node every row is local."""
 
     def expected(self, batch: Any) -> None:
@@ -121,7 +121,7 @@ class NoIntent(KeySource):
         return "no intent, which a single node does not need"
 
 
-class PredictedKeys(KeySource):
+class PredictedKeys(IntentSource):
     """Rows by access prediction.
 
     Parameters
