@@ -252,15 +252,12 @@ def _from(document: Mapping[str, Any]) -> Resources:
         raise ValueError(f"format is missing; this version reads format = {FORMAT}")
     if isinstance(costs := document.get("costs"), dict):
         known = [one.name for one in fields(Costs)]
-        wrong = {
-            "has no": [name for name in known if name not in costs],
-            "has unknown": [name for name in costs if name not in known],
-        }
-        for what, names in wrong.items():
-            if names:
-                raise ValueError(
-                    f"[costs] {what} {', '.join(names)}: measure them all with adabench resources --costs"
-                )
+        if unknown := [name for name in costs if name not in known]:
+            raise ValueError(f"[costs] has unknown {', '.join(unknown)}; its fields are {', '.join(known)}")
+        if missing := [name for name in known if name not in costs]:
+            raise ValueError(
+                f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
+            )
     # integers where TOML has them and a float is meant
     return msgspec.convert(document, Resources)
 

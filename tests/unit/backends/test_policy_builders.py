@@ -213,7 +213,7 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("format = 1\n[[node]]\n[[link]]\nbetween=[0,0]\nlatency_ms=1\ngbit_per_second=1", "and itself"),
         (
             "format = 1\n[[node]]\n[costs]\ncals = 1",
-            "has no call, wake, .*: measure them all with adabench resources --costs",
+            "has unknown cals; its fields are call, wake",
         ),
         ("x", "it is no TOML"),
     ],

@@ -113,7 +113,7 @@ def test_costs_of_an_earlier_version_have_to_be_measured_again(refused: Any, tmp
     text = Resources(node=(Node(), Node()), costs=COSTS).text()
     (tmp_path / "r.toml").write_text(text.replace("wake = 6.0\n", "").replace("upkeep = 0.4\n", ""))
     err = refused(*CTR, *GIVEN, "--resources", "r.toml", quiet=False)
-    assert "r.toml: [costs] has no wake, upkeep: measure them all with adabench resources --costs" in err
+    assert "r.toml: [costs] has no wake, upkeep: measure all of them with adabench resources --costs" in err
 
 
 def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
