@@ -437,7 +437,7 @@ def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
     counters : list of dict of str to float
         One per node; a name need not be in all.
     """
-    merged: dict[str, float] = msgspec.field(default_factory=dict)
+    merged: dict[str, float] = {}
     for name in sorted(set().union(*counters)):
         values = [one[name] for one in counters if name in one]
         if name.endswith("_max"):

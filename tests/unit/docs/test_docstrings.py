@@ -87,7 +87,8 @@ def _fields(value: type) -> tuple[str, ...]:
     if dataclasses.is_dataclass(value):
         return tuple(field.name for field in dataclasses.fields(value) if not field.name.startswith("_"))
     if issubclass(value, msgspec.Struct):
-        return value.__struct_fields__
+        inherited = getattr(value.__base__, "__struct_fields__", ())  # its own docstring describes them
+        return tuple(name for name in value.__struct_fields__ if name not in inherited)
     if issubclass(value, tuple):
         return tuple(getattr(value, "_fields", ()))
     own = vars(value).get("__init__")
