@@ -1,4 +1,4 @@
-"""Seconds from features by regression trees, with calibrated intervals.
+"""Seconds from features by a Gaussian process or regression trees, with calibrated intervals.
 
 A `Regression` works on logarithms of seconds and of numeric features. Words become one indicator each, and
 times become days. `judged` measures the errors on rows that no fit has seen.
@@ -6,9 +6,10 @@ times become days. `judged` measures the errors on rows that no fit has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOLDS",
     "LEVEL",
+    "MOST_OF_A_PROCESS",
     "Judgement",
     "Predicted",
     "Regression",
@@ -38,6 +40,8 @@ FOLDS = 5
 _FEWEST = 2 * FOLDS
 _CHUNK = 256
 """Rows whose intervals are computed at once, to bound the memory."""
+MOST_OF_A_PROCESS = 100
+"""Distinct rows up to which a Gaussian process is fitted, as of more of them trees learn better."""
 
 _SHORTEST = 1e-9
 """Seconds; shorter times are raised to it, so that they have logarithms."""
@@ -92,6 +96,10 @@ class Judgement:
     rank: float
     covered: float
     width: float
+
+
+class _Model(Protocol):
+    def predict(self, features: Floats, /) -> Floats: ...
 
 
 class Regression:
@@ -149,13 +157,15 @@ class Regression:
         folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
         columns = _Columns(features)
         encoded = columns.encoded(features)
+        few = len(np.unique(encoded, axis=0)) <= MOST_OF_A_PROCESS
+        learn = partial(_process, groups=columns.groups()) if few else partial(_trees, seed=seed)
         residuals = np.empty(len(target))
         parts = []
         for fold in range(folds.max() + 1):
             own = folds == fold
-            parts.append(_Sum(encoded[~own], measured[~own], expected[~own], seed))
+            parts.append(_Sum(encoded[~own], measured[~own], expected[~own], learn))
             residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own], expected[own]))
-        return cls(parts, residuals, folds, columns, _Sum(encoded, measured, expected, seed))
+        return cls(parts, residuals, folds, columns, _Sum(encoded, measured, expected, learn))
 
     def predict(self, features: pd.DataFrame, base: npt.ArrayLike | None = None) -> Predicted:
         """Predict seconds.
@@ -307,6 +317,11 @@ class _Columns:
             columns.append(features[name].to_numpy(dtype="datetime64[s]").astype(np.float64) / 86_400)
         return np.column_stack(columns)
 
+    def groups(self) -> list[Integers]:
+        """Which of the encoded columns are numbers, words and times."""
+        counts = [len(self._numbers), sum(map(len, self._words.values())), len(self._times)]
+        return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+
     def outside(self, features: pd.DataFrame) -> list[list[str]]:
         """For each row what of it is not between, or not among, what was learned of, but for its time."""
         found: list[list[str]] = [[] for _ in range(len(features))]
@@ -335,33 +350,55 @@ class _Columns:
 
 
 class _Sum:
-    """Trees for each part of a sum: they predict the logarithm of its ratio to the expected seconds."""
+    """Models for each part of a sum: they predict the logarithm of its ratio to the expected seconds."""
 
-    def __init__(self, features: Floats, seconds: Floats, expected: Floats, seed: int) -> None:
+    def __init__(
+        self,
+        features: Floats,
+        seconds: Floats,
+        expected: Floats,
+        learn: Callable[[Floats, Floats], Sequence[_Model]],
+    ) -> None:
         targets = np.log(np.maximum(seconds, _SHORTEST)) - np.log(expected)
-        self._trees = [_fitted(features, target, seed) for target in targets.T]
+        self._models = [_fitted(learn, features, target) for target in targets.T]
 
     @property
     def count(self) -> int:
         """Number of parts."""
-        return len(self._trees)
+        return len(self._models)
 
     def predict(self, features: Floats, expected: Floats) -> Floats:
         """The logarithm of the sum's seconds."""
-        factors = [np.mean([one.predict(features) for one in several], axis=0) for several in self._trees]
+        factors = [np.mean([one.predict(features) for one in several], axis=0) for several in self._models]
         said = np.logaddexp.reduce(np.column_stack(factors) + np.log(expected), axis=1)
         return np.asarray(said, dtype=np.float64)
 
 
-def _fitted(features: Floats, target: Floats, seed: int) -> list[Any]:
-    """Gradient-boosted and extremely randomised trees, whose mean is the prediction."""
+def _fitted(
+    learn: Callable[[Floats, Floats], Sequence[_Model]], features: Floats, target: Floats
+) -> Sequence[_Model]:
+    """Models whose mean is the prediction."""
     try:
-        from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
+
+        # With so few rows several threads mostly wait for each other, and spin where cores are taken.
+        with threadpool_limits(1):
+            return learn(features, target)
     except ModuleNotFoundError as error:
         raise RegressionError(
             "predictions need scikit-learn, which is not installed: pip install 'adabench[estimate]'"
         ) from error
+
+
+def _process(features: Floats, target: Floats, groups: Sequence[Integers]) -> list[_Model]:
+    from adabench.analysis.gaussian_process import Process
+
+    return [Process(features, target, groups)]
+
+
+def _trees(features: Floats, target: Floats, seed: int) -> list[_Model]:
+    """Gradient-boosted and extremely randomised trees."""
+    from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
     boosted = HistGradientBoostingRegressor(
         max_iter=min(max(len(target) // 10, 100), 400),
@@ -369,11 +406,7 @@ def _fitted(features: Floats, target: Floats, seed: int) -> list[Any]:
         random_state=seed,
         early_stopping=False,
     )
-    # With so few rows several threads mostly wait for each other, and spin where cores are taken.
-    with threadpool_limits(1):
-        return [
-            model.fit(features, target) for model in (boosted, ExtraTreesRegressor(60, random_state=seed))
-        ]
+    return [model.fit(features, target) for model in (boosted, ExtraTreesRegressor(60, random_state=seed))]
 
 
 def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:

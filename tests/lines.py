@@ -1,4 +1,4 @@
-"""A quick regression in place of trees, for tests of what surrounds them."""
+"""A quick regression in place of slower models, for tests of what surrounds them."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Line:
 
 
 def fits_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let regressions fit a line wherever they would fit trees."""
-    monkeypatch.setattr(regression, "_fitted", lambda features, target, seed: [Line(features, target)])
+    """Let regressions fit a line wherever they would fit a process or trees."""
+    monkeypatch.setattr(regression, "_fitted", lambda learn, features, target: [Line(features, target)])

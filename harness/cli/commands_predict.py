@@ -52,7 +52,7 @@ def predict(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(hidden=True, help="Ignored: predictions are made by trees.")
+        str | None, typer.Option(hidden=True, help="Ignored: the number of rows decides.")
     ] = None,
     at: Annotated[
         Path | None, typer.Option(help="Predict for the rows of this csv, instead of judging.")
@@ -64,7 +64,7 @@ def predict(
     """Predict how long runs will take, by simulation and recorded runs; or seconds of any table.
 
     A study is described as for `run`. Predictions are learned from your own sessions and from those that come
-    with the clone, by regression trees. With --table each row is held out once, a fifth of all rows at a
+    with the clone, by a regression. With --table each row is held out once, a fifth of all rows at a
     time, and predicted by the others; with --at the rows of another table are predicted.
     """
     if leave_out is not None and at is not None:
@@ -73,7 +73,8 @@ def predict(
         raise UsageError(f"--out {out}: what is predicted for --at is written there; give both, or neither")
     if model is not None:
         typer.echo(
-            f"warning: --model {model} is ignored, as trees predict everything: leave it out", err=True
+            f"warning: --model {model} is ignored, as the number of rows decides on it: leave it out",
+            err=True,
         )
     if table is None:
         of_tables = {"--target": target, "--features": features, "--leave-out": leave_out, "--at": at}

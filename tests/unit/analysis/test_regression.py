@@ -12,6 +12,7 @@ import pytest
 
 from adabench.analysis.regression import (
     LEVEL,
+    MOST_OF_A_PROCESS,
     Regression,
     RegressionError,
     judged,
@@ -35,7 +36,7 @@ def transfers(rows: int = 240, seed: int = 0, noise: float = 0.02) -> tuple[pd.D
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines in place of trees, which take longer to fit."""
+    """Lines in place of a process or trees, which take longer to fit."""
     fits_lines(monkeypatch)
 
 
@@ -51,6 +52,35 @@ def test_errors_between_measurements_are_small() -> None:
     frame, seconds = transfers(300)
     said = Regression.fit(frame[:200], seconds[:200]).predict(frame[200:]).seconds
     assert np.median(np.abs(said / seconds[200:] - 1)) < 0.06
+
+
+def test_few_rows_are_learned_by_a_process_and_more_by_trees() -> None:
+    """A process continues a line beyond its rows and trees do not; equal rows count once."""
+    random = np.random.default_rng(2)
+    sizes = np.tile(np.linspace(1.0, 50.0, MOST_OF_A_PROCESS + 1), 2)
+    slopes = []
+    for rows in (sizes[sizes < 50], sizes):
+        seconds = (1 + rows) ** 2 * np.exp(0.01 * random.standard_normal(len(rows)))
+        said = Regression.fit(pd.DataFrame({"size": rows}), seconds).predict(pd.DataFrame({"size": [99.0]}))
+        assert (said.low <= said.seconds).all()
+        slopes.append(float(said.seconds[0]) / 100**2)
+    assert slopes[0] == pytest.approx(1.0, abs=0.2)
+    assert slopes[1] < 0.4
+
+
+def test_a_process_tells_words_and_numbers_apart_and_repeats_itself() -> None:
+    frame, seconds = transfers(120)
+    frame = frame.assign(constant=3.0)
+    few = frame[:80]
+    said = [Regression.fit(few, seconds[:80]).predict(frame[80:]).seconds for _ in range(2)]
+    assert np.median(np.abs(said[0] / seconds[80:] - 1)) < 0.06
+    assert said[0].tolist() == said[1].tolist()
+
+
+def test_rows_that_are_all_alike_are_predicted_as_they_were() -> None:
+    frame = pd.DataFrame({"size": np.ones(20), "link": ["near"] * 20})
+    said = Regression.fit(frame, np.full(20, 3.0)).predict(frame[:1])
+    assert said.seconds == pytest.approx([3.0])
 
 
 def test_parts_of_a_sum_are_learned_apart() -> None:
@@ -176,7 +206,7 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     assert [" ".join(line.split()[:-9]) for line in rows] == list(held_out)
     code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")
     assert (code, same) == (0, out)
-    assert err == "warning: --model quadratic is ignored, as trees predict everything: leave it out\n"
+    assert err == "warning: --model quadratic is ignored, as the number of rows decides on it: leave it out\n"
     code, _, err = judge(*options, "--leave-out", "link")
     assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
 
@@ -234,10 +264,15 @@ def test_mistakes_are_one_sentence(
     assert message in err
 
 
+@pytest.mark.parametrize("module", ["sklearn.ensemble", "sklearn.gaussian_process"])
 def test_without_scikit_learn_a_sentence_says_what_to_install(
-    judge: Any, monkeypatch: pytest.MonkeyPatch
+    judge: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    monkeypatch.delitem(sys.modules, "adabench.analysis.gaussian_process", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    if module == "sklearn.gaussian_process":
+        frame, seconds = transfers(40)
+        frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
     code, _, err = judge("--table", "t.csv", "--target", "seconds")
     assert (code, err.count("\n")) == (2, 1)
     assert "pip install 'adabench[estimate]'" in err
