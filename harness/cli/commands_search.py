@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adabench.harness.cli.estimate_options import TrainingOptions, takes_options
 from adabench.harness.cli.options import Results, at_least_one, results_root, shown
 from adabench.harness.cli.terminal import plain, tell
-from adabench.harness.cli.training_options import TrainingOptions, takes_options
 from adabench.harness.errors import UsageError, unknown
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adabench.harness.cli.estimate_options import TrainingOptions, takes_options
 from adabench.harness.cli.options import at_least_one, shown
 from adabench.harness.cli.terminal import tell
-from adabench.harness.cli.training_options import TrainingOptions, takes_options
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import typer
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import names
-from adabench.harness.study.settings import SETTINGS, DeclaredSetting
+from adabench.harness.study.setting_parsing import SETTINGS, DeclaredSetting
 from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target
 from adabench.harness.study.syntax import parse_selections
 

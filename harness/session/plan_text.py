@@ -11,7 +11,7 @@ from adabench.analysis.tables import fitted, needs
 from adabench.harness.estimate.predict import expected_seconds
 from adabench.harness.session.progress import duration
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
-from adabench.harness.study.settings import SETTINGS
+from adabench.harness.study.setting_parsing import SETTINGS
 from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun
 

@@ -14,7 +14,7 @@ import msgspec
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import names
 from adabench.harness.study.selection import Pattern, checked_patterns
-from adabench.harness.study.settings import SETTINGS, combined_settings
+from adabench.harness.study.setting_parsing import SETTINGS, combined_settings
 from adabench.harness.study.syntax import (
     Selection,
     as_list,

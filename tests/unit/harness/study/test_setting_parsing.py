@@ -16,7 +16,7 @@ from adabench.harness.errors import UsageError
 from adabench.harness.run.spec import RunSpec
 from adabench.harness.session.plan_text import plan_text
 from adabench.harness.study.plan import cells_of, planned_runs
-from adabench.harness.study.settings import SETTINGS
+from adabench.harness.study.setting_parsing import SETTINGS
 from adabench.harness.study.study import load_study
 from adabench.results.record import PlannedRun, Run
 from adabench.results.run_settings import RunSettings
