@@ -84,6 +84,10 @@ def read_once(
             found = open_folder(home / state)
             if found is None:
                 _build(home / state, build)
+                for file, identity in zip(files, identities, strict=True):
+                    if _identity(file) != identity:
+                        shutil.rmtree(home / state, ignore_errors=True)
+                        raise DataError(f"{file} changed while it was read: start again when it is complete")
                 found = open_folder(home / state)
             _forget_others(home, state)
     except OSError as error:
@@ -91,10 +95,6 @@ def read_once(
             f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
             f"{CACHE_VARIABLE} where there is room for it"
         ) from error
-    for file, identity in zip(files, identities, strict=True):
-        if _identity(file) != identity:
-            shutil.rmtree(home / state, ignore_errors=True)
-            raise DataError(f"{file} changed while it was read: start again when it is complete")
     if found is None:
         raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
     return found
