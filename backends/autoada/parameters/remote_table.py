@@ -71,6 +71,11 @@ class RemoteTable:
         """The server's key of the first row."""
         return self.rows.first_key
 
+    @property
+    def all_keys(self) -> Tensor:
+        """Keys of all rows, in row order."""
+        return self.rows.all_keys
+
     def keys(self, ids: Tensor) -> Tensor:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self.rows.table.keys(ids)

@@ -35,13 +35,16 @@ class GradientRows:
         self.table = table
         self.name = f"gradient of {table}"
         self.shape, self.dtype, self.device = sparse.shape, sparse.dtype, sparse.device
-        coalesced = sparse.coalesce()
-        # What was added up is a copy already; a backward pass may still own the rest.
-        self.sparse = coalesced if coalesced is not sparse and sparse._nnz() > 1 else coalesced.clone()
+        self.sparse = sparse
+        self._owned = False
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """The ids in order, each once, and their gradients."""
-        self.sparse = self.sparse.coalesce()
+        if not self._owned or not self.sparse.is_coalesced():
+            coalesced = self.sparse.coalesce()
+            # What was added up is a copy already; a backward pass may still own the rest.
+            copied = self._owned or (coalesced is not self.sparse and self.sparse._nnz() > 1)
+            self.sparse, self._owned = coalesced if copied else coalesced.clone(), True
         return self.sparse._indices()[0], self.sparse._values()
 
     def read(self, ids: Tensor) -> Tensor:
@@ -147,12 +150,6 @@ class TableGradients:
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else raw_gradient(parameter)
 
-    def drop(self) -> None:
-        """Forget the parameter's gradient."""
-        parameter = None if self.parameter is None else self.parameter()
-        if parameter is not None:
-            parameter.grad = None
-
     def collect(self, scale: float) -> None:
         """Collect the gradients for a push and start their copy to host memory."""
         self._collected = []
@@ -163,10 +160,11 @@ class TableGradients:
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
         ids, values = rows_of(gradient)
-        values = (values if scale == 1 else scale * values).detach().contiguous()
-        keys = ids.to("cpu", torch.int64) + self._rows.first_key
-        host = transfer.start_to_host(values)
-        self._collected.append((keys, host, None))
+        if scale != 1:
+            values = scale * values
+        host = values if self._sums_in_server else transfer.start_to_host(values)
+        keys = ids + self._rows.first_key
+        self._collected.append((keys if transfer.direct else keys.cpu(), host.contiguous(), None))
 
     def take(self) -> list[ReadGradient]:
         """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
@@ -197,8 +195,11 @@ class TableGradients:
 def raw_gradient(parameter: Tensor) -> Tensor | None:
     """The gradient that autograd keeps for a parameter."""
     with torch._C.DisableTorchFunctionSubclass():
-        gradient: Tensor | None = Tensor.grad.__get__(parameter)  # type: ignore[attr-defined]
+        gradient: Tensor | None = _get_gradient(parameter)
     return gradient
+
+
+_get_gradient = Tensor.grad.__get__  # type: ignore[attr-defined]
 
 
 def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
