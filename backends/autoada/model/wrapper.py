@@ -505,7 +505,8 @@ def _refuse_shared_memory(model: nn.Module) -> None:
         if start < end:
             raise ValueError(
                 f"the parameters {one!r} and {other!r} share memory, as after "
-                "`a.weight.data = b.weight.data`: make them one parameter, as in `a.weight = b.weight`, before AdaModel wraps the model"
+                "`a.weight.data = b.weight.data`: make them one parameter, as in `a.weight = b.weight`, "
+                "before AdaModel wraps the model"
             )
 
 
