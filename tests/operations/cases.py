@@ -366,6 +366,4 @@ def _loss(result: Any) -> Tensor | None:
 
 def _shapes(result: Any) -> Any:
     """The result with shapes and dtypes in place of tensors."""
-    return pytree.tree_map(
-        lambda leaf: (tuple(leaf.shape), str(leaf.dtype)) if isinstance(leaf, Tensor) else leaf, result
-    )
+    return pytree.tree_map_only(Tensor, lambda leaf: (tuple(leaf.shape), str(leaf.dtype)), result)

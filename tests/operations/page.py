@@ -18,6 +18,13 @@ __all__ = ["PAGE", "listed", "outcomes", "render"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operations.md"
 
+INTRODUCTION = """\
+This page is for users who check whether an operation of PyTorch can be applied to a table. It lists the
+{count} operations of PyTorch {version} that accept float32 tensors (`op_db`). Each operation ran with plain
+tensors and with a table in place of each tensor, and with views of a table: rows, one row, one column, one
+element, the transposed table and another shape. Results, gradients, the table afterwards and the random numbers
+are equal, or the operation is refused with an error. The [contract](../concepts/contract.md) explains the rules.
+Uses that PyTorch itself refuses are left out."""
 HEADINGS = {
     "read": "Reading a table",
     "second derivative": "Second derivatives",
@@ -61,13 +68,7 @@ def render(found: Mapping[str, Outcomes]) -> str:
     """The page for the outcomes of all operations."""
     parts = [
         "# Operations on tables",
-        "This page is for users who check whether an operation of PyTorch can be applied to a table parameter. "
-        f"It lists the {len(found)} operations of PyTorch {torch.__version__.split('+')[0]}'s own list (`op_db`) "
-        "that accept float32 tensors. Each operation ran with plain tensors and with a table, or a view of "
-        "rows, of columns, of one row or of another shape, in place of each tensor. Values, gradients, the "
-        "table afterwards and the random numbers are equal, or the operation is refused with an error. "
-        "The [contract](../concepts/contract.md) explains the rules. Uses that PyTorch itself refuses are "
-        "left out.",
+        INTRODUCTION.format(count=len(found), version=torch.__version__.split("+")[0]).replace("\n", " "),
         "The command `python -m tests.operations.page` writes this page, and `tests/operations` checks it.",
     ]
     for use, heading in HEADINGS.items():
