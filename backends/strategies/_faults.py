@@ -9,8 +9,8 @@ from torch import Tensor
 
 import autoada
 from adabench.backends.interface import ServerOptions, Unavailable, WorkerContext
+from autoada.parameters.table_gradients import RowGradient
 from autoada.parameters.table_parameter import TableParameter
-from autoada.sync.gradient_exchange import Gradients
 
 
 class Fault:
@@ -31,7 +31,7 @@ class Fault:
         self._tables = [each for each in model.module.parameters() if isinstance(each, TableParameter)]
         self._dense = [each for each in model.module.parameters() if not isinstance(each, TableParameter)]
         self._generator = torch.Generator().manual_seed(context.seed << 16 | context.index)
-        self._before: deque[tuple[list[Gradients | None], list[Tensor | None]]] = deque()
+        self._before: deque[list[Tensor | None]] = deque()
 
     def spoil(self) -> None:
         """Make the present gradients wrong."""
@@ -39,9 +39,10 @@ class Fault:
             self._delay()
             return
         gradients = [each.grad for each in (*self._tables, *self._dense)]
-        for gradient in gradients:
-            if gradient is None:
+        for whole in gradients:
+            if whole is None:
                 continue
+            gradient = whole.store.rows()[1] if isinstance(whole, RowGradient) else whole
             if self._kind == "nan":
                 gradient.fill_(torch.nan)
             elif self._kind == "noise":
@@ -53,16 +54,13 @@ class Fault:
 
     def _delay(self) -> None:
         """Replace the gradients by those of earlier steps, or by none at first."""
-        dense = [None if each.grad is None else each.grad.clone() for each in self._dense]
-        rows = [each.table.gradients.replace(None) for each in self._tables]
-        self._before.append((rows, dense))
+        parameters = [*self._tables, *self._dense]
+        self._before.append([None if each.grad is None else each.grad.clone() for each in parameters])
         if len(self._before) > self._severity:
-            old_rows, old_dense = self._before.popleft()
+            old = self._before.popleft()
         else:
-            old_rows, old_dense = [None] * len(rows), [None] * len(dense)
-        for table, old in zip(self._tables, old_rows, strict=True):
-            table.table.gradients.replace(old)
-        for parameter, gradient in zip(self._dense, old_dense, strict=True):
+            old = [None] * len(parameters)
+        for parameter, gradient in zip(parameters, old, strict=True):
             parameter.grad = gradient
 
 

@@ -69,9 +69,6 @@ class ForwardingModule(nn.Module):
             )
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError("a wrapped model is in the parameter server: copy autoada.unwrap(model) instead")
-
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
             "a wrapped model is in the parameter server: "

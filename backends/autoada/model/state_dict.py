@@ -21,7 +21,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if key not in state:
             continue
         if id(parameter) not in read:
-            # Other parameters are views of a buffer, which later steps change.
+            # Dense parameters are views of a buffer, which later steps change.
             read[id(parameter)] = (
                 parameter.table.rows.read() if isinstance(parameter, TableParameter) else state[key].clone()
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -67,8 +67,6 @@ class WrappedParameters:
         Copies between host memory and the model's device.
     reads : list of Read
         The tables append their reads to it.
-    on_gradient : callable or None
-        Called during the backward pass when a table's gradient has arrived.
 
     Attributes
     ----------
@@ -89,7 +87,6 @@ class WrappedParameters:
         identity: WorkerIdentity,
         transfer: Transfer,
         reads: list[Read],
-        on_gradient: Callable[[], None] | None,
     ) -> None:
         node, options = identity.node, plan.training
         self._layout = layout = plan.layout
@@ -105,9 +102,7 @@ class WrappedParameters:
         for name, parameter in layout.tables.items():
             makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
             rows = ServerRows(name, parameter, access, makes_up)
-            self.tables[name] = RemoteTable(
-                rows, reads, on_gradient, alone=node.world_size == 1, combines=combines
-            )
+            self.tables[name] = RemoteTable(rows, reads, alone=node.world_size == 1, combines=combines)
         self.dense = [
             DenseParameters(
                 place,
@@ -271,7 +266,8 @@ class WrappedParameters:
         worker.begin_setup()
         if self._access.is_primary:
             for table, values in tables:
-                table.write(values)
+                table.rows.write_all(values)
+                table.forget_rows()
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()

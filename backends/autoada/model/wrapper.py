@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import warnings
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.model.call_interception import Calls, plain_call
+from autoada.model.call_interception import Calls, plain_call, without_hooks
 from autoada.model.checkpoint import WorkerState
 from autoada.model.forwarding import ForwardingModule
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
@@ -28,7 +29,7 @@ from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
-from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
+from autoada.parameters.table_parameter import check_replaceable, replace_parameters
 from autoada.prediction.call_types import CallArguments
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
@@ -139,9 +140,8 @@ class AdaModel(ForwardingModule):
         transfer = Transfer(layout.device)
         optimizers = listed(optimizer)
         self._backward = None if optimizers else StepsInBackward(self.push)
-        on_gradient = None if self._backward is None else self._backward.gradient_arrived
         reads: list[Read] = []
-        self._wrapped = WrappedParameters(model, plan, identity, transfer, reads, on_gradient)
+        self._wrapped = WrappedParameters(model, plan, identity, transfer, reads)
         self._wrapped.initialise()
         replace_parameters(layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
@@ -275,6 +275,11 @@ class AdaModel(ForwardingModule):
         """
         self._wrapped.refresh()
         return state_of(self.module, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        """A plain model with the present weights; parameters in the server become plain parameters."""
+        self._wrapped.refresh()
+        return without_hooks(copy.deepcopy(self.module, memo))
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -432,16 +437,17 @@ class StepsInBackward:
 
     def __init__(self, push: Callable[[], None]) -> None:
         self._push = push
+        self._parameters: list[nn.Parameter] = []
         self.queued = False
 
     def gradient_arrived(self) -> None:
         """Queue a push for the end of the backward pass, when every row's gradient is complete."""
         if not self.queued:
             self.queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._push)
+            torch.autograd.Variable._execution_engine.queue_callback(self._step)
 
     def follow(self, model: nn.Module, training: Callable[[], bool]) -> None:
-        """Follow the gradients of dense parameters; in evaluation mode they are dropped."""
+        """Follow the gradients of all parameters; in evaluation mode they are dropped."""
 
         def arrived(parameter: Tensor) -> None:
             if training():
@@ -449,9 +455,14 @@ class StepsInBackward:
             else:
                 parameter.grad = None
 
-        for parameter in model.parameters():
-            if not isinstance(parameter, TableParameter) and parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(arrived)
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    def _step(self) -> None:
+        self._push()
+        for parameter in self._parameters:
+            parameter.grad = None
 
 
 def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:

@@ -21,7 +21,9 @@ def push_at_step(
     """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
 
     `in_server` has the identities of those parameters of which this holds; others stay the optimizer's own.
+    After the step all gradients are those from before it, as in PyTorch: `zero_grad` drops them.
     """
+    hidden: list[tuple[nn.Parameter, torch.Tensor | None]] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) in in_server:
@@ -34,7 +36,21 @@ def push_at_step(
             )
         push(optimizer)
 
-    optimizer.register_step_pre_hook(before_step)
+    def hide_gradients(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        hidden[:] = [(parameter, parameter.grad) for parameter in parameters]
+        before_step(optimizer, args, kwargs)
+        for parameter in parameters:
+            if id(parameter) in in_server:
+                parameter.grad = None
+
+    def show_gradients(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
+        hidden.clear()
+
+    optimizer.register_step_pre_hook(hide_gradients)
+    optimizer.register_step_post_hook(show_gradients)
     known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     pushes_all = all(id(parameter) in in_server for parameter in known)
     if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
@@ -57,7 +73,7 @@ def _step_of(
             len(present) != len(known)
             or not all(map(operator.is_, present, known))
             or len(self._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
-            or self._optimizer_step_post_hooks
+            or len(self._optimizer_step_post_hooks) > 1
             or _global_optimizer_post_hooks
             or torch.autograd.profiler._is_profiler_enabled
         )

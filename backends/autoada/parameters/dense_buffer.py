@@ -45,6 +45,7 @@ class DenseParameters:
         combines: bool,
     ) -> None:
         self._worker = access.worker
+        self._workers = access.num_workers
         self._table = access.node.table(layout.table)
         self._transfer = transfer = access.transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
@@ -122,8 +123,9 @@ class DenseParameters:
     def keep_changes(self) -> None:
         """Hand over what was written into the parameters since the last pull, other than by an optimizer.
 
-        With several workers, and where a step was made since then, the change is added to what the server
-        has, as gradients are. Where the server's rows follow the parameters, they do so anyway.
+        With several workers, which all make the same change, its mean is added to what the server has, as
+        with gradients; also where a step was made since then. Where the server's rows follow the parameters,
+        they do so anyway.
 
         Raises
         ------
@@ -138,14 +140,16 @@ class DenseParameters:
         if len(chosen) == 0:
             return
         add = self._shared or self._behind
-        values = self._values[chosen] - self._pulled[chosen] if add else self._values[chosen]
+        values = self._values[chosen]
+        if add:
+            values = (values - self._pulled[chosen]) / self._workers
         host = self._transfer.start_to_host(values)
         self._transfer.finish()
         (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
         self._pulled[chosen] = self._values[chosen]
 
     def collect(self, scale: float) -> None:
-        """Drop the gradients from the parameters, to be pushed; parameters without one are left out."""
+        """Take the gradients of the parameters, to be pushed; parameters without one are left out."""
         self._steps = []
         self._keep_memory()
         if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
@@ -164,8 +168,6 @@ class DenseParameters:
                 [torch.arange(first, first + count) for first, count in map(self._spans.__getitem__, present)]
             )
             keys, gradients = self.keys[chosen], self._gradients[chosen.to(self._gradients.device)]
-        for i in present:
-            self._parameters[i].grad = None
         self._pushed = (keys, self._transfer.start_to_host(gradients))
 
     def push(self) -> None:
@@ -217,7 +219,6 @@ class DenseParameters:
         for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
             if parameter.grad is not None:
                 self._steps.append((first, gradient_of(parameter).detach().contiguous()))
-                parameter.grad = None
 
     def _keep_memory(self) -> None:
         """Have the parameters be views of the buffer."""

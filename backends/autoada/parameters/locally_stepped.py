@@ -44,7 +44,6 @@ class LocallySteppedParameters:
         self._parameters = [parameters[each] for each in names]
         self._transfer = transfer
         self.optimizer = optimizer
-        optimizer.register_step_post_hook(self._drop_gradients)
 
     def begin(self) -> None:
         """Collective: all workers get the parameters of the primary one."""
@@ -77,10 +76,6 @@ class LocallySteppedParameters:
             send(value)
             with torch.no_grad():
                 parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
-
-    def _drop_gradients(self, *_: object) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:

@@ -32,6 +32,10 @@ class ServerRows:
 
     Attributes
     ----------
+    is_shared : bool
+        Whether other workers read and change the rows, too.
+    is_primary : bool
+        Whether this worker's values count where all workers write.
     steps : int
         Steps with a gradient so far, of this worker.
     first_key : int
@@ -50,6 +54,8 @@ class ServerRows:
         self.table = access.node.table(name)
         self.transfer = access.transfer
         self.applies_missed_steps = applies_missed_steps
+        self.is_shared = not access.alone
+        self.is_primary = access.is_primary
         self.first_key = self.table.first_key
         self.steps = 0
         self._all_keys: Tensor | None = None
@@ -101,14 +107,18 @@ class ServerRows:
         self.worker.pull(self.all_keys, rows.view(len(rows), -1))
         return rows.to(self.dtype)
 
-    def write(self, values: Tensor) -> None:
+    def write(self, ids: Tensor, values: Tensor) -> None:
+        """Overwrite rows, each of which occurs once in `ids`."""
+        keys = self.table.keys(ids.to("cpu", torch.int64).contiguous())
+        self.apply_missed_steps(keys)  # steps that the previous values have missed must not change the new ones
+        count = max(1, CHUNK_FLOATS // max(1, self.length))
+        flat = values.detach().reshape(len(keys), -1)
+        for some, part in zip(keys.split(count), flat.split(count), strict=True):
+            self.worker.set(some, part.to("cpu", torch.float32).contiguous())
+
+    def write_all(self, values: Tensor) -> None:
         """Overwrite the whole table."""
-        self.apply_missed_steps()  # steps that the previous values have missed must not change the new ones
-        rows = max(1, CHUNK_FLOATS // max(1, self.length))
-        flat = values.detach().to("cpu", torch.float32).reshape(self.shape[0], -1)
-        for start in range(0, self.shape[0], rows):
-            part = flat[start : start + rows].contiguous()
-            self.worker.set(self.table.keys(torch.arange(start, start + len(part))), part)
+        self.write(torch.arange(self.shape[0]), values)
 
     def prepare_sample(self, n: int, steps: int) -> int:
         """Have the server prepare a sample of `n` rows for use after `steps` further steps."""

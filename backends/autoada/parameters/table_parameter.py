@@ -4,92 +4,104 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch.autograd.function import once_differentiable
 
-from autoada.parameters.remote_table import RemoteTable, Rows
-from autoada.prediction import lookups
-from autoada.prediction.operations import Kind, TorchFunction, kind_of, name_of
+from autoada.parameters.remote_table import RemoteTable
+from autoada.parameters.table_gradients import GradientRows, RowGradient, raw_gradient, row_sparse, sparse_rows
+from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
-Handler = Callable[[TorchFunction, tuple[Any, ...], dict[str, Any]], Any]
+aten = torch.ops.aten
+Hook = Callable[[Tensor], Any]
 
 
-class TableParameter(nn.Parameter):
+class TableParameter(TableTensor, nn.Parameter):
     """Replaces a module's weight: it has the weight's shape and no memory.
 
-    `F.embedding`, `F.embedding_bag`, `index_select` and indexing pull the rows that they read, and nothing
-    else; any other use pulls the whole table. So every module that owns or borrows the parameter works as
-    it is.
+    Lookups of rows pull these rows and give the table a sparse gradient, which autograd accumulates like any
+    other. To users it has the table's shape, as a `RowGradient`; with ``sparse=True`` it is PyTorch's own
+    sparse tensor. All other operations follow the rule of `TableTensor`.
     """
 
-    table: RemoteTable
+    store: RemoteTable
+    has_sparse_gradient: bool
+    """Whether all lookups so far asked for a sparse gradient."""
 
-    @staticmethod
-    def of(table: RemoteTable, requires_grad: bool) -> TableParameter:
+    @property
+    def table(self) -> RemoteTable:
+        """The table in the server."""
+        return self.store
+
+    @classmethod
+    def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter of `table`."""
-        hollow = torch.empty(table.shape, device="meta", dtype=table.rows.dtype)
-        parameter = torch.Tensor._make_subclass(TableParameter, hollow, requires_grad)
-        parameter.table = table
+        parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
+        parameter.has_sparse_gradient = True
         return parameter
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Where its rows are wanted; libraries ask at each read, and torch's own way takes much longer."""
-        return self.table.device
-
-    @property
     def grad(self) -> Tensor | None:
-        """The gradient of the rows that were read, each row once: norms and scaling work on it."""
-        return self.table.gradients.sum
+        """The gradient, of the table's shape; rows that were not read are zero."""
+        gradient = raw_gradient(self)
+        if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
+            return gradient
+        self.grad = dense = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)))
+        return dense  # type: ignore[no-any-return]
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if value is not None:
-            raise ValueError("the gradient of a table can only be changed in place, or set to None")
-        del self.grad
+        with torch._C.DisableTorchFunctionSubclass():
+            Tensor.grad.__set__(self, value)  # type: ignore[attr-defined]
 
     @grad.deleter
     def grad(self) -> None:
-        self.table.gradients.drop()
+        self.grad = None
 
-    def __repr__(self) -> str:  # type: ignore[override]
-        return (
-            f"TableParameter({self.table.name!r}, shape={tuple(self.table.shape)}, in the parameter server)"
-        )
+    @property
+    def data(self) -> Tensor:
+        """The values without autograd; what is written there is written to the table."""
+        with torch._C.DisableTorchFunctionSubclass():
+            values: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        return values
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError(
-            f"the table {self.table.name!r} is in the parameter server: copy autoada.unwrap(model) instead"
-        )
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if isinstance(value, TableTensor) and value.store is self.store and value.has_all_rows:
+            return  # as after ``parameter.data += change``
+        if isinstance(value, TableTensor) or (value.shape, value.dtype) != (self.shape, self.dtype):
+            raise RuntimeError(
+                f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} as its data: a table keeps its "
+                "shape, dtype and memory; copy values with copy_(), and tie parameters before AdaModel wraps them"
+            )
+        with torch.no_grad():
+            self.copy_(value)
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            f"the table {self.table.name!r} is in the parameter server: save model.state_dict() instead"
-        )
+    def register_hook(self, hook: Hook) -> Any:
+        """Call `hook` with each gradient of the table, of the table's shape."""
+        return super().register_hook(_with_whole_shape(self, hook))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return memo.setdefault(id(self), nn.Parameter(self.values().clone(), self.requires_grad))
 
     @classmethod
     def __torch_function__(
         cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            if func is F.embedding:  # nearly every read, and costs as much as the read itself
-                return _embedding(func, args, kwargs)
-            kind = kind_of(func)
-            if kind is Kind.METADATA:
-                return func(*args, **kwargs)
-            handler: Handler = _HANDLERS.get(kind, _with_whole_tables)
-            return handler(func, args, kwargs)
+            lookup = _LOOKUPS.get(func)
+            if lookup is None:
+                return func(*args, **(kwargs or {}))
+            return lookup(*args, **(kwargs or {}))
 
 
 def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
     """Raise ValueError unless `replace_parameters` can do its work."""
     for name, parameter in parameters.items():
-        if cast("Any", parameter)._use_count() > 1 or weakref.getweakrefs(parameter):
+        if parameter._use_count() > 1 or weakref.getweakrefs(parameter):  # type: ignore[attr-defined]
             raise ValueError(
                 f"the parameter {name!r} is still part of an earlier forward pass, or referred to weakly: "
                 "delete the outputs and losses before AdaModel wraps the model"
@@ -97,216 +109,232 @@ def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]) -> None:
-    """Turn `parameters` into `TableParameter`s; they stay the same objects for all their holders."""
-    for name, parameter in parameters.items():
-        torch.utils.swap_tensors(parameter, TableParameter.of(tables[name], parameter.requires_grad))
+    """Turn `parameters` into `TableParameter`s; they stay the same objects for all their holders.
 
-
-def _embedding(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = kwargs
-    if func is F.embedding and len(args) == 2:  # as modules call it
-        ids, weight = args
-    else:
-        ids, weight = lookups.embedding_arguments(func, args, kwargs)
-        names = lookups.EMBEDDING_NAMES if func is F.embedding else lookups.KERNEL_EMBEDDING_NAMES
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if not isinstance(weight, TableParameter):
-        return _with_whole_tables(func, args, kwargs)
-    padding = given.get("padding_idx")
-    if padding is not None and func is not F.embedding and padding < 0:
-        padding = None  # as the kernel has it
-    if given.get("max_norm") is None and not given.get("scale_grad_by_freq"):
-        read = _read_as_asked(weight, ids, padding)
-        if read is not None:
-            return read
-    rows = _read(weight, ids)
-    if given.get("max_norm") is not None:
-        weight.table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
-    if padding is not None:
-        padding = weight.table.position(rows, padding)
-    by_frequency = given.get("scale_grad_by_freq", False)
-    if padding is None and not by_frequency and rows.values.is_cpu:
-        # The same rows and gradients; of an embedding torch needs twice as long to add the latter up.
-        picked = rows.values.index_select(0, rows.inverse.reshape(-1))
-        return picked.view(*rows.inverse.shape, *picked.shape[1:])
-    return torch.embedding(rows.values, rows.inverse, -1 if padding is None else padding, by_frequency)
-
-
-def _bag(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bag = lookups.bag_arguments(func, args, kwargs)
-    if func is not F.embedding_bag or not isinstance(bag.table, TableParameter):
-        return _with_whole_tables(func, args, kwargs)
-    table = bag.table.table
-    given = {**dict(zip(lookups.BAG_NAMES, args, strict=False)), **kwargs}
-    padding = bag.padding
-    if padding is None and given.get("max_norm") is None and not given.get("scale_grad_by_freq"):
-        values = _read_as_asked(bag.table, bag.ids)
-        if values is not None:
-            positions = torch.arange(bag.ids.numel(), device=values.device).view(bag.ids.shape)
-            if _is_one_each(bag, positions) and given.get("per_sample_weights") is None:
-                return values.flatten(0, bag.ids.dim() - 1)
-            return F.embedding_bag(positions, values.flatten(0, bag.ids.dim() - 1), **_of_bags(given))
-    if padding is None:
-        rows = _read(bag.table, bag.ids)
-        inverse = rows.inverse
-    else:
-        rows, inverse = _skip_padding(bag.table, bag.ids, padding % table.shape[0])
-        padding = len(rows.values)
-    if given.get("max_norm") is not None:
-        table.shrink_norms(rows, given["max_norm"], given.get("norm_type", 2.0))
-    values = rows.values
-    if given.get("scale_grad_by_freq") and values.requires_grad:
-        values = _scaled_by_frequency(values, inverse)
-    if padding is not None:
-        values = torch.cat([values, values.new_zeros(1, *table.shape[1:])])
-    return F.embedding_bag(inverse, values, padding_idx=padding, **_of_bags(given))
-
-
-def _is_one_each(bag: lookups.BagArguments, positions: Tensor) -> bool:
-    """Whether every bag has one id, and so is its row."""
-    if bag.offsets is None:
-        return bag.ids.dim() == 2 and bag.ids.shape[1] == 1
-    same = bag.offsets.dtype is positions.dtype and bag.offsets.is_cpu
-    return same and torch.equal(bag.offsets, positions)
-
-
-def _of_bags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `F.embedding_bag` that do not concern rows."""
-    names = ("offsets", "mode", "per_sample_weights", "include_last_offset")
-    return {name: given[name] for name in names if name in given}
-
-
-def _skip_padding(weight: TableParameter, ids: Tensor, padding: int) -> tuple[Rows, Tensor]:
-    """The rows of all ids but `padding`, which gets the position after the last row."""
-    kept = ids != padding
-    rows = _read(weight, ids[kept])
-    inverse = torch.full_like(ids, len(rows.values), dtype=torch.int64)
-    inverse[kept] = rows.inverse
-    return rows, inverse
-
-
-def _scaled_by_frequency(values: Tensor, inverse: Tensor) -> Tensor:
-    """The rows, with gradients divided by how often each was read.
-
-    PyTorch's CPU kernel for bags divides by the count of another row (it indexes the counts by the row's
-    rank).
+    Their gradients and hooks go on.
     """
-    counts = torch.bincount(inverse.flatten(), minlength=len(values))[: len(values)].clamp(min=1)
-    scaled = values.view_as(values)
-    scaled.register_hook(lambda gradient: gradient / counts.unsqueeze(1))
-    return scaled
+    for name, parameter in parameters.items():
+        gradient, parameter.grad = parameter.grad, None
+        hooks, after = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
+        own = dict(vars(parameter))
+        torch.utils.swap_tensors(parameter, TableParameter.of_table(tables[name], parameter.requires_grad))
+        vars(parameter).update(own)
+        tables[name].gradients.parameter = weakref.ref(parameter)
+        assert isinstance(parameter, TableParameter)
+        if gradient is not None:
+            parameter.has_sparse_gradient = gradient.is_sparse
+            parameter.grad = gradient
+        if hooks:
+            for number, hook in hooks.items():
+                hooks[number] = _with_whole_shape(parameter, hook)
+            parameter._backward_hooks = hooks  # the same dictionary, so that handles still remove hooks
+        if after:
+            parameter._post_accumulate_grad_hooks = after
 
 
-def _index_select(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source, dim, index = lookups.index_select_arguments(args, kwargs)
-    if not isinstance(source, TableParameter) or dim not in (0, -len(source.table.shape)):
-        return _with_whole_tables(func, args, kwargs)
-    if index.dim() == 1 and (read := _read_as_asked(source, index)) is not None:
-        return read
-    rows = _read(source, index)
-    return rows.values.index_select(0, rows.inverse)
+def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
+    """A hook that sees the gradient as ``parameter.grad`` would show it."""
+    reference = weakref.ref(parameter)
+
+    def called(gradient: Tensor) -> Tensor | None:
+        table = reference()
+        if table is None or table.has_sparse_gradient or not gradient.is_sparse:
+            result: Tensor | None = hook(gradient)
+        else:
+            shown = RowGradient.of(GradientRows(table.store.name, gradient))
+            result = hook(shown)
+            result = shown if result is None else result
+        return sparse_rows(result) if result is not None and gradient.is_sparse else result
+
+    return called
 
 
-def _get_item(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source, index = args
-    if not isinstance(source, TableParameter):
-        return _with_whole_tables(func, args, kwargs)
-    first = index[0] if type(index) is tuple and index else index
-    if isinstance(first, Tensor) and first.dtype is not torch.bool:
-        ids: Tensor | None = lookups.from_start(first, source.table.shape[0])
-    elif isinstance(first, Tensor) and first.dim() > 1:  # a mask of single values
-        ids = None
-    else:
-        ids = lookups.item_rows(source.table.shape[0], index, lambda function, *given: function(*given))
-    if ids is None:
-        return _with_whole_tables(func, args, kwargs)
-    if first is index and isinstance(first, Tensor) and (read := _read_as_asked(source, ids)) is not None:
-        return read
-    rows = _read(source, ids)
-    picked = rows.inverse[0] if isinstance(first, int) else rows.inverse
-    return rows.values[(picked, *index[1:])] if type(index) is tuple else rows.values[picked]
+# Lookups: their gradients are sparse
 
 
-def _alias(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source = args[0]
-    if name_of(func) == "requires_grad_":
-        return func(*args, **kwargs)
-    if name_of(func) == "contiguous":
-        return source
-    return TableParameter.of(source.table, requires_grad=False)
+def _note_kind(weight: TableParameter, sparse: bool) -> None:
+    """A module looks rows up: a dense gradient beside sparse ones is dense."""
+    if not sparse:
+        weight.has_sparse_gradient = False
 
 
-def _assign(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-    if attribute == "data":
-        _table_of(args).write(args[1])
-        return None
-    return func(*args, **kwargs)
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
+        _note_kind(weight, sparse)
+        sparse = True
+    return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
 
 
-def _write(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An in-place change of the whole table, such as an initialisation."""
-    target = args[0] if args else kwargs.get("tensor")  # functions of nn.init give it by name
-    if not isinstance(target, TableParameter):
-        return _with_whole_tables(func, args, kwargs)
-    with torch.no_grad():
-        values = target.table.rows.read().to(target.table.device)
-
-        def plain(value: Any) -> Any:
-            return values if value is target else _whole(value)
-
-        func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
-        target.table.write(values)
-    return target
+def _kernel_embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
+        _note_kind(weight, sparse)
+        sparse = True
+    return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
 
 
-def _read_as_asked(parameter: TableParameter, ids: Tensor, padding: int | None = None) -> Tensor | None:
-    """The row of each id, where the table can give it in one go."""
-    if torch._C._functorch.is_batchedtensor(ids):
-        return None
-    return parameter.table.read_as_asked(ids, parameter.requires_grad, padding)
+def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
+    """The rows of `ids`, in which a table's own shape has no part."""
+    if weight.dim() == 2:
+        return _embedding(ids, weight)
+    _note_kind(weight, sparse=False)
+    rows: Tensor = _Lookup.apply(weight, ids)
+    return rows
 
 
-def _read(parameter: TableParameter, ids: Tensor) -> Rows:
-    """The rows of `ids`; under `torch.vmap` those of all samples, and each one's positions among them."""
-    functorch = torch._C._functorch
-    if not functorch.is_batchedtensor(ids):
-        return parameter.table.lookup(ids, parameter.requires_grad)
-    level, dimension = functorch.maybe_get_level(ids), functorch.maybe_get_bdim(ids)
-    allowed = functorch.get_inplace_requires_grad_allowed()
-    functorch.set_inplace_requires_grad_allowed(True)  # the pulled rows are a leaf outside of the transform
-    try:
-        with torch._C._DisableFuncTorch():
-            rows = _read(parameter, functorch.get_unwrapped(ids))
-    finally:
-        functorch.set_inplace_requires_grad_allowed(allowed)
-    return rows._replace(inverse=functorch._add_batch_dim(rows.inverse, dimension, level))
+class _Lookup(torch.autograd.Function):
+    """Rows of a table of more than two dimensions, which `F.embedding` does not take."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: TableParameter, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.shape = weight.shape
+        return weight.store.read(ids)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (ids,) = ctx.saved_tensors
+        return row_sparse(ids, gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
 
 
-def _with_whole_tables(func: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return func(*_whole(args), **_whole(kwargs))
+class _View(torch.autograd.Function):
+    """A view of some rows of a table: ``table[index]`` for an index of whole numbers and slices."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: TableParameter, index: Any) -> Tensor:
+        view: TableTensor = weight.detach()[index]
+        ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
+        return view
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        place, length = ctx.place, max(1, ctx.shape[1:].numel())
+        rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
+        rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
+        return row_sparse(ctx.numbers.to(gradient.device), rows, ctx.shape), None
 
 
-def _whole(values: Any) -> Any:
-    return pytree.tree_map(
-        lambda value: value.table.whole(value.requires_grad) if isinstance(value, TableParameter) else value,
-        values,
+def _bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    if type(weight) is not TableParameter or scale_grad_by_freq or not isinstance(input, Tensor):
+        bag: Tensor = F.embedding_bag(
+            input,
+            weight,
+            offsets,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )
+        return bag
+    ids, none = input.reshape(-1), None
+    if padding_idx is not None:
+        kept = ids != padding_idx % len(weight)
+        ids, none = ids[kept], int(kept.sum())
+    rows = _embedding(ids, weight, None, max_norm, norm_type, False, sparse)
+    if none is None and offsets is None and input.shape[1:] == (1,) and per_sample_weights is None:
+        return rows  # bags of one row each
+    places = torch.arange(len(ids), device=input.device)
+    if none is not None:  # padding has its place behind the rows
+        rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
+        places = torch.full_like(kept, none, dtype=torch.int64).masked_scatter(kept, places)
+    return F.embedding_bag(
+        places.view(input.shape),
+        rows,
+        offsets,
+        mode=mode,
+        per_sample_weights=per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=none,
     )
 
 
-def _table_of(args: tuple[Any, ...]) -> RemoteTable:
-    return next(value.table for value in args if isinstance(value, TableParameter))
+def _index_select(input: Tensor, dim: int, index: Tensor, **kwargs: Any) -> Tensor:
+    if type(input) is TableParameter and dim in (0, -input.dim()) and index.dim() == 1 and not kwargs:
+        return _rows(input, index)
+    return torch.index_select(input, dim, index, **kwargs)
 
 
-_HANDLERS: dict[Kind, Handler] = {
-    Kind.EMBEDDING: _embedding,
-    Kind.BAG: _bag,
-    Kind.INDEX_SELECT: _index_select,
-    Kind.GET_ITEM: _get_item,
-    Kind.ALIAS: _alias,
-    Kind.MOVE: lambda func, args, kwargs: args[0],
-    Kind.IGNORED: _assign,
-    Kind.INPLACE: _write,
-    Kind.SET_ITEM: _write,
-    Kind.TEXT: lambda func, args, kwargs: repr(args[0]),
+def _get_item(source: Tensor, index: Any) -> Tensor:
+    if type(source) is not TableParameter:
+        return source[index]
+    parts = index if type(index) is tuple else (index,)
+    if all(isinstance(part, int | slice) and not isinstance(part, bool) for part in parts):
+        tracks = torch.is_grad_enabled() and source.requires_grad
+        if not tracks or not parts or parts[0] == slice(None):
+            return source[index]
+        _note_kind(source, sparse=False)
+        view: Tensor = _View.apply(source, index)
+        return view
+    first = parts[0] if parts else None
+    if isinstance(first, list) and all(type(each) is int for each in first):
+        first = torch.tensor(first, dtype=torch.int64)
+    if not isinstance(first, Tensor) or first.dtype is torch.uint8 or isinstance(first, TableTensor):
+        return source[index]
+    if first.dtype is torch.bool:
+        if first.dim() != 1 or len(first) != len(source):
+            return source[index]
+        first = first.nonzero()[:, 0]
+    if first.is_floating_point():
+        return source[index]
+    ids = torch.where((first < 0) & (first >= -len(source)), first + len(source), first)
+    if len(parts) == 1:
+        return _rows(source, ids)
+    places = torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+    return _rows(source, ids.reshape(-1))[(places, *parts[1:])]
+
+
+def _autograd_grad(*args: Any, **kwargs: Any) -> Any:
+    gradients = torch.autograd.grad(*args, **kwargs)
+    inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+    inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    return tuple(
+        RowGradient.of(GradientRows(source.store.name, gradient))
+        if isinstance(source, TableParameter)
+        and gradient is not None
+        and gradient.is_sparse
+        and not source.has_sparse_gradient
+        else gradient
+        for source, gradient in zip(inputs, gradients, strict=True)
+    )
+
+
+_LOOKUPS: dict[TorchFunction, TorchFunction] = {
+    F.embedding: _embedding,
+    torch.embedding: _kernel_embedding,
+    F.embedding_bag: _bag,
+    torch.index_select: _index_select,
+    Tensor.index_select: _index_select,
+    Tensor.__getitem__: _get_item,
+    torch.autograd.grad: _autograd_grad,
 }

@@ -1,0 +1,294 @@
+"""The gradient of a table: its rows as PyTorch sees them, and on their way to the server."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import adaps
+from autoada.parameters.server_rows import ServerRows
+from autoada.parameters.table_tensor import TableTensor
+from autoada.sync.gradient_exchange import CombinedGradients, Gradients
+
+aten = torch.ops.aten
+ReadGradient = tuple[Tensor, Tensor, int | None]
+"""Keys, their gradients in host memory, and a key whose gradients are left out."""
+
+
+class GradientRows:
+    """The store of a `RowGradient`: the rows that have a gradient, and zeros for all others.
+
+    Parameters
+    ----------
+    table : str
+        The table's name.
+    sparse : Tensor
+        Sparse, with one sparse dimension; rows that occur several times are added up.
+    """
+
+    def __init__(self, table: str, sparse: Tensor) -> None:
+        self.table = table
+        self.name = f"gradient of {table}"
+        self.shape, self.dtype, self.device = sparse.shape, sparse.dtype, sparse.device
+        coalesced = sparse.coalesce()
+        # What was added up is a copy already; a backward pass may still own the rest.
+        self.sparse = coalesced if coalesced is not sparse and sparse._nnz() > 1 else coalesced.clone()
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The ids in order, each once, and their gradients."""
+        self.sparse = self.sparse.coalesce()
+        return self.sparse._indices()[0], self.sparse._values()
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The gradients of `ids`."""
+        return self.sparse.index_select(0, ids.reshape(-1).to(self.device)).to_dense().view(*ids.shape, *self.shape[1:])
+
+    def whole(self) -> Tensor:
+        """The dense gradient."""
+        return self.sparse.to_dense()
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Replace the gradients of `ids`."""
+        ids = ids.to(self.device)
+        kept, values = self.rows()
+        others = ~torch.isin(kept, ids)
+        given = (rows != 0).flatten(1).any(1)
+        self.sparse = row_sparse(
+            torch.cat([kept[others], ids[given]]), torch.cat([values[others], rows[given]]), self.shape
+        )
+
+    def with_values(self, values: Tensor) -> GradientRows:
+        """Another gradient of the same rows."""
+        return GradientRows(self.table, row_sparse(self.rows()[0], values, self.shape))
+
+    def begin_update(self) -> None:
+        """Nothing: the gradient is this worker's own."""
+
+    def end_update(self) -> None:
+        """Nothing: the gradient is this worker's own."""
+
+
+class RowGradient(TableTensor):
+    """A table's gradient: of the table's shape, with zeros for rows that have none.
+
+    Norms and scaling work on the rows alone; other operations make the whole gradient for a moment.
+    """
+
+    store: GradientRows
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rule = _add if func is aten.add_.Tensor else _by_values if func in _KEEP_ZERO else None
+        if rule is not None and (output := rule(func, args, kwargs)) is not NotImplemented:
+            return output
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def coalesce(self) -> Tensor:
+        """The gradient as a sparse tensor, each row once."""
+        self.store.rows()
+        return self.store.sparse
+
+
+def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    """A sparse tensor of rows."""
+    return torch.sparse_coo_tensor(ids.reshape(1, -1), values, shape, check_invariants=False)
+
+
+def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids, of which some may occur several times, and a row for each; a dense gradient's rows of zeros are none."""
+    if isinstance(gradient, RowGradient):
+        return gradient.store.rows()
+    if isinstance(gradient, TableTensor):
+        gradient = gradient.values()
+    if gradient.is_sparse and gradient.sparse_dim() == 1:
+        return gradient._indices()[0], gradient._values()
+    dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
+    ids = (dense != 0).flatten(1).any(1).nonzero()[:, 0]
+    return ids, dense[ids]
+
+
+def sparse_rows(gradient: Tensor) -> Tensor:
+    """A gradient as a sparse tensor of rows."""
+    if gradient.is_sparse and not isinstance(gradient, TableTensor) and gradient.sparse_dim() == 1:
+        return gradient
+    return row_sparse(*rows_of(gradient), gradient.shape)
+
+
+class TableGradients:
+    """Brings the gradients of one table's parameter to the server.
+
+    Parameters
+    ----------
+    rows : ServerRows
+        The rows of the table.
+    sums_in_server : bool
+        Whether the server itself adds up the gradients of a row that was read several times. Otherwise every
+        row is handed over once, as in coalesced sparse gradients.
+    """
+
+    def __init__(self, rows: ServerRows, sums_in_server: bool) -> None:
+        self._rows = rows
+        self._sums_in_server = sums_in_server
+        self._collected: list[ReadGradient] = []
+        self.parameter: weakref.ref[Tensor] | None = None
+        """The parameter, whose gradients are meant."""
+
+    @property
+    def present(self) -> Tensor | None:
+        """The parameter's gradient as autograd keeps it."""
+        parameter = None if self.parameter is None else self.parameter()
+        return None if parameter is None else raw_gradient(parameter)
+
+    def drop(self) -> None:
+        """Forget the parameter's gradient."""
+        parameter = None if self.parameter is None else self.parameter()
+        if parameter is not None:
+            parameter.grad = None
+
+    def collect(self, scale: float) -> None:
+        """Collect the gradients for a push and start their copy to host memory."""
+        self._collected = []
+        gradient = self.present
+        if gradient is None:
+            return
+        transfer = self._rows.transfer
+        if not transfer.direct and gradient.is_sparse:
+            gradient = gradient.coalesce()  # before the copy, on the device
+        ids, values = rows_of(gradient)
+        values = (values if scale == 1 else scale * values).detach().contiguous()
+        keys = ids.to("cpu", torch.int64) + self._rows.first_key
+        host = transfer.start_to_host(values)
+        self._collected.append((keys, host, None))
+
+    def take(self) -> list[ReadGradient]:
+        """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
+        taken, self._collected = self._collected, []
+        if taken:
+            self._rows.count_step()
+            if not self._sums_in_server:
+                taken = [(*adaps.sum_by_key(keys, host.flatten(1)), None) for keys, host, _ in taken]
+        return taken
+
+    def given(self) -> Gradients:
+        """The collected gradients, each row once, which have arrived in host memory."""
+        if not self._collected:
+            empty = torch.empty(0, self._rows.length, dtype=torch.float32)
+            return Gradients(torch.empty(0, dtype=torch.int64), empty)
+        ((keys, host, _),) = self._collected
+        return Gradients(*adaps.sum_by_key(keys, host.flatten(1)))
+
+    def put(self, combined: CombinedGradients) -> None:
+        """Push this worker's part of the combined gradients of all workers."""
+        self._collected = []
+        if combined.anywhere:
+            self._rows.count_step()
+            for step in combined.steps:
+                self._rows.worker.push_gradients(*step)
+
+
+def raw_gradient(parameter: Tensor) -> Tensor | None:
+    """The gradient that autograd keeps for a parameter."""
+    with torch._C.DisableTorchFunctionSubclass():
+        gradient: Tensor | None = Tensor.grad.__get__(parameter)  # type: ignore[attr-defined]
+    return gradient
+
+
+def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation that leaves zeros zero on the rows that have a gradient."""
+    condition = _KEEP_ZERO[func]
+    several = isinstance(args[0], list | tuple)
+    operands = list(args[0]) if several else [args[0]]
+    whole = all(isinstance(one, RowGradient) and one.has_all_rows for one in operands if isinstance(one, TableTensor))
+    if not whole or not all(condition(other) for other in (*args[1:], *kwargs.values())):
+        return NotImplemented
+    values = [one.store.rows()[1] if isinstance(one, RowGradient) else one for one in operands]
+    output = func(values if several else values[0], *args[1:], **kwargs)
+    if func in _NORMS or output is None:
+        return output
+    if func._schema.arguments[0].alias_info is not None:
+        return args[0]
+    outputs = output if several else [output]
+    results = [
+        RowGradient.of(one.store.with_values(rows)) if isinstance(one, RowGradient) else rows
+        for one, rows in zip(operands, outputs, strict=True)
+    ]
+    return results if several else results[0]
+
+
+def _add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Add a sparse tensor of rows, or a `RowGradient`, to a `RowGradient`."""
+    target, other = args[0], args[1]
+    if not isinstance(target, RowGradient) or not target.has_all_rows or not is_row_sparse(other):
+        return NotImplemented
+    target.store.sparse = target.store.sparse + kwargs.get("alpha", 1) * sparse_rows(other)
+    return target
+
+
+def is_row_sparse(value: Any) -> bool:
+    """Whether this is a gradient of some rows, as a sparse tensor or as a `RowGradient`."""
+    if isinstance(value, TableTensor):
+        return isinstance(value, RowGradient) and value.has_all_rows
+    return isinstance(value, Tensor) and value.is_sparse and value.sparse_dim() == 1
+
+
+def _finite(other: Any) -> bool:
+    """Whether zero times this is zero."""
+    if isinstance(other, Tensor):
+        return other.dim() == 0 and isfinite(float(other))
+    return isinstance(other, int | float) and isfinite(other)
+
+
+def _divisor(other: Any) -> bool:
+    """Whether zero divided by this is zero."""
+    return _finite(other) and float(other) != 0
+
+
+def _any(other: Any) -> bool:
+    return True
+
+
+def _norm_option(other: Any) -> bool:
+    """Whether zeros do not count: the order is positive, and the norm is over all dimensions."""
+    return other is None or isinstance(other, torch.dtype | bool) or (isinstance(other, int | float) and other > 0)
+
+
+def _scaler_option(other: Any) -> bool:
+    """Whether this is the scale or the flag of a gradient scaler."""
+    return isinstance(other, Tensor) and other.numel() == 1
+
+
+_NORMS = {aten.linalg_vector_norm.default, aten.norm.Scalar, aten._foreach_norm.Scalar}
+_KEEP_ZERO: dict[Any, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        (
+            aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar,
+            aten._foreach_mul.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul.Tensor, aten._foreach_mul_.Tensor,
+        ),
+        _finite,
+    ),
+    **dict.fromkeys(
+        (
+            aten.div.Tensor, aten.div.Scalar, aten.div_.Tensor, aten.div_.Scalar, aten._foreach_div.Scalar,
+            aten._foreach_div_.Scalar, aten._foreach_div.Tensor, aten._foreach_div_.Tensor,
+        ),
+        _divisor,
+    ),
+    **dict.fromkeys(_NORMS, _norm_option),
+    **dict.fromkeys(
+        (
+            aten.neg.default, aten.neg_.default, aten.sign.default, aten.abs.default, aten.clone.default,
+            aten.zero_.default, aten._foreach_zero_.default,
+        ),
+        _any,
+    ),
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _scaler_option,
+}  # fmt: skip
+"""Operations that leave zeros zero, and the condition for each of their further arguments."""

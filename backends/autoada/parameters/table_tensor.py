@@ -1,0 +1,335 @@
+"""Tensors whose values are rows of a store: a table of the parameter server, or a table's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import adaps
+
+TorchFunction = Callable[..., Any]
+aten = torch.ops.aten
+
+
+class RowStore(Protocol):
+    """Rows that are read and written by their numbers."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows of `ids`, a new tensor of shape ``(*ids.shape, *row)``; IndexError if one does not exist."""
+        ...
+
+    def whole(self) -> Tensor:
+        """All rows, which the caller does not change."""
+        ...
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Replace the rows of `ids`, each of which occurs once."""
+        ...
+
+    def begin_update(self) -> None:
+        """A write begins whose new values depend on the present ones."""
+        ...
+
+    def end_update(self) -> None:
+        """The last one that has begun has computed its values, and will write them."""
+        ...
+
+
+class TableTensor(Tensor):
+    """A tensor without memory of its own, with the shape, strides, dtype and device of what it stands for.
+
+    It is a view of a store's rows, like any view of a contiguous tensor: a size, strides and an offset.
+    Operations of PyTorch arrive here one level above their kernels, where each says by its schema which
+    arguments it views, reads and writes. So they are all executed by the same rule: a view gives another
+    `TableTensor`; what is read is fetched; what is written is fetched, changed and written back. Operations
+    that index rows fetch and write these rows only.
+    """
+
+    store: RowStore
+    place: Tensor
+    """A tensor on the meta device with the view's size, strides and offset."""
+
+    @classmethod
+    def of(cls, store: RowStore, place: Tensor | None = None, requires_grad: bool = False) -> Any:
+        """A view of `store` at `place`; without a place, of all its rows."""
+        if place is None:
+            place = torch.empty(store.shape, dtype=store.dtype, device="meta")
+        tensor = Tensor._make_wrapper_subclass(
+            cls,
+            place.size(),
+            strides=place.stride(),
+            storage_offset=place.storage_offset(),
+            dtype=store.dtype,
+            device=store.device,
+            requires_grad=requires_grad,
+        )
+        tensor.store, tensor.place = store, place
+        return tensor
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether this is the store's contents as they are, with all rows and in their shape."""
+        return self.place.shape == self.store.shape and self.place.is_contiguous()
+
+    def values(self) -> Tensor:
+        """The present values, a plain tensor that the caller does not change."""
+        if self.has_all_rows:
+            return self.store.whole()
+        return _viewed(self, self._rows())
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = _RULES.get(func)
+        if rule is not None and (output := rule(func, args, kwargs or {})) is not NotImplemented:
+            return output
+        return execute(func, args, kwargs or {})
+
+    # Functions that reach a tensor's memory without PyTorch's dispatcher
+
+    def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
+        """The values, in memory that cannot be written."""
+        del force
+        array: npt.NDArray[Any] = self.values().detach().cpu().clone().numpy()
+        array.flags.writeable = False  # what would be written there would not arrive
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        del copy
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def tolist(self) -> Any:
+        """The values as nested lists of numbers."""
+        return self.values().tolist()
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        del tensor_contents
+        return f"{type(self).__name__}({self.store.name!r}, shape={tuple(self.shape)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return memo.setdefault(id(self), self.values().clone())
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead"
+        )
+
+    def _refused(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            f"{name} needs the memory of {self!r}, which has none: use a copy of its values, clone()"
+        )
+
+    def data_ptr(self) -> NoReturn:
+        """Refused: there is no memory."""
+        self._refused("data_ptr()")
+
+    def untyped_storage(self) -> NoReturn:
+        """Refused: there is no memory."""
+        self._refused("untyped_storage()")
+
+    def storage(self) -> NoReturn:
+        """Refused: there is no memory."""
+        self._refused("storage()")
+
+    def share_memory_(self) -> NoReturn:
+        """Refused: there is no memory."""
+        self._refused("share_memory_()")
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._refused("__dlpack__()")
+
+    def row_numbers(self) -> Tensor:
+        """The store's rows from the first to the last that this view touches."""
+        place, length = self.place, max(1, self.store.shape[1:].numel())
+        first = last = place.storage_offset()
+        last += sum((size - 1) * stride for size, stride in zip(place.size(), place.stride(), strict=True))
+        return torch.arange(first // length, last // length + 1)
+
+    def _rows(self) -> Tensor:
+        """A copy of these rows."""
+        if self.place.numel() == 0:
+            return torch.empty(0, dtype=self.store.dtype, device=self.store.device)
+        if self.has_all_rows:
+            return self.store.whole().clone()
+        return self.store.read(self.row_numbers())
+
+
+def _viewed(tensor: TableTensor, rows: Tensor) -> Tensor:
+    """The view of `rows`, a copy of the rows that it touches."""
+    place = tensor.place
+    if place.numel() == 0:
+        return rows.new_empty(place.size())
+    length = max(1, tensor.store.shape[1:].numel())
+    return rows.as_strided(place.size(), place.stride(), place.storage_offset() % length)
+
+
+def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation on what its arguments stand for, by its schema."""
+    schema = func._schema
+    if torch.Tag.inplace_view in func.tags or func in _REFUSED:
+        _refuse(func, args)
+    first = args[0] if args else None
+    if isinstance(first, TableTensor) and _is_view(schema):
+        return _view_of(func, first, args, kwargs)
+    given = [(argument, args[i]) for i, argument in enumerate(schema.arguments[: len(args)])]
+    given += [(argument, kwargs[argument.name]) for argument in schema.arguments if argument.name in kwargs]
+    written = [
+        each
+        for argument, value in given
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for each in pytree.tree_leaves(value)
+        if isinstance(each, TableTensor)
+    ]
+    for store in dict.fromkeys(each.store for each in written):
+        store.begin_update()
+    changed = {id(each): (each, each._rows()) for each in written}
+    views = {number: _viewed(*pair) for number, pair in changed.items()}
+
+    def plain(value: Any) -> Any:
+        if not isinstance(value, TableTensor):
+            return value
+        return views[id(value)] if id(value) in views else value.values()
+
+    output = func(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs))
+    if not written:
+        return output
+    for store in dict.fromkeys(each.store for each in written):
+        store.end_update()
+    for number, (each, rows) in changed.items():
+        view = views[number]
+        if view.shape != each.shape:
+            raise RuntimeError(f"{func} would give {each!r} the shape {tuple(view.shape)}: it cannot change")
+        if each.place.numel() > 0:
+            each.store.write(each.row_numbers(), rows.reshape(-1, *each.store.shape[1:]))
+    originals = {id(view): changed[number][0] for number, view in views.items()}
+    return pytree.tree_map(lambda value: originals.get(id(value), value), output)
+
+
+def _is_view(schema: Any) -> bool:
+    aliases = [returned.alias_info for returned in schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = func(base.place, *args[1:], **kwargs)
+
+    def view(place: Tensor) -> TableTensor:
+        if place.dtype is not base.dtype or place.is_conj() or place.is_neg():
+            _refuse(func, args)
+        viewed: TableTensor = TableTensor.of(base.store, place)
+        return viewed
+
+    return [view(place) for place in places] if isinstance(places, list | tuple) else view(places)
+
+
+def _refuse(func: Any, args: Sequence[Any]) -> NoReturn:
+    tensor = next(each for each in pytree.tree_leaves(args) if isinstance(each, TableTensor))
+    raise RuntimeError(
+        f"{func} cannot be applied to {tensor!r}, as it changes how memory is used, and there is none here: "
+        "apply it to a copy of the values, clone()"
+    )
+
+
+_REFUSED = {aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default}
+
+
+# Rules for operations that a few rows suffice for
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _read_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    table, ids = args[0], args[1]
+    if not isinstance(table, TableTensor) or not table.has_all_rows:
+        return NotImplemented
+    return table.store.read(ids)
+
+
+def _by_rows(position: int) -> Rule:
+    """The rule of an operation that indexes rows with its argument number `position`."""
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        table, index = args[0], args[position]
+        others = [*args[1:position], *args[position + 1 :], *kwargs.values()]
+        if isinstance(index, list | tuple):
+            ids, *rest = index
+            others += rest
+        else:
+            ids = index
+            if position == 2 and args[1] not in (0, -table.dim()):
+                return NotImplemented
+        if (
+            not isinstance(table, TableTensor)
+            or not table.has_all_rows
+            or not isinstance(ids, Tensor)
+            or ids.dtype in (torch.bool, torch.uint8)
+            or any(isinstance(each, TableTensor) for each in pytree.tree_leaves(others))
+        ):
+            return NotImplemented
+        if isinstance(index, list | tuple):
+            ids = torch.where((ids < 0) & (ids >= -len(table)), ids + len(table), ids)
+        unique, inverse = adaps.deduplicate(ids.detach().to("cpu", torch.int64).contiguous())
+        writes = func._schema.arguments[0].alias_info is not None
+        if writes:
+            table.store.begin_update()
+        rows = table.store.read(unique)
+        found = inverse.view(ids.shape).to(ids.device)
+        chosen = [found, *index[1:]] if isinstance(index, list | tuple) else found
+        output = func(rows, *args[1:position], chosen, *args[position + 1 :], **kwargs)
+        if not writes:
+            return output
+        table.store.end_update()
+        table.store.write(unique, rows)
+        return table
+
+    return rule
+
+
+def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    return TableTensor.of(tensor.store, tensor.place)
+
+
+def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of an operation whose result does not depend on the present values: they are not read."""
+    target = args[0]
+    others = [*args[1:], *kwargs.values()]
+    if not isinstance(target, TableTensor) or not target.place.is_contiguous() or target.place.numel() == 0:
+        return NotImplemented
+    length = max(1, target.store.shape[1:].numel())
+    if target.place.storage_offset() % length or target.place.numel() % length:
+        return NotImplemented  # a part of a row stays as it is
+    plain = [each.values() if isinstance(each, TableTensor) else each for each in others]
+    values = torch.empty(target.shape, dtype=target.dtype, device=target.store.device)
+    func(values, *plain[: len(args) - 1], **dict(zip(kwargs, plain[len(args) - 1 :], strict=True)))
+    target.store.write(target.row_numbers(), values.view(-1, *target.store.shape[1:]))
+    return target
+
+
+_RULES: dict[Any, Rule] = {
+    aten.embedding.default: _read_rows,
+    aten.detach.default: _detach,
+    aten.index.Tensor: _by_rows(1),
+    aten.index_put_.default: _by_rows(1),
+    aten.embedding_renorm_.default: _by_rows(1),
+    aten.index_select.default: _by_rows(2),
+    aten.index_fill_.int_Scalar: _by_rows(2),
+    aten.index_fill_.int_Tensor: _by_rows(2),
+    aten.index_copy_.default: _by_rows(2),
+    aten.index_add_.default: _by_rows(2),
+    aten.copy_.default: _overwrite,
+    aten.fill_.Scalar: _overwrite,
+    aten.fill_.Tensor: _overwrite,
+    aten.zero_.default: _overwrite,
+}
