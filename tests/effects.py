@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import autoada
 
-__all__ = ["describe", "difference", "effects_of", "is_refusal"]
+__all__ = ["copied", "describe", "difference", "effects_of", "is_refusal"]
 
 PACKAGE = str(Path(autoada.__file__).parent)
 
@@ -30,9 +30,14 @@ class Seen:
 def effects_of(call: Callable[[], Any]) -> Any:
     """Result of a call with copies of all tensors, or the error that the call raises."""
     try:
-        return pytree.tree_map(lambda leaf: _copy(leaf) if isinstance(leaf, Tensor) else leaf, call())
+        return copied(call())
     except Exception as error:  # the outcome to compare, of any type
         return error
+
+
+def copied(tree: Any) -> Any:
+    """The tree with copies of all tensors."""
+    return pytree.tree_map_only(Tensor, _copy, tree)
 
 
 def is_refusal(error: Exception) -> bool:

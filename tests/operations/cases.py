@@ -296,7 +296,8 @@ class _Observers:
         """Result, gradients, the unchanged table and the state of the random generator."""
         result, others, attempt = self._read(table)
         effects = {"attempt": attempt, "result": result if self.comparable else _shapes(result)}
-        loss = _loss(result) if self.comparable else None
+        # For infinite values, the gradients of subclasses of Tensor follow other formulas in PyTorch.
+        loss = _loss(result) if self.comparable and table.isfinite().all() else None
         if loss is not None and loss.requires_grad:
             loss.backward()
             effects["gradient"] = table.grad

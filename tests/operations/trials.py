@@ -66,6 +66,8 @@ def try_cases(cases: Sequence[Case]) -> list[Trial]:
 def _try(case: Case, table: Tensor, model: Any) -> Trial:
     plain = nn.Parameter(case.values.clone())
     expected = effects_of(lambda: case.observe(plain))
+    if isinstance(expected, Exception) and "INTERNAL ASSERT FAILED" in str(expected):
+        return Trial(case, "plain refuses", describe(expected))  # a defect of PyTorch, not a behaviour
     before = model.node.stats()["pulled_local"]
     found = effects_of(lambda: case.observe(table))
     pulled = model.node.stats()["pulled_local"] - before - len(table)  # the comparison reads each row

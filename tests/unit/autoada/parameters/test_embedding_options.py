@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
-from tests.effects import difference, effects_of, is_refusal
+from tests.effects import copied, difference, effects_of, is_refusal
 
 ROWS, LENGTH = 7, 3
 
@@ -33,7 +33,7 @@ def assert_equal_or_refused(make: Callable[[], nn.Module], run: Run, tolerance: 
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
         model = autoada.AdaModel(net, optimizer)
         try:
-            return run(model, optimizer)
+            return copied(run(model, optimizer))
         finally:
             model.close()
 
@@ -57,13 +57,13 @@ def training(*calls: tuple[Any, ...], **named: Any) -> Run:
         for inputs in calls:
             optimizer.zero_grad()
             output = model(*inputs, **named)
-            seen.append(output)
+            seen.append(copied(output))
             if output.requires_grad:
                 (output * torch.linspace(0.5, 2, output.numel()).view(output.shape)).sum().backward()
                 gradient = weight.grad
-                seen += [gradient, gradient.is_sparse] if gradient is not None else [None]
+                seen += [copied(gradient), gradient is not None and gradient.is_sparse]
             optimizer.step()
-            seen.append(weight)
+            seen.append(copied(weight))
         return seen
 
     return run
@@ -118,8 +118,7 @@ BAGS: dict[str, list[tuple[Any, ...]]] = {
     "too large": [(torch.tensor([[1, ROWS]]),)],
     "negative": [(torch.tensor([[1, -1]]),)],
     "no offsets": [(torch.tensor([1, 2]),)],
-    "offsets that do not begin at 0": [(torch.tensor([1, 2]), torch.tensor([1]))],
-    "offsets beyond the ids": [(torch.tensor([1, 2]), torch.tensor([0, 3]))],
+    "offsets that do not begin at 0": [(torch.tensor([1, 2]), torch.tensor([1, 2]))],
     "offsets of two dimensions": [(torch.tensor([1, 2]), torch.tensor([[0, 1]]))],
     "offsets for two dimensions": [(torch.tensor([[1, 2]]), torch.tensor([0]))],
     "three dimensions": [(torch.zeros(1, 2, 3, dtype=torch.int64),)],
@@ -140,8 +139,18 @@ def test_bag(bag: str, mode: str, sparse: bool) -> None:
             lambda options=options: nn.EmbeddingBag(  # type: ignore[misc]
                 ROWS, LENGTH, mode=mode, sparse=sparse, **options
             ),
-            training(*BAGS[bag]),
+            training(*_ended(BAGS[bag], options["include_last_offset"])),
         )
+
+
+def _ended(calls: list[tuple[Any, ...]], last: bool) -> list[tuple[Any, ...]]:
+    """The calls with the end of the last bag as the last offset; PyTorch's own results are arbitrary without."""
+    return [
+        (ids, torch.cat([*offsets, torch.tensor([len(ids)], dtype=offsets[0].dtype)]))
+        if last and offsets and offsets[0].dim() == 1
+        else (ids, *offsets)
+        for ids, *offsets in calls
+    ]
 
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -157,10 +166,11 @@ WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_weights_of_samples_and_their_gradients(weights: str, mode: str) -> None:
     def run(model: Any, optimizer: torch.optim.Optimizer) -> list[Any]:
         seen: list[Any] = []
-        for inputs in [*BAGS["two dimensions"], *BAGS["offsets"], *BAGS["no ids"]]:
+        calls = [*BAGS["two dimensions"], *BAGS["offsets"], *BAGS["no ids"]]
+        for inputs in _ended(calls, model.include_last_offset):
             given = WEIGHTS[weights](inputs[0]).requires_grad_()
             seen += training(inputs, per_sample_weights=given)(model, optimizer)
-            seen.append(given.grad)
+            seen.append(copied(given.grad))
         return seen
 
     for options in combinations(padding_idx=[None, 3], sparse=[False, True], include_last_offset=[False, True]):
@@ -242,11 +252,11 @@ def test_penalty_on_the_gradient_of_a_table(read: str) -> None:
             (gradient,) = torch.autograd.grad(
                 READS[read](weight, ids).pow(3).sum(), [weight], create_graph=True
             )
-            seen.append(gradient)
+            seen.append(copied(gradient))
             gradient.square().sum().backward()
-            seen.append(weight.grad)
+            seen.append(copied(weight.grad))
             optimizer.step()
-            seen.append(weight)
+            seen.append(copied(weight))
         return seen
 
     assert_equal_or_refused(lambda: nn.Embedding(ROWS, LENGTH), run)
@@ -335,9 +345,9 @@ def test_gradient_of_a_table(gradient: str, read: str, sparse: bool) -> None:
                 loss = lambda ids=ids: model(ids).pow(2).sum()  # noqa: E731
             else:
                 loss = lambda ids=ids: READS[read](weight, ids.view(1, -1) if read == "bag" else ids).pow(2).sum()  # noqa: E731
-            seen.append(GRADIENTS[gradient](weight, loss))
+            seen.append(copied(GRADIENTS[gradient](weight, loss)))
             optimizer.step()
-            seen.append(weight)
+            seen.append(copied(weight))
         return seen
 
     if sparse and read != "embedding":
