@@ -41,9 +41,10 @@ def copied(tree: Any) -> Any:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the wrapper raised the error on purpose: it names a table."""
+    """Whether the wrapper raised the error on purpose: the error names a table or a parameter."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
-    return innermost.filename.startswith(PACKAGE) and "table" in str(error)
+    named = "table" in str(error).lower() or "parameter" in str(error)
+    return innermost.filename.startswith(PACKAGE) and named
 
 
 def describe(error: Exception) -> str:

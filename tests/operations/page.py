@@ -19,12 +19,13 @@ __all__ = ["PAGE", "listed", "outcomes", "render"]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operations.md"
 
 INTRODUCTION = """\
-This page is for users who check whether an operation of PyTorch can be applied to a table. It lists the {count}
-operations of PyTorch {version} that accept float32 tensors (`op_db`). Each operation ran with plain tensors, and
-with a table in place of each tensor and of each result (`out=`). Views of a table took part too: rows, one row,
-one column, one element, the transposed table and another shape. Results, gradients of finite values, the table
-afterwards and the random numbers are equal, or the operation is refused with an error. Uses that PyTorch itself
-refuses are left out. The [contract](../concepts/contract.md) explains the rules."""
+This page is for users who check whether an operation of PyTorch can be applied to a table. It lists the
+{count} operations of PyTorch {version} that accept float32 tensors (`op_db`). Each operation ran with
+plain tensors, and with a table in place of each tensor and of each result (`out=`). Views of a table
+took part too: rows, one row, one column, one element, the transposed table and another shape. Results,
+gradients of finite values, the table afterwards and the random numbers are equal, or the operation is
+refused with an error. Uses that PyTorch itself refuses are left out. The
+[contract](../concepts/contract.md) explains the rules."""
 HEADINGS = {
     "read": "Reading a table",
     "second derivative": "Second derivatives",
