@@ -71,6 +71,11 @@ class RemoteTable:
         """The server's key of the first row."""
         return self.rows.first_key
 
+    @property
+    def all_keys(self) -> Tensor:
+        """Keys of all rows, in row order."""
+        return self.rows.all_keys
+
     def keys(self, ids: Tensor) -> Tensor:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self.rows.table.keys(ids)
@@ -123,6 +128,11 @@ class RemoteTable:
         if self._whole is None:
             self._whole = self.rows.pull(self.rows.all_keys)
         return self._whole
+
+    def fetch(self, ids: Tensor) -> Tensor:
+        """The rows of `ids`, to be changed; that is no read of the model."""
+        rows = self.rows.pull(self.keys(ids.reshape(-1).to("cpu", torch.int64)))
+        return rows.view(*ids.shape, *self.rows.row_shape)
 
     def begin_update(self) -> None:
         """A write begins whose values depend on the present ones: all workers make it, on the same values."""

@@ -35,18 +35,27 @@ class GradientRows:
         self.table = table
         self.name = f"gradient of {table}"
         self.shape, self.dtype, self.device = sparse.shape, sparse.dtype, sparse.device
-        coalesced = sparse.coalesce()
-        # What was added up is a copy already; a backward pass may still own the rest.
-        self.sparse = coalesced if coalesced is not sparse and sparse._nnz() > 1 else coalesced.clone()
+        self.sparse = sparse
+        self._owned = False
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """The ids in order, each once, and their gradients."""
-        self.sparse = self.sparse.coalesce()
+        if not self._owned or not self.sparse.is_coalesced():
+            coalesced = self.sparse.coalesce()
+            # What was added up is a copy already; a backward pass may still own the rest.
+            copied = self._owned or (coalesced is not self.sparse and self.sparse._nnz() > 1)
+            self.sparse, self._owned = coalesced if copied else coalesced.clone(), True
         return self.sparse._indices()[0], self.sparse._values()
 
     def read(self, ids: Tensor) -> Tensor:
         """The gradients of `ids`."""
-        return self.sparse.index_select(0, ids.reshape(-1).to(self.device)).to_dense().view(*ids.shape, *self.shape[1:])
+        return (
+            self.sparse.index_select(0, ids.reshape(-1).to(self.device))
+            .to_dense()
+            .view(*ids.shape, *self.shape[1:])
+        )
+
+    fetch = read
 
     def whole(self) -> Tensor:
         """The dense gradient."""
@@ -147,12 +156,6 @@ class TableGradients:
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else raw_gradient(parameter)
 
-    def drop(self) -> None:
-        """Forget the parameter's gradient."""
-        parameter = None if self.parameter is None else self.parameter()
-        if parameter is not None:
-            parameter.grad = None
-
     def collect(self, scale: float) -> None:
         """Collect the gradients for a push and start their copy to host memory."""
         self._collected = []
@@ -163,10 +166,11 @@ class TableGradients:
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
         ids, values = rows_of(gradient)
-        values = (values if scale == 1 else scale * values).detach().contiguous()
-        keys = ids.to("cpu", torch.int64) + self._rows.first_key
-        host = transfer.start_to_host(values)
-        self._collected.append((keys, host, None))
+        if scale != 1:
+            values = scale * values
+        host = values if self._sums_in_server else transfer.start_to_host(values)
+        keys = ids + self._rows.first_key
+        self._collected.append((keys if transfer.direct else keys.cpu(), host.contiguous(), None))
 
     def take(self) -> list[ReadGradient]:
         """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
@@ -197,8 +201,11 @@ class TableGradients:
 def raw_gradient(parameter: Tensor) -> Tensor | None:
     """The gradient that autograd keeps for a parameter."""
     with torch._C.DisableTorchFunctionSubclass():
-        gradient: Tensor | None = Tensor.grad.__get__(parameter)  # type: ignore[attr-defined]
+        gradient: Tensor | None = _get_gradient(parameter)
     return gradient
+
+
+_get_gradient = Tensor.grad.__get__  # type: ignore[attr-defined]
 
 
 def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,7 +213,9 @@ def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     condition = _KEEP_ZERO[func]
     several = isinstance(args[0], list | tuple)
     operands = list(args[0]) if several else [args[0]]
-    whole = all(isinstance(one, RowGradient) and one.has_all_rows for one in operands if isinstance(one, TableTensor))
+    whole = all(
+        isinstance(one, RowGradient) and one.has_all_rows for one in operands if isinstance(one, TableTensor)
+    )
     if not whole or not all(condition(other) for other in (*args[1:], *kwargs.values())):
         return NotImplemented
     values = [one.store.rows()[1] if isinstance(one, RowGradient) else one for one in operands]
@@ -257,7 +266,11 @@ def _any(other: Any) -> bool:
 
 def _norm_option(other: Any) -> bool:
     """Whether zeros do not count: the order is positive, and the norm is over all dimensions."""
-    return other is None or isinstance(other, torch.dtype | bool) or (isinstance(other, int | float) and other > 0)
+    return (
+        other is None
+        or isinstance(other, torch.dtype | bool)
+        or (isinstance(other, int | float) and other > 0)
+    )
 
 
 def _scaler_option(other: Any) -> bool:

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from autoada.parameters.remote_table import RemoteTable
-from autoada.parameters.table_gradients import GradientRows, RowGradient, raw_gradient, row_sparse, sparse_rows
+from autoada.parameters.table_gradients import (
+    GradientRows,
+    RowGradient,
+    raw_gradient,
+    row_sparse,
+    sparse_rows,
+)
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 aten = torch.ops.aten
@@ -49,7 +55,7 @@ class TableParameter(TableTensor, nn.Parameter):
         gradient = raw_gradient(self)
         if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
             return gradient
-        self.grad = dense = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)))
+        self.grad = dense = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)), self.place)
         return dense  # type: ignore[no-any-return]
 
     @grad.setter
@@ -170,6 +176,8 @@ def _embedding(
     if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
         _note_kind(weight, sparse)
         sparse = True
+        if max_norm is None and (padding_idx is None or padding_idx >= 0):
+            return torch.embedding(weight, input, -1 if padding_idx is None else padding_idx, False, True)
     return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
 
 

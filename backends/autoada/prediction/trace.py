@@ -217,7 +217,7 @@ class Trace:
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
         """The batch's array that a tensor shares memory with: torch does not report `torch.from_numpy`."""
-        if not self._arrays or not tensor.is_cpu or _transformed(tensor):
+        if not self._arrays or not tensor.is_cpu or not _has_memory(tensor):
             return None
         array = self._arrays.get(tensor.data_ptr())
         same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
@@ -260,10 +260,20 @@ _DATA_SHAPED_NAMES = {
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
+def _has_memory(tensor: Tensor) -> bool:
+    """Whether the tensor lies at an address, other than sparse ones and those that stand for something else."""
+    return not (
+        tensor.is_meta
+        or _transformed(tensor)
+        or tensor.layout is not torch.strided
+        or torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    )
+
+
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return bool(
-        not a.is_meta
-        and not _transformed(a)
+        _has_memory(a)
+        and _has_memory(b)
         and a.data_ptr() == b.data_ptr()
         and a.dtype is b.dtype
         and a.shape == b.shape

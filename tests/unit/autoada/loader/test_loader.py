@@ -533,7 +533,7 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
         def forward(self, ids: Tensor, number: Tensor) -> Any:
             logged = int(number) == self.log_at[0]
             x = self.items(ids)
-            self.items.weight.data_ptr()  # of no consequence
+            self.items.weight.stride()  # of no consequence
             return x.sum() + (self.items.weight.norm() if logged else 0.0)
 
     model = AdaModel(Logged())

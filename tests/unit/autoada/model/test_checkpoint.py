@@ -77,6 +77,7 @@ class Training:
                 loss.backward()
                 if self.scheduler is not None:
                     self.optimizer.step()
+                    self.optimizer.zero_grad()
                     self.scheduler.step()
                 yield loss.item()
 
