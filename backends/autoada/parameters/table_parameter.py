@@ -239,11 +239,14 @@ class _View(torch.autograd.Function):
         view: Any = weight.detach()[index]
         assert isinstance(view, TableTensor)
         ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
+        ctx.set_materialize_grads(False)
         return view
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if gradient is None:
+            return None, None
         place, length = ctx.place, max(1, ctx.shape[1:].numel())
         rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
         rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
@@ -263,7 +266,8 @@ def _bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    if type(weight) is not TableParameter or scale_grad_by_freq or not isinstance(input, Tensor):
+    refused = sparse and mode == "max"
+    if type(weight) is not TableParameter or scale_grad_by_freq or refused or not isinstance(input, Tensor):
         bag: Tensor = F.embedding_bag(
             input,
             weight,
