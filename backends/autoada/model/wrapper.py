@@ -160,7 +160,7 @@ class AdaModel(ForwardingModule):
             model, identity, self.tables, reads, transfer, self.lookaheads, self._trial
         )
         self._own_state = WorkerState(
-            model, layout.groups, self.tables.values(), self._wrapped.stepped, layout.device
+            model, optimizers, self._wrapped.parameter_states, self._wrapped.stepped, layout.device
         )
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
@@ -177,6 +177,7 @@ class AdaModel(ForwardingModule):
         in_server = {id(parameter) for name, parameter in named if name not in own}
         for optimizer in optimizers:
             push_at_step(optimizer, in_server, self.push)
+            self._wrapped.optimizer_states.attach(optimizer)
         register(self.module, optimizers)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
