@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.server_access import ServerAccess
@@ -62,19 +62,35 @@ class OptimizerStates:
         given = {state: optimizer.state.get(state.parameter, {}) for state in held}
         for state, values in given.items():
             state.check(values)
-        worker = self._access.worker
-        if not self._access.alone:
+        counts = [state.steps_of(values) for state, values in given.items()]
+        worker, alone = self._access.worker, self._access.alone
+        if not alone:
             worker.end_setup()  # earlier gradients of all workers are in the rows that are replaced
+            counts = self._counts_of_primary(held, counts)
         if self._access.is_primary:
-            for state, values in given.items():
+            for (state, values), count in zip(given.items(), counts, strict=True):
                 state.settle()
-                if not (state.is_initial(values) and state.steps == 0):
-                    state.write(values)
-        if not self._access.alone:
+                if count > 0 or state.steps > 0 or not state.is_initial(values):
+                    state.write(values, count)
+        if not alone:
             worker.end_setup()
-        for state, values in given.items():
-            state.follow_primary(values)
+        for state, count in zip(held, counts, strict=True):
+            state.steps = count
         self._guard(optimizer)
+
+    def _counts_of_primary(self, held: list[ParameterState], counts: list[int]) -> list[int]:
+        """Collective: the steps of each parameter on the primary worker, sent in its first row."""
+        worker, is_primary = self._access.worker, self._access.is_primary
+        kept = [state.first() for state in held] if is_primary else []
+        for state, row, count in zip(held, kept, counts, strict=is_primary):
+            state.set_first(torch.full_like(row, float(count)))
+        worker.end_setup()
+        if not is_primary:
+            counts = [int(state.first()[0]) if state.table.state_length else 0 for state in held]
+        worker.barrier()
+        for state, row in zip(held, kept, strict=is_primary):
+            state.set_first(row)
+        return counts
 
     def _guard(self, optimizer: torch.optim.Optimizer) -> None:
         own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
@@ -93,7 +109,7 @@ class OptimizerStates:
 class ServerHeldState(defaultdict[Any, Any]):
     """The ``state`` of an optimizer, which refuses access to the entries of parameters in the server."""
 
-    def __init__(self, in_server: Mapping[int, ParameterState], own: Mapping[nn.Parameter, Any]) -> None:
+    def __init__(self, in_server: Mapping[int, ParameterState], own: Mapping[Tensor, Any]) -> None:
         super().__init__(dict, own)
         self._in_server = in_server
 
@@ -132,5 +148,5 @@ class ServerHeldState(defaultdict[Any, Any]):
         )
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

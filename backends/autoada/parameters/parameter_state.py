@@ -73,7 +73,7 @@ class ParameterState:
         if self._rows is not None:
             return self._rows.steps
         if isinstance(self._rule, MOMENTS):
-            return self._stamp()
+            return int(self.first()[-1])  # the same in all rows of a dense parameter
         return self._steps
 
     @steps.setter
@@ -150,13 +150,11 @@ class ParameterState:
 
     def is_initial(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is the one that the rows have before their first step."""
-        if self.steps_of(state) > 0:
-            return False
         values = [state[name] for name in self._names if state.get(name) is not None]
         return all(value.is_meta or bool((value == self._initial).all()) for value in values)
 
-    def write(self, state: Mapping[str, Any]) -> None:
-        """Replace the state in the server by a state of the optimizer."""
+    def write(self, state: Mapping[str, Any], steps: int) -> None:
+        """Replace the state in the server by a state of the optimizer, after a number of steps."""
         keys, length, width = self._keys(), self.table.length, self.table.state_length
         if width == 0:
             return
@@ -165,7 +163,6 @@ class ParameterState:
             for i, name in enumerate(self._names)
             if state.get(name) is not None
         }
-        steps = self.steps_of(state)
         stamp = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
         for some in self._chunks(len(keys)):
             rows = torch.full((some.stop - some.start, width), self._initial)
@@ -177,12 +174,15 @@ class ParameterState:
                 rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)
             self._access.worker.set_state(keys[some], rows)
 
-    def follow_primary(self, state: Mapping[str, Any]) -> None:
-        """Go on from the number of steps of a state that was written; the primary worker's counts."""
-        if self._rows is not None and isinstance(self._rule, MOMENTS) and not self._access.alone:
-            self.steps = self._stamp()  # another worker may have written it
-        else:
-            self.steps = self.steps_of(state)
+    def first(self) -> Tensor:
+        """The state of the first row, as the server keeps it."""
+        state = torch.empty(self.table.state_length)
+        self._access.worker.pull_state(self._keys()[:1], state)
+        return state
+
+    def set_first(self, state: Tensor) -> None:
+        """Overwrite the state of the first row."""
+        self._access.worker.set_state(self._keys()[:1], state)
 
     @property
     def _has_step(self) -> bool:
@@ -190,12 +190,6 @@ class ParameterState:
 
     def _expected(self) -> tuple[str, ...]:
         return ("step", *self._names) if self._has_step else self._names
-
-    def _stamp(self) -> int:
-        """The step number in the first row, which is the same in all rows of a dense parameter."""
-        state = torch.empty(1, self.table.state_length)
-        self._access.worker.pull_state(self._keys()[:1], state)
-        return int(state[0, -1])
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import adaps
+from adaps.optimizers import Optimizer
 
 ROWS, LENGTH = 6, 3
-RULES = {
+RULES: dict[str, tuple[Optimizer, int]] = {
     "SGD": (adaps.SGD(), 0),
     "momentum": (adaps.SGD(momentum=0.9), LENGTH + 1),
     "Adagrad": (adaps.Adagrad(), LENGTH),

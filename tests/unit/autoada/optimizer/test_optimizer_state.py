@@ -34,7 +34,7 @@ class Case:
     """A kind of optimizer, with the model and the batches to compare it on."""
 
     def __init__(
-        self, make: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer], reads_all_rows: bool = False
+        self, make: Callable[[Sequence[Tensor]], torch.optim.Optimizer], reads_all_rows: bool = False
     ) -> None:
         self.make = make
         self.reads_all_rows = reads_all_rows  # moments of other rows decay in PyTorch, and not in the server
