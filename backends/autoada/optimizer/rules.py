@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,35 @@ def state_names(rule: Rule) -> tuple[str, ...]:
         momentum = ("momentum_buffer",) if rule.momentum else ()
         return ("square_avg", *momentum, *(("grad_avg",) if rule.centered else ()))
     return () if isinstance(rule, adaps.RowAdagrad) else ("exp_avg", "exp_avg_sq")
+
+
+def has_step(rule: Rule) -> bool:
+    """Whether the state of a parameter in `torch.optim` has the number of its steps."""
+    return not isinstance(rule, adaps.SGD)
+
+
+def check_state(name: str, shape: torch.Size, state: Mapping[str, Any], rule: Rule) -> None:
+    """Raise ValueError if the server, with this rule, has no place for the state of the parameter `name`."""
+    places = ("step", *state_names(rule)) if has_step(rule) else state_names(rule)
+    for part, value in state.items():
+        if value is None or (part == "step" and part in places):
+            continue
+        if part not in places:
+            raise ValueError(
+                f"the optimizer's state has {part!r} of the parameter {name!r}: the parameter server trains "
+                f"it with {type(rule).__name__}, which has no place for it. Remove it from the state, or "
+                f"train with its options; the server keeps {', '.join(places) or 'nothing'}"
+            )
+        if value.shape != shape:
+            raise ValueError(
+                f"{part!r} of the parameter {name!r} in the optimizer's state has the shape "
+                f"{tuple(value.shape)}; the parameter has {tuple(shape)}"
+            )
+        if value.is_meta and state.get("step", 1) > 0:
+            raise ValueError(
+                f"{part!r} of the parameter {name!r} in the optimizer's state is on the meta device and has "
+                "no values: load the state after AdaModel has wrapped the model"
+            )
 
 
 def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:

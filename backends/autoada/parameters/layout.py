@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.optimizer.rules import Optimizers, RuleGroup, rule_groups, rule_of_defaults
+from autoada.optimizer.rules import Optimizers, RuleGroup, check_state, rule_groups, rule_of_defaults
 from autoada.parameters.negative_sampler import sampling_of
 from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.tables import find_tables
@@ -183,8 +183,8 @@ def layout_of(
     ------
     ValueError
         If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
-        not on one device, an optimizer has no rule in the server for a table, or what is `allreduced` has no
-        optimizer that could step.
+        not on one device, an optimizer has no rule in the server for a table, the server has no place for an
+        optimizer's state, or what is `allreduced` has no optimizer that could step.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
@@ -201,6 +201,8 @@ def layout_of(
     for name, parameter in model.named_parameters():
         _check_dtype(name, parameter)
         number = next(i for i, group in enumerate(groups) if group.holds(parameter))
+        if name not in allreduced:
+            _check_state(name, parameter, groups[number])
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
@@ -240,6 +242,11 @@ def _check_dtype(name: str, parameter: nn.Parameter) -> None:
             f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
             "float64, float16 and bfloat16 as such"
         )
+
+
+def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
+    if group.optimizer is not None and group.rule is not None:
+        check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
 
 
 def _plain_name(dtype: torch.dtype) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import adaps
 from adaps import NodeTable
 from adaps.optimizers import Optimizer as Rule
-from autoada.optimizer.rules import state_names
+from autoada.optimizer.rules import check_state, has_step, state_names
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 
@@ -97,21 +97,7 @@ class ParameterState:
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError if the server has no place for a state."""
-        for name, value in state.items():
-            if value is None or (name == "step" and self._has_step):
-                continue
-            if name not in self._names:
-                raise ValueError(
-                    f"the optimizer's state has {name!r} of the parameter {self.name!r}: the parameter "
-                    f"server trains it with {type(self._rule).__name__}, which has no place for it. Remove "
-                    "it from the state, or train with its options; the server keeps "
-                    f"{', '.join(self._expected()) or 'nothing'}"
-                )
-            if value.shape != self._shape:
-                raise ValueError(
-                    f"{name!r} of the parameter {self.name!r} in the optimizer's state has the shape "
-                    f"{tuple(value.shape)}; the parameter has {tuple(self._shape)}"
-                )
+        check_state(self.name, self._shape, state, self._rule)
 
     def settle(self) -> None:
         """Have rows make up for the steps that they have missed."""
@@ -132,7 +118,7 @@ class ParameterState:
             for i, part in enumerate(parts):
                 part[some] = state[:, i * length : (i + 1) * length]
         result: dict[str, Any] = {}
-        if self._has_step:
+        if has_step(self._rule):
             result["step"] = steps if isinstance(self._rule, adaps.SparseAdam) else torch.tensor(float(steps))
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
@@ -144,7 +130,7 @@ class ParameterState:
         """The number of steps that a state of the optimizer stands for."""
         if "step" in state:
             return int(state["step"])
-        if self._has_step:
+        if has_step(self._rule):
             return 0
         return max(self.steps, 1 if state else 0)
 
@@ -183,13 +169,6 @@ class ParameterState:
     def set_first(self, state: Tensor) -> None:
         """Overwrite the state of the first row."""
         self._access.worker.set_state(self._keys()[:1], state)
-
-    @property
-    def _has_step(self) -> bool:
-        return not isinstance(self._rule, adaps.SGD)
-
-    def _expected(self) -> tuple[str, ...]:
-        return ("step", *self._names) if self._has_step else self._names
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))

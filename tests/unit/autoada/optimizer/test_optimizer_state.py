@@ -427,3 +427,33 @@ def test_moving_a_dense_parameter_to_another_group_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'out\.bias' has moved to another group .* form the groups before"):
         case.train(model, [optimizer], range(1))
     model.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpoint_keeps_the_state_that_a_state_dict_gives(name: str, tmp_path: Any) -> None:
+    case = CASES[name]
+    states = []
+    for restores in (False, True):
+        net = case.net(0)
+        optimizers = case.optimizers(net)
+        model = autoada.AdaModel(net, optimizers)
+        if restores:
+            model.restore(tmp_path)
+        else:
+            case.train(model, optimizers, range(4))
+            model.checkpoint(tmp_path)
+        states.append([optimizer.state_dict() for optimizer in optimizers])
+        model.close()
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
+
+
+def test_a_state_without_values_is_refused() -> None:
+    with torch.device("meta"):
+        table = nn.Embedding(ROWS, 3)
+    optimizer = torch.optim.Adagrad(table.parameters(), lr=0.1)
+    autoada.AdaModel(table, optimizer).close()  # a state before the first step has none to lose
+    table = nn.Embedding(ROWS, 3).to("meta")
+    optimizer = torch.optim.Adagrad(table.parameters(), lr=0.1)
+    optimizer.state[table.weight]["step"] += 1
+    with pytest.raises(ValueError, match=r"'sum' of the parameter 'weight' .* meta device and has no values"):
+        autoada.AdaModel(table, optimizer)
