@@ -24,6 +24,7 @@ class NodeTable {
   std::uint64_t first_key() const { return first_key_; }
   std::uint64_t rows() const { return rows_; }
   std::size_t length() const { return length_; }
+  std::size_t state_length() const { return state_length_; }
 
   // Its place among the tables of `node`; throws ValueError if it is another node's.
   const Table& of(NodeHandle& node) const;
@@ -52,7 +53,7 @@ class NodeTable {
   std::string name_;
   std::uint64_t first_key_ = 0;
   std::uint64_t rows_ = 0;
-  std::size_t length_ = 0;
+  std::size_t length_ = 0, state_length_ = 0;
 };
 
 }  // namespace adaps::bindings

@@ -26,6 +26,7 @@ NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
   first_key_ = table.first_key();
   rows_ = table.spec().rows;
   length_ = table.length();
+  state_length_ = table.state_length();
 }
 
 const Table& NodeTable::of(NodeHandle& node) const {
@@ -254,6 +255,8 @@ void register_node_table(py::module_& module) {
                              "int: The key of row 0; those of the other rows follow.")
       .def_property_readonly("rows", &NodeTable::rows, "int: Number of rows.")
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
+      .def_property_readonly("state_length", &NodeTable::state_length,
+                             "int: Floats of optimizer state of a row; see `Worker.pull_state`.")
       .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
       .def("stats", &NodeTable::stats, kStats)
       .def_property_readonly("learning_rate", &NodeTable::learning_rate,

@@ -149,6 +149,66 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kPullState[] = R"(Write the optimizer states of the keys to `out`, one after the other.
+
+Blocks until every state has been read from the row's owner, whose state includes what this node pushed before.
+A state is one row of float32 numbers, of `NodeTable.state_length`. Its parts are those of `torch.optim`, one
+after the other: ``momentum_buffer`` of SGD; ``sum`` of Adagrad; ``exp_avg`` and ``exp_avg_sq`` of Adam;
+``square_avg``, ``momentum_buffer`` and ``grad_avg`` of RMSprop, as far as the rule has them. Each is as long as the
+value. The last number is then the step that changed the row last, if steps are numbered by `NodeTable.set_step`,
+or the number of gradients that Adam has applied; Adagrad and SGD without momentum have it if there is weight
+decay. `RowAdagrad` has its one accumulator.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    Rows whose state is read; duplicates are each written.
+out : float32 array or CPU tensor
+    Gets the states in the order of the keys. It must be writable.
+asynchronous : bool
+    Return at once; `out` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; `out` is unchanged.
+TypeError, ValueError
+    If an array has another dtype, size or layout, is read-only or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
+constexpr char kSetState[] = R"(Overwrite the optimizer state of each key; its value stays.
+
+Blocks until every state is at the row's owner, where it is ordered like any other update.
+
+Parameters
+----------
+keys : int64 array, CPU tensor or sequence of int
+    Rows whose state is written; the last of several duplicates counts.
+states : float32 array or CPU tensor
+    One state per key, as `pull_state` gives it.
+asynchronous : bool
+    Return at once; `states` must then stay as it is until the call is complete.
+
+Returns
+-------
+int or None
+    A ticket if the call is asynchronous.
+
+Raises
+------
+IndexError
+    Naming the first key that does not exist; nothing is written.
+TypeError, ValueError
+    If an array has another dtype, size or layout, or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
 constexpr char kChanged[] =
     R"(Whether a pull may give other values than one did after the last look at these keys.
 
@@ -536,6 +596,10 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kPushGradients)
       .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
            kSet)
+      .def("pull_state", &WorkerHandle::pull_state, py::arg("keys"), py::arg("out"),
+           py::arg("asynchronous") = false, kPullState)
+      .def("set_state", &WorkerHandle::set_state, py::arg("keys"), py::arg("states"),
+           py::arg("asynchronous") = false, kSetState)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
            py::arg("keys"), py::arg("idle_rows") = false, kPullRows)

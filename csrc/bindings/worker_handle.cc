@@ -53,6 +53,15 @@ std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool
   return access_rows<&Worker::set>(keys, Array::of_float32(values, "values", Access::kRead), asynchronous);
 }
 
+std::optional<Ticket> WorkerHandle::pull_state(py::handle keys, py::handle out, bool asynchronous) {
+  return access_rows<&Worker::pull_state>(keys, Array::of_float32(out, "out", Access::kWrite), asynchronous);
+}
+
+std::optional<Ticket> WorkerHandle::set_state(py::handle keys, py::handle states, bool asynchronous) {
+  return access_rows<&Worker::set_state>(keys, Array::of_float32(states, "states", Access::kRead),
+                                         asynchronous);
+}
+
 bool WorkerHandle::changed(py::handle keys, py::handle seen) {
   const Array array = Array::of_int64(keys, "keys");
   const Array noted = Array::of_int64(seen, "seen", Access::kWrite);

@@ -24,6 +24,8 @@ class WorkerHandle {
   std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
   std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
 
+  std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
+  std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
   bool changed(py::handle keys, py::handle seen);
   void pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys, bool idle_rows);
   void push_sums(const py::sequence& parts);

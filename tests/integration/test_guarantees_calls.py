@@ -56,3 +56,24 @@ def test_sets_beside_replicas_have_one_order(launch: Launch, full: bool, techniq
         # Raises CycleError if two workers saw two sets in different orders, or one saw a value come back.
         tuple(TopologicalSorter(after).static_order())
         assert len({worker[row][-1] for worker in workers}) == 1
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "relocation", "replication", "full_replication"])
+def test_optimizer_states_are_read_as_they_were_written_while_rows_move(
+    launch: Launch, full: bool, technique: str
+) -> None:
+    ranks = launch(
+        "tests.integration.guarantees.states",
+        3,
+        3600 if full else 240,
+        workers=2,
+        technique=technique,
+        steps=5_000 if full else 200,
+    )
+    ends = [end for rank in ranks for end in rank["ends"]]
+    written = [sum(end["mine"][row] for end in ends) for row in range(len(ends[0]["mine"]))]
+    for end in ends:
+        assert end["states"] == pytest.approx(written)
+        assert end["sum"][0] == sum(each["sum"][1] for each in ends)
+    name = "pushed_remote" if technique == "relocation" else "pushed_replica"
+    assert sum(rank[name] for rank in ranks) > 50

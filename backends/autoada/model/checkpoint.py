@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from autoada.optimizer.rules import RuleGroup
-from autoada.optimizer.schedules import Schedules
+from autoada.optimizer.schedules import options_of, set_options
 from autoada.parameters.locally_stepped import LocallySteppedParameters
-from autoada.parameters.remote_table import RemoteTable
+from autoada.parameters.parameter_state import ParameterState
 from autoada.training.loader_state import Positioned
 from autoada.training.random_state import random_state, set_random_state
 
@@ -40,10 +39,10 @@ class WorkerState:
     ----------
     module : nn.Module
         The wrapped model.
-    groups : sequence of RuleGroup
-        Groups of the optimizers' options.
-    tables : iterable of RemoteTable
-        Tables that count their steps.
+    optimizers : sequence of torch.optim.Optimizer
+        The optimizers, whose groups have options.
+    states : iterable of ParameterState
+        Parameters in the server, which count their steps.
     stepped : iterable of LocallySteppedParameters
         Parameters that are equal on all workers.
     device : torch.device
@@ -53,14 +52,14 @@ class WorkerState:
     def __init__(
         self,
         module: nn.Module,
-        groups: Sequence[RuleGroup],
-        tables: Iterable[RemoteTable],
+        optimizers: Sequence[torch.optim.Optimizer],
+        states: Iterable[ParameterState],
         stepped: Iterable[LocallySteppedParameters],
         device: torch.device,
     ) -> None:
         self._module = module
-        self._groups = groups
-        self._tables = list(tables)
+        self._optimizers = optimizers
+        self._states = list(states)
         self._stepped = list(stepped)
         self._device = device
 
@@ -68,13 +67,13 @@ class WorkerState:
         """The whole state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
-            "steps": {table.name: table.rows.steps for table in self._tables},
+            "steps": {state.name: state.steps for state in self._states},
             "random": random_state(self._device),
             "extra": extra or {},
         }
         if loader is not None:
             parts["position"], parts["start"] = loader.position.state()
-        parts["options"] = {str(i): Schedules.options_of(group) for i, group in enumerate(self._groups)}
+        parts["options"] = {str(i): options_of(group) for i, group in enumerate(self._groups())}
         parts["shared"] = {name: kept for each in self._stepped for name, kept in each.state().items()}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
@@ -88,10 +87,10 @@ class WorkerState:
             if name in parts.get("buffer", {}):
                 with torch.no_grad():
                     buffer.copy_(_tensor(parts["buffer"][name], buffer))
-        for table in self._tables:
-            table.rows.steps = parts.get("steps", {}).get(table.name, 0)
-        for i, group in enumerate(self._groups):
-            Schedules.set_options(group, parts.get("options", {}).get(str(i), {}))
+        for state in self._states:
+            state.restore_steps(parts.get("steps", {}).get(state.name))
+        for i, group in enumerate(self._groups()):
+            set_options(group, parts.get("options", {}).get(str(i), {}))
         for stepped in self._stepped:
             stepped.set_state(parts["shared"])
         if loader is not None and "position" in parts:
@@ -100,6 +99,10 @@ class WorkerState:
         if restored.same_workers and "random" in parts:
             set_random_state(parts["random"], self._device)
         return parts.get("extra", {})
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The groups of all optimizers, which may have been replaced since the last call."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:

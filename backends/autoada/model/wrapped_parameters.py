@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from autoada.model.node_setup import TrainingOptions, TrainingPlan
+from autoada.model.optimizer_state import OptimizerStates
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
@@ -16,6 +18,7 @@ from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.locally_stepped import LocallySteppedParameters
+from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
@@ -50,6 +53,13 @@ class Owned(NamedTuple):
     robust: list[RobustMeanParameters]
     waiting: list[ServerSummedParameters | AllReducedParameters]
     """Parameters whose push waits for all nodes; it comes last."""
+    schedules: Schedules | None = None
+    counted: Sequence[ParameterState] = ()
+    """Dense parameters whose steps are counted here."""
+    left_out: Sequence[nn.Parameter] = ()
+    """Parameters that were among these dense ones when the model was wrapped, and that no group has now."""
+    members: tuple[tuple[int, ...], ...] = ()
+    """Identities of the parameters of each group of the optimizer."""
 
 
 class WrappedParameters:
@@ -76,6 +86,10 @@ class WrappedParameters:
         All other parameters that the server's rules change.
     stepped : list of LocallySteppedParameters
         Parameters that the user's own optimizer changes.
+    parameter_states : list of ParameterState
+        The optimizer state of each parameter in the server.
+    optimizer_states : OptimizerStates
+        Moves the state of whole optimizers.
     stale : bool
         Whether dense parameters have to be pulled before the next call.
     """
@@ -95,9 +109,6 @@ class WrappedParameters:
         )
         combines = options.is_robust and not access.alone
         parameters = dict(model.named_parameters())
-        self._schedules = Schedules(
-            layout.groups, layout.rules, {name: node.table(name) for name in layout.rules}
-        )
         self.tables: dict[str, RemoteTable] = {}
         for name, parameter in layout.tables.items():
             makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
@@ -108,7 +119,7 @@ class WrappedParameters:
                 place,
                 parameters,
                 access,
-                at_steps=layout.group_of(place.table).optimizer is not None,
+                at_steps=layout.groups[0].optimizer is not None,
                 combines=combines,
                 together=options.every == 1 and not access.alone,
             )
@@ -134,33 +145,85 @@ class WrappedParameters:
             for place in layout.summed
         ]
         self.stepped: list[LocallySteppedParameters] = [*summed, *robust, *self._allreduced]
-        self._owned = self._by_optimizer(robust, [*summed, *self._allreduced])
+        self._all = Owned([*self.tables.values()], self.dense, robust, [*summed, *self._allreduced])
+        self._optimizers = [
+            each for each in dict.fromkeys(group.optimizer for group in layout.groups) if each is not None
+        ]
+        self._owned: dict[torch.optim.Optimizer, Owned] = {}
+        self._holders: dict[str, torch.optim.Optimizer] = {}
+        self.parameter_states = self._parameter_states(parameters)
+        self._states = {id(state.parameter): state for state in self.parameter_states}
+        self.optimizer_states = OptimizerStates(self._states, access)
         # One step of all workers together is one with the mean of their gradients, by samples. Rules other
         # than the mean count every worker alike.
         self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
         self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
         self.stale = False
 
-    def _by_optimizer(
-        self,
-        robust: list[RobustMeanParameters],
-        waiting: list[ServerSummedParameters | AllReducedParameters],
-    ) -> dict[torch.optim.Optimizer | None, Owned]:
-        """The parameters of each optimizer; None stands for all parameters."""
-        owned: dict[torch.optim.Optimizer | None, Owned] = {
-            None: Owned([*self.tables.values()], self.dense, robust, waiting)
-        }
-        layout = self._layout
-        for optimizer in dict.fromkeys(group.optimizer for group in layout.groups):
-            names = {name for name in layout.rules if layout.group_of(name).optimizer is optimizer}
-            own = Owned(
-                [table for name, table in self.tables.items() if name in names],
-                [each for each in self.dense if each.name in names],
-                [each for each in robust if each.optimizer is optimizer],
-                [each for each in waiting if each.optimizer is optimizer],
-            )
-            owned.setdefault(optimizer, own)
+    def _parameter_states(self, parameters: Mapping[str, nn.Parameter]) -> list[ParameterState]:
+        """The optimizer state of each parameter in the server."""
+        node, layout, access = self._access.node, self._layout, self._access
+        states = []
+        for name, table in self.tables.items():
+            rule = layout.group_of(name).rule_of(name)
+            rows = table.rows
+            keys = functools.partial(getattr, rows, "all_keys")
+            states.append(ParameterState(name, parameters[name], rows.table, keys, rule, access, rows))
+        for place, dense in zip(layout.dense, self.dense, strict=True):
+            rule = layout.group_of(place.table).rule_of(place.table)
+            for name in place.names:
+                keys = functools.partial(dense.keys_of, (name,))
+                states.append(
+                    ParameterState(name, parameters[name], node.table(place.table), keys, rule, access)
+                )
+        return states
+
+    def _owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
+        """The parameters that the optimizer's groups have now."""
+        members = tuple(tuple(map(id, group["params"])) for group in optimizer.param_groups)
+        owned = self._owned.get(optimizer)
+        if owned is None or owned.members != members:
+            owned = self._owned[optimizer] = self._find_owned(optimizer, members)
         return owned
+
+    def _find_owned(self, optimizer: torch.optim.Optimizer, members: tuple[tuple[int, ...], ...]) -> Owned:
+        states = [[self._states[each] for each in group if each in self._states] for group in members]
+        number_of: dict[str, int] = {}
+        for number, group in enumerate(states):
+            for state in group:
+                if number_of.setdefault(state.table.name, number) != number:
+                    raise ValueError(
+                        f"the parameter {state.name!r} has moved to another group of "
+                        f"{type(optimizer).__name__}, and other parameters that share its rule in the server "
+                        "have not: form the groups before AdaModel wraps the model"
+                    )
+        for name in number_of:
+            if (other := self._holders.get(name, optimizer)) is not optimizer:
+                self._owned.pop(other, None)  # its options have to be set again if it goes on
+            self._holders[name] = optimizer
+        held = {id(state.parameter) for group in states for state in group}
+        dense = [each for each in self.dense if each.name in number_of]
+        names = {name for each in dense for name in each.names}
+        return Owned(
+            [table for name, table in self.tables.items() if name in number_of],
+            dense,
+            [each for each in self._all.robust if each.optimizer is optimizer],
+            [each for each in self._all.waiting if each.optimizer is optimizer],
+            Schedules(
+                optimizer,
+                {
+                    number: [self._access.node.table(name) for name in number_of if number_of[name] == number]
+                    for number in dict.fromkeys(number_of.values())
+                },
+            ),
+            [state for group in states for state in group if state.counts_here],
+            [
+                state.parameter
+                for state in self.parameter_states
+                if state.name in names and id(state.parameter) not in held
+            ],
+            members,
+        )
 
     def initialise(self) -> None:
         """Collective: the weights of the primary worker become the server's."""
@@ -170,6 +233,8 @@ class WrappedParameters:
             for name, parameter in self._layout.tables.items()
             if not parameter.is_meta
         )
+        for optimizer in self._optimizers:
+            self.optimizer_states.take_over(optimizer)
         for keys in self._announced:  # every worker needs them in every step
             if len(keys) > 0:
                 worker.intent(keys, worker.current_clock, FOREVER)
@@ -199,25 +264,45 @@ class WrappedParameters:
         self.stale = False
 
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once."""
-        self._schedules.follow()
-        owned = self._owned.get(optimizer)
-        if owned is not None:
-            exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
-            for part in (*exchanged, *owned.waiting):
-                part.collect(self._scale)
-            self._access.transfer.finish()
-            if self._exchange is None:
-                self._push_own(owned)
-            else:
-                whole = [isinstance(part, RobustMeanParameters) for part in exchanged]
-                combined = self._exchange.combine([part.given() for part in exchanged], whole)
-                for part, one in zip(exchanged, combined, strict=True):
-                    part.put(one)
-            if optimizer is not None:
-                for dense in owned.dense:
-                    dense.follow_step()
+        """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once.
+
+        A parameter that no optimizer holds keeps its gradient.
+        """
+        if optimizer is None and self._optimizers:
+            for each in self._optimizers:
+                self.push(each)
+        elif optimizer is None:
+            self._hand_over(self._all)
+        else:
+            self.optimizer_states.take_over_assigned(optimizer)
+            owned = self._owned_by(optimizer)
+            assert owned.schedules is not None
+            owned.schedules.follow()
+            for state in owned.counted:
+                if state.parameter.grad is not None:
+                    state.count_step()
+            kept = [(parameter, parameter.grad) for parameter in owned.left_out]
+            for parameter, _ in kept:
+                parameter.grad = None
+            self._hand_over(owned)
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+            for dense in owned.dense:
+                dense.follow_step()
         self.stale = not self._access.alone or optimizer is None
+
+    def _hand_over(self, owned: Owned) -> None:
+        exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
+        for part in (*exchanged, *owned.waiting):
+            part.collect(self._scale)
+        self._access.transfer.finish()
+        if self._exchange is None:
+            self._push_own(owned)
+        else:
+            whole = [isinstance(part, RobustMeanParameters) for part in exchanged]
+            combined = self._exchange.combine([part.given() for part in exchanged], whole)
+            for part, one in zip(exchanged, combined, strict=True):
+                part.put(one)
 
     def _push_own(self, owned: Owned) -> None:
         """Push this worker's gradients, as a step of its own or as a part of a sum."""
@@ -256,7 +341,10 @@ class WrappedParameters:
 
     def resume(self, same_workers: bool) -> None:
         """Go on from a checkpoint, of this number of workers or of another."""
-        self._schedules.restored()
+        self._owned.clear()  # the groups have the options of the checkpoint now, and the server its own
+        for optimizer in self._optimizers:
+            if (schedules := self._owned_by(optimizer).schedules) is not None:
+                schedules.follow()
         for table in self.tables.values():
             table.forget_rows()
             table.rows.resume(same_workers)

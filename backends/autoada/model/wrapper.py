@@ -65,8 +65,10 @@ class AdaModel(ForwardingModule):
         weights of rank 0. The model itself is changed. Parameters of float64, float16 and bfloat16 are
         float32 in the server and cast where the model reads them.
     optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
-        Optimizers that together have all of the model's parameters. A ``step()`` pushes the gradients of its
-        optimizer's parameters. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself,
+        Optimizers of the model's parameters. A ``step()`` pushes the gradients of its optimizer's parameters.
+        A parameter that no optimizer has is not trained until ``add_param_group`` adds it. The state of the
+        optimizers moves into the server: ``state_dict()`` gathers it, and ``load_state_dict()``, which is
+        collective, replaces it. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself,
         each worker's gradient as a step of its own, and follows changes by schedulers. Other optimizers, and
         options that the server does not have, such as AMSGrad, can train parameters that are no tables: at
         each ``step()`` every worker waits for the sum of all workers' gradients, and the optimizer itself
@@ -94,8 +96,8 @@ class AdaModel(ForwardingModule):
     ------
     ValueError
         If a parameter is neither float32, float64, float16 nor bfloat16, parameters are on several devices,
-        an optimizer of a table has no rule in the server, two optimizers hold the same parameter, or the
-        model is or holds an `AdaModel`.
+        an optimizer of a table has no rule in the server, the server has no place for an optimizer's state,
+        two optimizers hold the same parameter, or the model is or holds an `AdaModel`.
 
     Notes
     -----
@@ -162,7 +164,7 @@ class AdaModel(ForwardingModule):
             model, identity, self.tables, reads, transfer, self.lookaheads, self._trial
         )
         self._own_state = WorkerState(
-            model, layout.groups, self.tables.values(), self._wrapped.stepped, layout.device
+            model, optimizers, self._wrapped.parameter_states, self._wrapped.stepped, layout.device
         )
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
@@ -179,6 +181,7 @@ class AdaModel(ForwardingModule):
         in_server = {id(parameter) for name, parameter in named if name not in own}
         for optimizer in optimizers:
             push_at_step(optimizer, in_server, self.push)
+            self._wrapped.optimizer_states.attach(optimizer)
         register(self.module, optimizers)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

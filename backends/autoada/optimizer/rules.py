@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,6 @@ class RuleGroup:
         tables are changed by the optimizer itself, on gradients that all workers share.
     parameters : frozenset of int
         Their identities; None stands for all parameters.
-    options : dict
-        The optimizer's own group, which a scheduler changes.
     optimizer : torch.optim.Optimizer or None
         The optimizer whose ``step()`` applies the rule, if there is one.
     obstacle : str
@@ -44,7 +43,6 @@ class RuleGroup:
 
     rule: Rule | None
     parameters: frozenset[int] | None
-    options: dict[str, Any]
     optimizer: torch.optim.Optimizer | None = None
     obstacle: str = ""
 
@@ -68,19 +66,6 @@ class RuleGroup:
             return False
         return isinstance(self.rule, adaps.AdamW) or not self.rule.rule().moves_idle_rows
 
-    def present_rule(self) -> Rule:
-        """The rule with the options that the optimizer has now.
-
-        Raises
-        ------
-        Unsupported
-            If they have become something else.
-        """
-        if self.optimizer is None:
-            assert self.rule is not None
-            return self.rule
-        return rule_of(self.optimizer, self.options)
-
 
 def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
     """The optimizers as a list, which may be empty."""
@@ -92,7 +77,7 @@ def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
 def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
     """The server's rules for the optimizers, one for each of their parameter groups."""
     if optimizer is None or isinstance(optimizer, Rule):
-        return [RuleGroup(optimizer or DEFAULT, None, {})]
+        return [RuleGroup(optimizer or DEFAULT, None)]
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 
 
@@ -110,6 +95,59 @@ def rule_of(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> Rule:
     return kind(**{_RENAMED.get(option, option): _plain(option, options[option]) for option in shared})
 
 
+def rule_of_defaults(groups: Sequence[RuleGroup]) -> Rule:
+    """The rule of a group that a program adds to an optimizer without options of its own.
+
+    That is the first optimizer with such a rule.
+    """
+    for optimizer in dict.fromkeys(group.optimizer for group in groups):
+        if optimizer is not None:
+            with contextlib.suppress(Unsupported):
+                return rule_of(optimizer, optimizer.defaults)
+    return adaps.SGD()
+
+
+def state_names(rule: Rule) -> tuple[str, ...]:
+    """Names in `torch.optim` of the parts of a row's optimizer state, in the order of the server."""
+    if isinstance(rule, adaps.SGD):
+        return ("momentum_buffer",) if rule.momentum else ()
+    if isinstance(rule, adaps.Adagrad):
+        return ("sum",)
+    if isinstance(rule, adaps.RMSprop):
+        momentum = ("momentum_buffer",) if rule.momentum else ()
+        return ("square_avg", *momentum, *(("grad_avg",) if rule.centered else ()))
+    return () if isinstance(rule, adaps.RowAdagrad) else ("exp_avg", "exp_avg_sq")
+
+
+def has_step(rule: Rule) -> bool:
+    """Whether the state of a parameter in `torch.optim` has the number of its steps."""
+    return not isinstance(rule, adaps.SGD)
+
+
+def check_state(name: str, shape: torch.Size, state: Mapping[str, Any], rule: Rule) -> None:
+    """Raise ValueError if the server, with this rule, has no place for the state of the parameter `name`."""
+    places = ("step", *state_names(rule)) if has_step(rule) else state_names(rule)
+    for part, value in state.items():
+        if value is None or (part == "step" and part in places):
+            continue
+        if part not in places:
+            raise ValueError(
+                f"the optimizer's state has {part!r} of the parameter {name!r}: the parameter server trains "
+                f"it with {type(rule).__name__}, which has no place for it. Remove it from the state, or "
+                f"train with its options; the server keeps {', '.join(places) or 'nothing'}"
+            )
+        if value.shape != shape:
+            raise ValueError(
+                f"{part!r} of the parameter {name!r} in the optimizer's state has the shape "
+                f"{tuple(value.shape)}; the parameter has {tuple(shape)}"
+            )
+        if value.is_meta and state.get("step", 1) > 0:
+            raise ValueError(
+                f"{part!r} of the parameter {name!r} in the optimizer's state is on the meta device and has "
+                "no values: load the state after AdaModel has wrapped the model"
+            )
+
+
 def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
     groups = []
     for options in optimizer.param_groups:
@@ -118,7 +156,7 @@ def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
             rule = rule_of(optimizer, options)
         except Unsupported as reason:
             obstacle = str(reason)
-        groups.append(RuleGroup(rule, frozenset(map(id, options["params"])), options, optimizer, obstacle))
+        groups.append(RuleGroup(rule, frozenset(map(id, options["params"])), optimizer, obstacle))
     return groups
 
 

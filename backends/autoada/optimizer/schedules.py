@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import torch
+
 from adaps import NodeTable
-from autoada.optimizer.rules import RuleGroup, Unsupported
+from autoada.optimizer.rules import Unsupported, rule_of
 
 OPTIONS = ("momentum", "betas", "alpha", "weight_decay", "eps")
-"""What the server's rules have of a group, beside the learning rate and what is on or off."""
+"""Options of a group that the server's rules have, in addition to the learning rate and the switches."""
 SWITCHES = ("nesterov", "centered", "amsgrad", "maximize", "dampening", "lr_decay", "decoupled_weight_decay")
 
 
 class Schedules:
-    """Follows the groups of the optimizers.
+    """Follows the groups of an optimizer.
+
+    Each group is found by its position: ``load_state_dict`` and programs replace the groups themselves.
 
     Parameters
     ----------
-    groups : sequence of RuleGroup
-        Groups of all optimizers. Only groups with a rule are followed.
-    rules : mapping of str to int
-        The number of its group, for each of the server's tables.
-    tables : mapping of str to NodeTable
-        The server's tables.
+    optimizer : torch.optim.Optimizer
+        The optimizer.
+    tables : mapping of int to sequence of NodeTable
+        The server's tables that a group changes, by the position of the group.
     """
 
-    def __init__(
-        self, groups: Sequence[RuleGroup], rules: Mapping[str, int], tables: Mapping[str, NodeTable]
-    ) -> None:
-        self._followed = [
-            (group, _watcher(group), [tables[name] for name, number in rules.items() if number == i])
-            for i, group in enumerate(groups)
-            if group.rule is not None and group.optimizer is not None
-        ]
-        self._seen = [watch() for _, watch, _ in self._followed]
+    def __init__(self, optimizer: torch.optim.Optimizer, tables: Mapping[int, Sequence[NodeTable]]) -> None:
+        self._optimizer = optimizer
+        self._followed = []
+        self._seen: list[tuple[Any, ...]] = []
+        for number, changed in tables.items():
+            options = optimizer.param_groups[number]
+            get = itemgetter("lr", *(name for name in (*OPTIONS, *SWITCHES) if name in options))
+            self._followed.append((number, get, changed))
+            self._seen.append(())
 
     def follow(self) -> None:
         """Hand options that have changed since the last call to the server.
@@ -43,51 +45,40 @@ class Schedules:
         Raises
         ------
         ValueError
-            If a rule cannot become what a group has now.
+            If a table's rule cannot become the rule of its group.
         """
-        for i, (group, watch, tables) in enumerate(self._followed):
-            now = watch()
+        groups = self._optimizer.param_groups
+        for i, (number, get, tables) in enumerate(self._followed):
+            options = groups[number]
+            now = get(options)
+            now = (float(now[0]), *now[1:])  # a tensor that is changed in place equals itself
             if now == self._seen[i]:
                 continue
             try:
-                rule = group.present_rule().rule()
+                rule = rule_of(self._optimizer, options).rule()
                 for table in tables:
                     table.set_hyperparameters(rule)
-            except Unsupported as reason:
+            except (Unsupported, ValueError) as reason:
+                names = ", ".join(repr(table.name) for table in tables)
                 raise ValueError(
-                    f"the parameter server cannot go on as {reason}: it began as {group.rule}"
+                    f"the parameter server cannot train {names} with {reason}. The rule is the one that the "
+                    "optimizer had when AdaModel wrapped the model; a parameter that was in no optimizer got "
+                    "the optimizer's defaults. Wrap the model with the options that it needs"
                 ) from None
             self._seen[i] = now
 
-    def restored(self) -> None:
-        """The groups have got the options of a checkpoint, and the server its own: bring them together."""
-        self._seen = [()] * len(self._seen)
-        self.follow()
 
-    @staticmethod
-    def options_of(group: RuleGroup) -> dict[str, Any]:
-        """Options of a group that a checkpoint keeps, as JSON values."""
-        kept = {name: group.options[name] for name in OPTIONS if name in group.options}
-        if "lr" in group.options:
-            kept["lr"] = float(group.options["lr"])
-        if "betas" in kept:
-            kept["betas"] = [float(beta) for beta in kept["betas"]]
-        return kept
-
-    @staticmethod
-    def set_options(group: RuleGroup, kept: Mapping[str, Any]) -> None:
-        """Restore the options of a group from a checkpoint."""
-        for name, value in kept.items():
-            group.options[name] = tuple(value) if name == "betas" else value
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a group that a checkpoint keeps, as JSON values."""
+    kept = {name: group[name] for name in OPTIONS if name in group}
+    if "lr" in group:
+        kept["lr"] = float(group["lr"])
+    if "betas" in kept:
+        kept["betas"] = [float(beta) for beta in kept["betas"]]
+    return kept
 
 
-def _watcher(group: RuleGroup) -> Callable[[], tuple[Any, ...]]:
-    present = [name for name in (*OPTIONS, *SWITCHES) if name in group.options]
-    get = itemgetter("lr", *present)
-    options = group.options
-
-    def watch() -> tuple[Any, ...]:
-        values: tuple[Any, ...] = get(options)
-        return (float(values[0]), *values[1:])  # a tensor that is changed in place equals itself
-
-    return watch
+def set_options(group: dict[str, Any], kept: Mapping[str, Any]) -> None:
+    """Restore the options of a group from a checkpoint."""
+    for name, value in kept.items():
+        group[name] = tuple(value) if name == "betas" else value

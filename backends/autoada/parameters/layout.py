@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.optimizer.rules import Optimizers, RuleGroup, rule_groups
+from autoada.optimizer.rules import Optimizers, RuleGroup, check_state, rule_groups, rule_of_defaults
 from autoada.parameters.negative_sampler import sampling_of
 from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.tables import find_tables
@@ -117,7 +117,8 @@ class Layout:
     allreduced : tuple of AllReducedLayout
         Dense parameters that have no place in the server.
     groups : list of RuleGroup
-        The rules; `rules` gives the number of the group of each server table.
+        The rules; `rules` gives the number of the group of each server table. The last one has the parameters
+        that no optimizer holds, if there are any: a group that is added later may train them.
     device : torch.device
         Where the dense parameters are and rows are wanted.
     """
@@ -182,8 +183,8 @@ def layout_of(
     ------
     ValueError
         If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
-        not on one device, the optimizer leaves one out or has no rule in the server for a table, or what is
-        `allreduced` has no optimizer that could step.
+        not on one device, an optimizer has no rule in the server for a table, the server has no place for an
+        optimizer's state, or what is `allreduced` has no optimizer that could step.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
@@ -191,16 +192,22 @@ def layout_of(
     groups = rule_groups(optimizer)
     sparse = find_tables(model, tables)
     device = _device_of(model, sparse)
+    idle = {id(p) for p in model.parameters() if not any(group.holds(p) for group in groups)}
+    if idle:
+        groups.append(RuleGroup(rule_of_defaults(groups), frozenset(idle)))
     rules: dict[str, int] = {}
-    members: dict[tuple[int, torch.dtype], dict[str, nn.Parameter]] = {}
+    members: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
-        number = _group_number(name, parameter, groups)
+        _check_dtype(name, parameter)
+        number = next(i for i, group in enumerate(groups) if group.holds(parameter))
+        if name not in allreduced:
+            _check_state(name, parameter, groups[number])
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
         elif name in allreduced:
-            owner = groups[number].optimizer
+            owner = groups[number].optimizer or groups[0].optimizer
             if owner is None:
                 raise ValueError(
                     f"{name!r} is to be all-reduced, which needs an optimizer of torch.optim that steps on "
@@ -208,14 +215,19 @@ def layout_of(
                 )
             stepped.setdefault(owner, []).append(name)
         else:
-            members.setdefault((number, parameter.dtype), {})[name] = parameter
+            suffix = "" if parameter.dtype is torch.float32 else f".{_plain_name(parameter.dtype)}"
+            # One that no optimizer holds may be added to a group of its own.
+            table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
+            members.setdefault((number, table), {})[name] = parameter
     dense: list[DenseLayout] = []
     summed: list[DenseLayout] = []
-    for number, dtype in sorted(members, key=lambda key: (key[0], str(key[1]))):
+    for number, table in sorted(members):
+        together = members[number, table]
         own = groups[number].rule is None
-        suffix = "" if dtype is torch.float32 else f".{str(dtype).removeprefix('torch.')}"
-        table = f"{'shared' if own else 'dense'}.{number}{suffix}"
-        (summed if own else dense).append(_dense_layout(table, members[number, dtype], dtype))
+        if own:
+            table = table.replace("dense.", "shared.", 1)
+        dtype = next(iter(together.values())).dtype
+        (summed if own else dense).append(_dense_layout(table, together, dtype))
         rules[table] = number
     own_steps = tuple(
         AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
@@ -224,19 +236,21 @@ def layout_of(
     return Layout(sparse, tuple(dense), tuple(summed), own_steps, groups, rules, device)
 
 
-def _group_number(name: str, parameter: nn.Parameter, groups: Sequence[RuleGroup]) -> int:
-    """Number of a parameter's group; a frozen parameter that no optimizer holds is in the first one."""
+def _check_dtype(name: str, parameter: nn.Parameter) -> None:
     if parameter.dtype not in DTYPES:
         raise ValueError(
             f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
             "float64, float16 and bfloat16 as such"
         )
-    number = next((i for i, group in enumerate(groups) if group.holds(parameter)), None)
-    if number is None and parameter.requires_grad:
-        raise ValueError(
-            f"the optimizer does not have the parameter {name!r}: build it on all of the model's"
-        )
-    return number or 0
+
+
+def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
+    if group.optimizer is not None and group.rule is not None:
+        check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
+
+
+def _plain_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

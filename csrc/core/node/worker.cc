@@ -149,10 +149,19 @@ Ticket Worker::set(std::span<const Key> keys, const float* values, std::size_t f
   return run(OperationKind::kSet, keys, nullptr, values, floats, asynchronous);
 }
 
+Ticket Worker::pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous) {
+  return run(OperationKind::kPullState, keys, out, nullptr, floats, asynchronous);
+}
+
+Ticket Worker::set_state(std::span<const Key> keys, const float* states, std::size_t floats,
+                         bool asynchronous) {
+  return run(OperationKind::kSetState, keys, nullptr, states, floats, asynchronous);
+}
+
 Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, const float* in,
                    std::size_t floats, bool asynchronous) {
   std::size_t expected = 0;
-  keys = checked(keys, expected);
+  keys = checked(keys, expected, kind);
   require_floats(floats, keys.size(), expected);
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
@@ -275,7 +284,7 @@ void Worker::push_written(const RowCopies& copies, std::span<const Key> keys) {
   }
 }
 
-std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& floats) {
+std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& floats, OperationKind kind) {
   require_keys(keys.size());
   const Tables& tables = node_.tables;
   keys_.assign(keys.begin(), keys.end());
@@ -295,9 +304,9 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
   const Table* hint = nullptr;
   const Table& table = tables.find(smallest, hint);
   if (table.contains(largest)) {
-    floats = keys.size() * table.length();
+    floats = keys.size() * floats_per_key(kind, table);
   } else {
-    for (const Key key : keys) floats += tables.find(key, hint).length();
+    for (const Key key : keys) floats += floats_per_key(kind, tables.find(key, hint));
   }
   return keys;
 }

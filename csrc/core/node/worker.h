@@ -72,6 +72,9 @@ class Worker {
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
+  // The same for the optimizer states of rows. Their owners serve these calls, also where there are replicas.
+  Ticket pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
+  Ticket set_state(std::span<const Key> keys, const float* states, std::size_t floats, bool asynchronous);
   // Whether a pull of the keys may give other values than one did after the last look at them; never blocks.
   // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
   // std::invalid_argument if it has another size.
@@ -130,9 +133,10 @@ class Worker {
 
  private:
   // The keys as they are now: other threads may write to the caller's array, and what was checked must be
-  // what is used. Valid until the next call. `floats` gets how many their values have in all. Throws for the
-  // first key that is not valid.
-  std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats);
+  // what is used. Valid until the next call. `floats` gets how many floats a call of the kind has for them.
+  // Throws for the first key that is not valid.
+  std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats,
+                               OperationKind kind = OperationKind::kPull);
   // Of the keys that checked() gave, those for which intent has an effect.
   std::span<const Key> checked_with_effect();
   void wait_until_queue_drains();

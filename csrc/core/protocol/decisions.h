@@ -220,7 +220,9 @@ struct Decisions {
   // Returns the form of several pushes: a delta, not the gradient of one of them.
   ADAPS_DECISION Change change_of_several(Change) const { return Change::kDelta; }
   // Whether a replica serves an operation. A set goes to the owner, which orders the sets of all nodes.
-  ADAPS_DECISION bool is_served_by_replica(OperationKind kind) const { return kind != OperationKind::kSet; }
+  ADAPS_DECISION bool is_served_by_replica(OperationKind kind) const {
+    return kind != OperationKind::kSet && !is_about_state(kind);
+  }
   // Applies a push or a gradient to a copy and to its unsent change.
   ADAPS_DECISION void apply_at_replica(OperationKind kind, LockedKey& key, const float* in, float* change,
                                        const UpdateStep& step) const {

@@ -171,7 +171,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kReplica:
       return decisions().is_served_by_replica(kind);
     case State::kDropping:
-      return !is_write(kind) && (key.header().flags & kUnreadable) == 0;
+      return !is_write(kind) && !is_about_state(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
       return false;
@@ -271,6 +271,16 @@ void serve_all(NodeContext& node, Partition& partition, LockedKey& key, const Ke
       }
     }
   }
+}
+
+// One occurrence of a call about the optimizer state of a row that this node owns.
+void serve_state(Partition& partition, LockedKey& key, const Operation& operation, std::size_t offset) {
+  if (operation.kind == OperationKind::kPullState) {
+    std::ranges::copy(stored_state(key), operation.out + offset);
+    return;
+  }
+  write_state(key, operation.in + offset);
+  if (decisions().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
 }
 
 // The initial value of a key that is at home here and was never used.
@@ -510,6 +520,25 @@ void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   }
 }
 
+// Serves what concerns the optimizer state of rows that this node owns.
+void run_over_states(NodeContext& node, Operation& operation, std::span<const Key> keys) {
+  MissedKeys missed(operation, keys.size());
+  const Table* hint = nullptr;
+  std::size_t offset = 0;
+  for (const Key key : keys) {
+    const std::size_t here = offset;
+    offset += node.tables.find(key, hint).state_length();
+    if (missed.any() && missed.add_again(key, here, Occurrence::kEnd)) continue;
+    LockedKey locked(node.store, key, hint);
+    touch(node, locked);
+    if (allowed(operation.kind, locked)) {
+      serve_state(node.partition_of(key), locked, operation, here);
+    } else {
+      missed.add(key, here, Occurrence::kEnd);
+    }
+  }
+}
+
 // The keys that cannot be read here now.
 void find_absent(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kReadable = needed_bits(OperationKind::kLocalize);
@@ -561,6 +590,10 @@ void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
       break;
     case OperationKind::kSet:
       run<OperationKind::kSet>(node, operation, keys);
+      break;
+    case OperationKind::kPullState:
+    case OperationKind::kSetState:
+      run_over_states(node, operation, keys);
       break;
     case OperationKind::kLocalize:
       find_absent(node, operation, keys);
@@ -659,7 +692,8 @@ void submit_requests(NodeContext& node, Operation& operation) {
   for (const KeyRequest& request : operation.requests) {
     if (operation.kind == OperationKind::kLocalize) break;
     const std::size_t rows = gradients ? request.occurrences : 1;
-    operation.bytes += kRequestBytes + rows * node.tables.find(request.key, hint).length() * sizeof(float);
+    const Table& table = node.tables.find(request.key, hint);
+    operation.bytes += kRequestBytes + rows * floats_per_key(operation.kind, table) * sizeof(float);
   }
   operation.completion.queued_bytes.fetch_add(operation.bytes);
   for (KeyRequest& request : operation.requests) {
@@ -688,12 +722,27 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
     case OperationKind::kSet:
       serve_all<OperationKind::kSet>(node, partition, key, request);
       break;
+    case OperationKind::kPullState:
+    case OperationKind::kSetState:
+      for (std::uint32_t i = request.first; i != Occurrence::kEnd; i = request.operation->occurrences[i].next)
+        serve_state(partition, key, *request.operation, request.operation->occurrences[i].offset);
+      break;
     case OperationKind::kLocalize:
     case OperationKind::kSync:
     case OperationKind::kBarrier:
       break;
   }
   return true;
+}
+
+std::span<const float> stored_state(const LockedKey& key) {
+  return key.stored(key.width()).subspan(key.table().value_words());
+}
+
+void write_state(LockedKey& key, const float* state) {
+  std::copy_n(state, key.table().state_length(), key.value() + key.length());
+  key.header().advance_version();
+  decisions().keep(key);
 }
 
 void apply_pending_changes(Partition& partition, LockedKey& key) {

@@ -18,7 +18,7 @@
 namespace adaps {
 
 enum class MessageType : std::uint8_t {
-  kRequest = 1,  // pull, push, push_gradients, set: any node -> owner, routed
+  kRequest = 1,  // a worker's call: any node -> owner, routed
   kIntent,       // any node -> owner, routed
   kAnswer,       // owner -> origin
   kSetup,        // owner -> new holder
@@ -52,8 +52,8 @@ struct Route {
 };
 
 #pragma pack(push, 1)
-struct RequestMessage {  // followed by count * length floats (push, gradients), length floats (set), none
-                         // (pull)
+struct RequestMessage {  // followed by count * length floats (push, gradients), length floats (set), those
+                         // of a state (set_state), none (pull, pull_state)
   MessageType type = MessageType::kRequest;
   Route route{};
   NodeId origin = 0;
@@ -68,9 +68,11 @@ struct IntentMessage {
   NodeId origin = 0;
   std::uint64_t key = 0;
 };
-struct AnswerMessage {  // followed by the value for a pull; the origin knows the key of its request
+// The floats that follow an answer.
+enum class Answered : std::uint8_t { kNothing, kValue, kState };
+struct AnswerMessage {  // followed by what a pull or pull_state reads; the origin knows its request's key
   MessageType type = MessageType::kAnswer;
-  std::uint8_t has_value = 0;
+  Answered content = Answered::kNothing;
   std::uint8_t encoded = 0;  // they are in the row's wire
   std::uint8_t unused = 0;
   std::uint32_t request = 0;

@@ -13,9 +13,21 @@
 
 namespace adaps {
 
-enum class OperationKind : std::uint8_t { kPull, kPush, kPushGradients, kSet, kSync, kBarrier, kLocalize };
-inline bool is_write(OperationKind kind) {
-  return kind != OperationKind::kPull && kind <= OperationKind::kSet;
+enum class OperationKind : std::uint8_t {
+  kPull,
+  kPush,
+  kPushGradients,
+  kSet,
+  kSync,
+  kBarrier,
+  kLocalize,
+  kPullState,
+  kSetState
+};
+// Whether a call reads or writes the optimizer state of rows. Only a row's owner serves it.
+constexpr bool is_about_state(OperationKind kind) { return kind >= OperationKind::kPullState; }
+constexpr bool is_write(OperationKind kind) {
+  return kind == OperationKind::kSetState || (kind != OperationKind::kPull && kind <= OperationKind::kSet);
 }
 
 struct Operation;

@@ -22,11 +22,13 @@ class ParkedRequests {
     requests_.erase(found);
     return taken;
   }
-  bool has_set(Key key) const {
+  // Whether one of them is for the owner, behind what a replica has changed.
+  bool has_one_for_owner(Key key) const {
     const auto found = requests_.find(key);
     return found != requests_.end() &&
            std::any_of(found->second.begin(), found->second.end(), [](const KeyRequest* request) {
-             return request->operation->kind == OperationKind::kSet;
+             const OperationKind kind = request->operation->kind;
+             return kind == OperationKind::kSet || is_about_state(kind);
            });
   }
 

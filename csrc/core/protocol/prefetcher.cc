@@ -37,13 +37,13 @@ Key Prefetcher::read_key() {
   switch (static_cast<MessageType>(rest_.front())) {
     case MessageType::kRequest:
       return skip<RequestMessage>([](const RequestMessage& message, const Table& table, Key) {
-        return payload_floats(message, table.length()).value_or(0);
+        return payload_floats(message, table).value_or(0);
       });
     case MessageType::kIntent:
       return skip<IntentMessage>(nothing);
     case MessageType::kAnswer:
       return skip<AnswerMessage>([](const AnswerMessage& message, const Table& table, Key key) {
-        return message.has_value != 0 ? payload_floats(message.encoded != 0, table, key, table.length()) : 0;
+        return payload_floats(message, table, key);
       });
     case MessageType::kSetup:
       return skip<SetupMessage>(width_with_value);

@@ -59,15 +59,18 @@ void for_each_counted(Store& store, std::span<const Key> keys, Function function
 }
 
 // How many floats follow a request; nothing if its kind is unknown.
-inline std::optional<std::size_t> payload_floats(const RequestMessage& message, std::size_t length) {
+inline std::optional<std::size_t> payload_floats(const RequestMessage& message, const Table& table) {
   switch (static_cast<OperationKind>(message.kind)) {
     case OperationKind::kPull:
+    case OperationKind::kPullState:
       return 0;
     case OperationKind::kPush:
     case OperationKind::kSet:
-      return length;
+      return table.length();
     case OperationKind::kPushGradients:
-      return message.count * length;
+      return message.count * table.length();
+    case OperationKind::kSetState:
+      return table.state_length();
     default:
       return std::nullopt;
   }
@@ -95,6 +98,18 @@ inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std
 inline std::size_t payload_floats(Payload payload, const Table& table, Key key) {
   if (payload != Payload::kValue && payload != Payload::kEncoded) return 0;
   return payload_floats(payload == Payload::kEncoded, table, key, table.width());
+}
+
+// How many floats follow an answer: a value, or an optimizer state, which is never encoded.
+inline std::size_t payload_floats(const AnswerMessage& message, const Table& table, Key key) {
+  switch (message.content) {
+    case Answered::kValue:
+      return payload_floats(message.encoded != 0, table, key, table.length());
+    case Answered::kState:
+      return table.state_length();
+    default:
+      return 0;
+  }
 }
 
 // Prefetches the keys that the next messages of a frame name. It reports no errors: at a malformed message it

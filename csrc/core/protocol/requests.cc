@@ -16,11 +16,22 @@ namespace adaps {
 
 namespace {
 
-std::size_t known_floats(const RequestMessage& message, std::size_t length) {
-  const std::optional<std::size_t> floats = payload_floats(message, length);
+std::size_t known_floats(const RequestMessage& message, const Table& table) {
+  const std::optional<std::size_t> floats = payload_floats(message, table);
   if (!floats)
     throw ProtocolError("unknown kind of request " + std::to_string(static_cast<int>(message.kind)));
   return *floats;
+}
+
+Answered answered(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kPull:
+      return Answered::kValue;
+    case OperationKind::kPullState:
+      return Answered::kState;
+    default:
+      return Answered::kNothing;
+  }
 }
 
 }  // namespace
@@ -49,8 +60,8 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
   }
   if (kind == OperationKind::kLocalize) return false;
   if (state == State::kReplica) {
-    ADAPS_INVARIANT(kind == OperationKind::kSet, "a replica refuses what is not a set");
-    // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+    ADAPS_INVARIANT(kind == OperationKind::kSet || is_about_state(kind), "a replica refuses a pull or push");
+    // It must come behind what this node pushed before; while a delta is in flight no other can be sent.
     const Unapplied* changes = channel_.changes_of(key);
     if (changes != nullptr && decisions().is_to_be_flushed_before_set(*changes)) {
       if (changes->in_flight) {
@@ -92,25 +103,26 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   message.kind = static_cast<std::uint64_t>(operation.kind);
   message.count = operation.kind == OperationKind::kPushGradients ? request.occurrences : 1;
   const std::size_t length = key.length();
-  if (operation.kind == OperationKind::kPull) {
+  if (!is_write(operation.kind)) {
     channel_.outbox.append(key.location(), message);
     return;
   }
   scratch_.clear();
   const std::lock_guard guard(request.operation->arrays);
   if (operation.abandoned) {  // its values may be gone: a push of zeros takes the message's place
-    scratch_.assign(known_floats(message, length), 0.0F);
+    scratch_.assign(length, 0.0F);
     message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
     message.count = 1;
-    channel_.outbox.append(key.location(), message, {std::span<const float>(scratch_).first(length)});
+    channel_.outbox.append(key.location(), message, {std::span<const float>(scratch_)});
     return;
   }
   if (operation.kind == OperationKind::kPush) {
     channel_.outbox.append(key.location(), message, {summed(request, length, scratch_)});
-  } else if (operation.kind == OperationKind::kSet) {
+  } else if (operation.kind == OperationKind::kSet || operation.kind == OperationKind::kSetState) {
     const float* last =
         operation.in + operation.occurrences[decisions().occurrence_that_counts(request)].offset;
-    channel_.outbox.append(key.location(), message, {std::span<const float>(last, length)});
+    channel_.outbox.append(key.location(), message,
+                           {std::span<const float>(last, known_floats(message, key.table()))});
   } else {
     for (std::uint32_t i = request.first; i != Occurrence::kEnd; i = operation.occurrences[i].next) {
       const float* gradient = operation.in + operation.occurrences[i].offset;
@@ -152,10 +164,13 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       if (decisions().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
     }
     if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
-    if (operation.kind == OperationKind::kPull) {
-      if (message.has_value == 0) throw ProtocolError("an answer to a pull has no value");
+    if (message.content != answered(operation.kind))
+      throw ProtocolError("an answer has other contents than its request is for");
+    if (message.content != Answered::kNothing) {
       std::span<const float> value;
-      if (message.encoded != 0) {
+      if (message.content == Answered::kState) {
+        value = reader.floats(key.table().state_length());
+      } else if (message.encoded != 0) {
         scratch_.resize(key.length());
         read_encoded(key, reader, scratch_);
         value = scratch_;
@@ -192,7 +207,7 @@ void Requests::on_request(const RequestMessage& message, Reader& reader) {
   {
     LockedKey key = channel_.lock(message.key);
     channel_.materialize(key);
-    const std::span<const float> payload = reader.floats(known_floats(message, key.length()));
+    const std::span<const float> payload = reader.floats(known_floats(message, key.table()));
     if (key.state() != State::kOwner) {
       channel_.forward(key, message, payload);
       return;
@@ -225,14 +240,16 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
       header.advance_version();
       decisions().keep(key);
     }
+  } else if (kind == OperationKind::kSetState) {
+    write_state(key, payload.data());
   }
   AnswerMessage answer;
   answer.request = message.request;
   answer.version = header.version();
   answer.rc = header.rc;
-  answer.has_value = kind == OperationKind::kPull ? 1 : 0;
+  answer.content = answered(kind);
   if (header.has_holders()) {
-    if (kind != OperationKind::kPull) channel_.partition.mark_dirty(key);
+    if (is_write(kind)) channel_.partition.mark_dirty(key);
     Holder* holder = channel_.holders_of(key).find(message.origin);
     if (decisions().is_refreshed_before_answer(holder)) refreshes_.send(key, *holder);
   }
@@ -243,6 +260,8 @@ void Requests::apply(LockedKey& key, const RequestMessage& message, std::span<co
       value = scratch_;
     }
     channel_.outbox.append_of(key.key(), message.origin, answer, {value});
+  } else if (kind == OperationKind::kPullState) {
+    channel_.outbox.append_of(key.key(), message.origin, answer, {stored_state(key)});
   } else {
     channel_.outbox.append_of(key.key(), message.origin, answer, {});
   }

@@ -93,6 +93,8 @@ class Table {
   std::size_t length() const { return spec_.length; }
   // Floats of value and optimizer state.
   std::size_t width() const { return width_; }
+  // Floats of optimizer state of one row.
+  std::size_t state_length() const { return width_ - spec_.length; }
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }

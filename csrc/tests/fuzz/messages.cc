@@ -130,6 +130,8 @@ std::vector<Bytes> examples() {
             .send(0, request(2, key, OperationKind::kPush), kLength)
             .send(1, request(2, key, OperationKind::kPushGradients, 2), 2 * kLength)
             .send(1, request(2, key, OperationKind::kSet), kLength)
+            .send(1, request(2, key, OperationKind::kPullState))
+            .send(1, request(2, key, OperationKind::kSetState), kWidth - kLength)
             .send(1, intent(2, key))
             .send(0, keyed<SetupMessage>(MessageType::kSetup, key), kWidth)
             .send(0, keyed<TransferMessage>(MessageType::kTransfer, key), kWidth)
@@ -154,7 +156,7 @@ std::vector<Bytes> examples() {
                           .send(0, keyed<AckMessage>(MessageType::kAck, key))
                           .send(1, encoded_change(MessageType::kDelta, key), row)
                           .send(1, encoded_change(MessageType::kDrop, key), row)
-                          .send(0, AnswerMessage{.has_value = 1, .encoded = 1},
+                          .send(0, AnswerMessage{.content = Answered::kValue, .encoded = 1},
                                 encoded_floats(table, wire, table.length()))
                           .bytes);
         script.bytes.resize(2);
@@ -172,7 +174,7 @@ std::vector<Bytes> examples() {
         all.push_back(script.send(0, keyed<SetupMessage>(MessageType::kSetup, key), row)
                           .send(0, refresh, row)
                           .send(0, keyed<AckMessage>(MessageType::kAck, key))
-                          .send(0, AnswerMessage{.has_value = 1}, table.value_words())
+                          .send(0, AnswerMessage{.content = Answered::kValue}, table.value_words())
                           .bytes);
         script.bytes.resize(2);
         all.push_back(script.send(0, keyed<TransferMessage>(MessageType::kTransfer, key), row).bytes);

@@ -61,9 +61,9 @@ constexpr bool is_a = std::is_same_v<std::remove_cvref_t<Message>, Expected>;
 template <typename Message>
 std::size_t floats_after(const Message& message, const Table& table, Key key) {
   if constexpr (is_a<Message, RequestMessage>) {
-    return payload_floats(message, table.length()).value_or(0);
+    return payload_floats(message, table).value_or(0);
   } else if constexpr (is_a<Message, AnswerMessage>) {
-    return message.has_value != 0 ? payload_floats(message.encoded != 0, table, key, table.length()) : 0;
+    return payload_floats(message, table, key);
   } else if constexpr (is_a<Message, RefreshMessage>) {
     return payload_floats(message.encoded != 0, table, key, table.width());
   } else if constexpr (is_a<Message, DeltaMessage>) {

@@ -1,0 +1,152 @@
+"""Moves the state of optimizers into the parameter server and back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from autoada.parameters.parameter_state import ParameterState
+from autoada.parameters.server_access import ServerAccess
+
+
+class OptimizerStates:
+    """Keeps the state of optimizers in the server, where their parameters are.
+
+    ``optimizer.state_dict()`` gathers the state in PyTorch's own layout, and ``optimizer.load_state_dict()``
+    replaces it.
+
+    Parameters
+    ----------
+    parameters : mapping of int to ParameterState
+        The parameters in the server, by their identities.
+    access : ServerAccess
+        Access to the server.
+    """
+
+    def __init__(self, parameters: Mapping[int, ParameterState], access: ServerAccess) -> None:
+        self._parameters = parameters
+        self._access = access
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the calls of an optimizer that read or replace its state use the server."""
+
+        def gather(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+            for number, state in self._numbered(optimizer, state_dict):
+                if read := state.read():
+                    state_dict["state"][number] = read
+
+        def check(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+            for number, state in self._numbered(optimizer, state_dict):
+                state.check(state_dict["state"].get(number, {}))
+
+        optimizer.register_state_dict_post_hook(gather, prepend=True)
+        optimizer.register_load_state_dict_pre_hook(check)
+        optimizer.register_load_state_dict_post_hook(self.take_over, prepend=True)
+        self._guard(optimizer)
+
+    def take_over_assigned(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take over a state that a program has assigned to ``optimizer.state``."""
+        if type(optimizer.state) is not ServerHeldState:
+            self.take_over(optimizer)
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Collective: the present state of the optimizer replaces the state in the server.
+
+        The state of the primary worker counts.
+        """
+        held = [self._parameters[id(p)] for p in _parameters(optimizer) if id(p) in self._parameters]
+        given = {state: optimizer.state.get(state.parameter, {}) for state in held}
+        for state, values in given.items():
+            state.check(values)
+        counts = [state.steps_of(values) for state, values in given.items()]
+        worker, alone = self._access.worker, self._access.alone
+        if not alone:
+            worker.end_setup()  # earlier gradients of all workers are in the rows that are replaced
+            counts = self._counts_of_primary(held, counts)
+        if self._access.is_primary:
+            for (state, values), count in zip(given.items(), counts, strict=True):
+                state.settle()
+                if count > 0 or state.steps > 0 or not state.is_initial(values):
+                    state.write(values, count)
+        if not alone:
+            worker.end_setup()
+        for state, count in zip(held, counts, strict=True):
+            state.steps = count
+        self._guard(optimizer)
+
+    def _counts_of_primary(self, held: list[ParameterState], counts: list[int]) -> list[int]:
+        """Collective: the steps of each parameter on the primary worker, sent in its first row."""
+        worker, is_primary = self._access.worker, self._access.is_primary
+        kept = [state.first() for state in held] if is_primary else []
+        for state, row, count in zip(held, kept, counts, strict=is_primary):
+            state.set_first(torch.full_like(row, float(count)))
+        worker.end_setup()
+        if not is_primary:
+            counts = [int(state.first()[0]) if state.table.state_length else 0 for state in held]
+        worker.barrier()
+        for state, row in zip(held, kept, strict=is_primary):
+            state.set_first(row)
+        return counts
+
+    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
+        own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
+        optimizer.state = ServerHeldState(self._parameters, own)
+
+    def _numbered(
+        self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
+    ) -> Iterator[tuple[int, ParameterState]]:
+        """The parameters in the server with their numbers in a state dictionary."""
+        for group, packed in zip(optimizer.param_groups, state_dict["param_groups"], strict=False):
+            for parameter, number in zip(group["params"], packed["params"], strict=False):
+                if (state := self._parameters.get(id(parameter))) is not None:
+                    yield number, state
+
+
+class ServerHeldState(defaultdict[Any, Any]):
+    """The ``state`` of an optimizer, which refuses access to the entries of parameters in the server."""
+
+    def __init__(self, in_server: Mapping[int, ParameterState], own: Mapping[Tensor, Any]) -> None:
+        super().__init__(dict, own)
+        self._in_server = in_server
+
+    def __missing__(self, parameter: Any) -> Any:
+        self._check(parameter)
+        return super().__missing__(parameter)
+
+    def __contains__(self, parameter: object) -> bool:
+        self._check(parameter)
+        return super().__contains__(parameter)
+
+    def __setitem__(self, parameter: Any, state: Any) -> None:
+        self._check(parameter)
+        super().__setitem__(parameter, state)
+
+    def get(self, parameter: Any, default: Any = None) -> Any:
+        """The state of a parameter of the optimizer's own."""
+        self._check(parameter)
+        return super().get(parameter, default)
+
+    def clear(self) -> None:
+        """Refused, as it could not reach the server."""
+        self._refuse("all parameters")
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse("some parameters")
+
+    def _check(self, parameter: object) -> None:
+        if (state := self._in_server.get(id(parameter))) is not None:
+            self._refuse(repr(state.name))
+
+    def _refuse(self, parameters: str) -> NoReturn:
+        raise RuntimeError(
+            f"optimizer.state has no entry of {parameters}: the state is in the parameter server. Read it by "
+            "optimizer.state_dict(), and replace it by optimizer.load_state_dict()"
+        )
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

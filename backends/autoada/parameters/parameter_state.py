@@ -1,0 +1,176 @@
+"""The optimizer state of one parameter, in rows of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import adaps
+from adaps import NodeTable
+from adaps.optimizers import Optimizer as Rule
+from autoada.optimizer.rules import check_state, has_step, state_names
+from autoada.parameters.server_access import ServerAccess
+from autoada.parameters.server_rows import ServerRows
+
+CHUNK_FLOATS = 1 << 22
+"""Floats of state that are handed over at once."""
+STEP_NUMBERS = 1 << 24
+"""The server keeps step numbers of rows modulo this number, as floats."""
+MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
+
+
+class ParameterState:
+    """Reads and writes the optimizer state of one parameter, in the layout of `torch.optim`.
+
+    Parameters
+    ----------
+    name : str
+        The parameter's qualified name.
+    parameter : nn.Parameter
+        The model's parameter.
+    table : NodeTable
+        The server's table of its rows.
+    keys : callable
+        Returns the keys of the rows.
+    rule : adaps.Adagrad or another rule
+        The rule of the table.
+    access : ServerAccess
+        Access to the server.
+    rows : ServerRows or None
+        The rows, if the parameter is a table: they count the steps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        table: NodeTable,
+        keys: Callable[[], Tensor],
+        rule: Rule,
+        access: ServerAccess,
+        rows: ServerRows | None = None,
+    ) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.table = table
+        self._shape = parameter.shape
+        self._keys = keys
+        self._rule = rule
+        self._names = state_names(rule)
+        self._initial = rule.initial_accumulator if isinstance(rule, adaps.Adagrad) else 0.0
+        self._access = access
+        self._rows = rows
+        self._steps = 0
+        self.counts_here = rows is None and bool(self._names) and not isinstance(rule, MOMENTS)
+        """Whether `count_step` has to count the steps. Otherwise the rows count them, or have no state."""
+
+    @property
+    def steps(self) -> int:
+        """Steps with a gradient so far."""
+        if self._rows is not None:
+            return self._rows.steps
+        if isinstance(self._rule, MOMENTS):
+            return int(self.first()[-1])  # the same in all rows of a dense parameter
+        return self._steps
+
+    @steps.setter
+    def steps(self, count: int) -> None:
+        self._steps = count
+        if self._rows is not None:
+            self._rows.steps = count
+            if count > 0 or self.table.step > 0:
+                self.table.set_step(count, idle_rows=self._rows.applies_missed_steps)
+
+    def restore_steps(self, count: int | None) -> None:
+        """Take over the number of steps of a checkpoint; None if it has none of this parameter."""
+        if self._rows is not None:
+            self._rows.steps = count or 0
+        else:
+            self._steps = 1 if count is None else count  # earlier versions kept the state without the number
+
+    def count_step(self) -> None:
+        """Count a step with a gradient."""
+        self._steps += 1
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError if the server has no place for a state."""
+        check_state(self.name, self._shape, state, self._rule)
+
+    def settle(self) -> None:
+        """Have rows make up for the steps that they have missed."""
+        if self._rows is not None:
+            self._rows.apply_missed_steps()
+
+    def read(self) -> dict[str, Any]:
+        """The state as the optimizer would keep it; empty before the first step, as there."""
+        self.settle()
+        steps = self.steps
+        if not self._names or (steps == 0 and not isinstance(self._rule, adaps.Adagrad)):
+            return {}
+        keys, length, width = self._keys(), self.table.length, self.table.state_length
+        parts = torch.empty(len(self._names), len(keys), length)
+        for some in self._chunks(len(keys)):
+            state = torch.empty(some.stop - some.start, width)
+            self._access.worker.pull_state(keys[some], state)
+            for i, part in enumerate(parts):
+                part[some] = state[:, i * length : (i + 1) * length]
+        result: dict[str, Any] = {}
+        if has_step(self._rule):
+            result["step"] = steps if isinstance(self._rule, adaps.SparseAdam) else torch.tensor(float(steps))
+        device = "cpu" if self._rows is not None else self.parameter.device
+        for name, part in zip(self._names, parts, strict=True):
+            values = part.view(-1)[: self._shape.numel()].view(self._shape)
+            result[name] = values.to(device, self.parameter.dtype, copy=True)
+        return result
+
+    def steps_of(self, state: Mapping[str, Any]) -> int:
+        """The number of steps that a state of the optimizer stands for."""
+        if "step" in state:
+            return int(state["step"])
+        if has_step(self._rule):
+            return 0
+        return max(self.steps, 1 if state else 0)
+
+    def is_initial(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is the one that the rows have before their first step."""
+        values = [state[name] for name in self._names if state.get(name) is not None]
+        return all(value.is_meta or bool((value == self._initial).all()) for value in values)
+
+    def write(self, state: Mapping[str, Any], steps: int) -> None:
+        """Replace the state in the server by a state of the optimizer, after a number of steps."""
+        keys, length, width = self._keys(), self.table.length, self.table.state_length
+        if width == 0:
+            return
+        given = {
+            i: state[name].detach().reshape(-1)
+            for i, name in enumerate(self._names)
+            if state.get(name) is not None
+        }
+        stamp = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
+        for some in self._chunks(len(keys)):
+            rows = torch.full((some.stop - some.start, width), self._initial)
+            rows[:, len(self._names) * length :] = stamp
+            for i, values in given.items():
+                part = torch.full((len(rows) * length,), self._initial)
+                values = values[some.start * length : some.stop * length]
+                part[: len(values)] = values.to("cpu", torch.float32)
+                rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)
+            self._access.worker.set_state(keys[some], rows)
+
+    def first(self) -> Tensor:
+        """The state of the first row, as the server keeps it."""
+        state = torch.empty(self.table.state_length)
+        self._access.worker.pull_state(self._keys()[:1], state)
+        return state
+
+    def set_first(self, state: Tensor) -> None:
+        """Overwrite the state of the first row."""
+        self._access.worker.set_state(self._keys()[:1], state)
+
+    def _chunks(self, rows: int) -> Iterator[slice]:
+        count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
+        for start in range(0, rows, count):
+            yield slice(start, min(rows, start + count))
