@@ -22,6 +22,7 @@ from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
+from autoada.parameters.table_gradients import raw_gradient
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 from autoada.training.training_state import WorkerIdentity
 
@@ -279,7 +280,7 @@ class WrappedParameters:
             assert owned.schedules is not None
             owned.schedules.follow()
             for state in owned.counted:
-                if state.parameter.grad is not None:
+                if raw_gradient(state.parameter) is not None:
                     state.count_step()
             kept = [(parameter, parameter.grad) for parameter in owned.left_out]
             for parameter, _ in kept:
