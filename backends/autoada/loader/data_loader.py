@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from autoada.loader.data_sharding import check_shardable, shard_loader
+from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import PrefetchQueue
@@ -146,7 +146,7 @@ class AdaDataLoader:
 
     def _run(self, models: list[AdaModel], epoch: Epoch | None = None) -> Generator[Any, None, None]:
         """Give the batches of an epoch in training mode, each through a queue for each model."""
-        if self._sharded and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
+        if self._sharded and isinstance(sampler := item_sampler(self.loader), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
         epoch = epoch or self.position.begin(self.loader)
         parts = itertools.tee(epoch, len(models)) if len(models) > 1 else [epoch]
