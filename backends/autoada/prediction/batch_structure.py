@@ -48,8 +48,8 @@ def signature(batch: Any) -> tuple[Any, ...]:
     )
 
 
-def copied(batch: Any, leaf: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
-    """A copy of the batch's structure, with `leaf` applied to its tensors (default: shared)."""
+def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
+    """A copy of the batch's structure, with `leaf` applied to its tensors and arrays (default: shared)."""
     return _copy(batch, leaf, {})
 
 
@@ -57,11 +57,11 @@ def on_host(batch: Any) -> Any:
     """The batch itself if its tensors are in host memory, else a copy there."""
     if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
         return batch
-    return copied(batch, Tensor.cpu)
+    return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
 
 
-def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) -> Any:
-    if isinstance(value, Tensor):
+def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+    if isinstance(value, (Tensor, np.ndarray)):
         return leaf(value)
     if isinstance(value, _SCALARS):
         return value

@@ -153,9 +153,11 @@ class _NothingToSave(Exception):
     """The model must see that no gradients are wanted."""
 
 
-def _clone(tensor: Tensor) -> Tensor:
+def _clone(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf.copy()
     with torch.inference_mode():
-        return tensor.clone()
+        return leaf.clone()
 
 
 def _innermost(error: BaseException) -> str:

@@ -92,7 +92,9 @@ class IntentPredictor:
     def predict(self, batch: Any) -> Prediction:
         """The accesses of the forward pass of `batch`; their ids share no memory with the program."""
         prediction = self._predict(batch)
-        private = {id(access.ids): access.ids.clone() for access in prediction.accesses if access.ids is not None}
+        private = {
+            id(access.ids): access.ids.clone() for access in prediction.accesses if access.ids is not None
+        }
         accesses = (
             access if access.ids is None else access._replace(ids=private[id(access.ids)])
             for access in prediction.accesses

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from torch.utils.data import (
 )
 
 import autoada
+from autoada.loader.data_sharding import shard_loader
 from tests.unit.autoada.small_net import Net
 
 ITEMS = 20
@@ -109,20 +111,8 @@ def random_batches(batch_size: int, drop_last: bool) -> BatchSampler:
         },
         lambda drop_last: {"batch_sampler": random_batches(4, drop_last)},
         lambda drop_last: {"sampler": random_batches(4, drop_last), "batch_size": None},
-        lambda drop_last: {
-            "batch_sampler": random_batches(4, drop_last),
-            "num_workers": 1,
-            "persistent_workers": True,
-            "prefetch_factor": 3,
-            "in_order": False,
-            "timeout": 60,
-            "multiprocessing_context": "fork",
-            "generator": torch.Generator(),
-            "collate_fn": None,
-            "worker_init_fn": torch.manual_seed,
-        },
     ],
-    ids=["shuffle", "sampler", "batch sampler", "batches as sampler", "processes"],
+    ids=["shuffle", "sampler", "batch sampler", "batches as sampler"],
 )
 def test_batch_size_order_and_drop_last_are_those_of_the_loader(options: Any, drop_last: bool) -> None:
     """Two workers get the batches that a `DistributedSampler` gives with the same seed."""
@@ -147,6 +137,29 @@ def test_batch_size_order_and_drop_last_are_those_of_the_loader(options: Any, dr
         for number, batches in enumerate(passes):
             sampler.set_epoch(number)
             assert batches == list(BatchSampler(sampler, 4, drop_last))
+
+
+def test_other_options_of_the_loader_stay() -> None:
+    given: Any = DataLoader(
+        DATA,
+        batch_sampler=random_batches(4, True),
+        num_workers=2,
+        persistent_workers=True,
+        prefetch_factor=3,
+        in_order=False,
+        timeout=60,
+        multiprocessing_context="spawn",
+        generator=torch.Generator(),
+        collate_fn=torch.stack,
+        worker_init_fn=torch.manual_seed,
+        pin_memory=True,
+    )
+    posted: dict[str, str] = {}
+    node = SimpleNamespace(post=posted.__setitem__, posted=posted.get)
+    identity: Any = SimpleNamespace(num_workers=2, worker_index=0, node=node)
+    shared = shard_loader(given, identity, 1)
+    before, after = vars(given), vars(shared)
+    assert {name for name in before if after[name] is not before[name]} == {"sampler", "batch_sampler"}
 
 
 def test_one_worker_has_the_loader_as_it_is() -> None:
