@@ -74,7 +74,7 @@ def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_n
     assert damaged["missing"] == f"row -1 does not exist in table 'wide.weight': rows are 0 to {ROWS - 1}"
     assert damaged["cause"].startswith("DamagedItem: Caught DamagedItem in DataLoader worker process 0.")
     assert "DamagedItem: item 100 is damaged" in damaged["cause"]
-    assert damaged["steps"] == 100 // 8 - 2 - 1  # two batches ahead, and without the one that was left out
+    assert damaged["steps"] == 100 // 8 - 1  # without the one that was left out
     assert other["missing"] == ""
     assert other["cause"].startswith("PeerLost: ")
     assert "rank 1" in other["cause"]

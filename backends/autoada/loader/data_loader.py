@@ -165,14 +165,14 @@ class AdaDataLoader:
         if self._sharded and isinstance(sampler := item_sampler(self.loader), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
         epoch = epoch or self.position.begin(source)
-        stream = BatchStream(epoch, source)
         begun = False
         try:
             yield
             begun = True
-            yield from self._steps(models, stream)
+            if self.position.resumes:  # a checkpoint was restored in between
+                epoch = self.position.begin(source)
+            yield from self._steps(models, BatchStream(epoch, source))
         finally:
-            stream.close()
             epoch.end(begun)
         if not self._summarised:
             self._summarised = True
@@ -199,6 +199,7 @@ class AdaDataLoader:
                     undecided = state.trial is not None and state.trial.is_open
                     self.lookahead.end_step(items[0].signalled is not None and not undecided)
         finally:
+            stream.close()
             for queue in queues:
                 queue.close()
 

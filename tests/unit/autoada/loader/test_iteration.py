@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,3 +300,197 @@ def test_iterators_that_share_data_are_refused_while_batches_are_held(kind: str)
     assert seen(kind, None, 0, [both], False) == seen(kind, 0, 0, [both], False)
     with pytest.raises(RuntimeError, match=r"(before its turn|fetched ahead).*lookahead=0"):
         seen(kind, 2, 0, [both], False)
+
+
+@pytest.mark.parametrize("draws", ["loader and loop", "loader"])
+def test_draws_for_batches_that_are_held_are_made_in_their_turn_or_refused(draws: str) -> None:
+    """A generator shuffles again after some batches, which no fetch before shows."""
+
+    def loader() -> Iterator[Tensor]:
+        for _ in range(2):
+            yield from torch.randperm(12).split(2)
+
+    def drawn(wrap: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model: Any = Net() if draws == "loader and loop" else nn.Embedding(12, 2)
+        if wrap:
+            model = autoada.AdaModel(model)
+        batches: Any = autoada.AdaDataLoader(loader(), 3) if wrap else loader()
+        found = []
+        for ids in batches:
+            model(ids).sum().backward()
+            found.append(ids)
+        if wrap:
+            model.close()
+        return [*found, torch.get_rng_state()]
+
+    if draws == "loader":
+        assert all(map(torch.equal, drawn(False), drawn(True)))
+    else:
+        with pytest.raises(RuntimeError, match=r"fetched before its turn.*generator of its own"):
+            drawn(True)
+
+
+def test_loader_that_draws_for_each_batch_is_reported_once_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen("draws of torch", 2, 0, [whole, whole], True)
+    (message,) = [message for message in caplog.messages if "its turn" in message]
+    assert "give the data set or its collate_fn a generator of its own" in message
+
+
+def test_processes_that_stay_are_reported_if_a_pass_is_left_early(caplog: pytest.LogCaptureFixture) -> None:
+    def two_batches(choice: random.Random, loader: Any) -> Iterator[Any]:
+        yield from itertools.islice(loader, 2)
+
+    seen("processes that stay", 2, 0, [two_batches, two_batches], False)
+    (message,) = [message for message in caplog.messages if "processes stay" in message]
+    assert "persistent_workers=False" in message
+
+
+def test_errors_of_the_loader_are_raised_in_their_turn() -> None:
+    def loader() -> Iterator[Tensor]:
+        yield from IDS.split(4)[:3]
+        raise OSError("the disk is gone")
+
+    model = autoada.AdaModel(nn.Embedding(ROWS, 2))
+    batches = iter(autoada.AdaDataLoader(loader(), 5))
+    for _ in range(3):
+        model(next(batches)).sum().backward()
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+    model.close()
+
+
+def test_held_batches_take_no_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = autoada.AdaModel(Sum())
+    data = TensorDataset(*[torch.arange(400) % ROWS] * 4)
+    loader = autoada.AdaDataLoader(DataLoader(data, 2, num_workers=2), 64)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 80, hard))
+    try:
+        for batch in loader:
+            model(*batch).sum().backward()
+            used += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        model.close()
+    assert used == 200
+
+
+class Sum(nn.Module):
+    """Adds the rows of all ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, 2)
+
+    def forward(self, *ids: Tensor) -> Any:
+        return torch.stack([self.rows(part) for part in ids]).sum()
+
+
+class Recent(nn.Module):
+    """Also reads the rows of the ids before, which a buffer holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, 2)
+        self.register_buffer("recent", torch.arange(4))
+
+    def forward(self, ids: Tensor) -> Any:
+        return (self.rows(ids) * self.rows(self.recent)).sum()
+
+
+def by_buffer(model: Any, batches: Any) -> Iterator[Tensor]:
+    for ids in batches:
+        yield model(ids)
+        model.recent.copy_((ids + model.recent) % ROWS)
+
+
+def by_tensor(model: Any, batches: Any) -> Iterator[Tensor]:
+    ids = torch.arange(4)
+    for change in batches:
+        yield model(ids, change)
+        ids.add_(change).remainder_(ROWS)
+
+
+def by_data(model: Any, batches: Any) -> Iterator[Tensor]:
+    ids = torch.arange(4)
+    for change in batches:
+        yield model(ids, change)
+        ids.data[:] = (ids + change) % ROWS
+
+
+def by_array(model: Any, batches: Any) -> Iterator[Tensor]:
+    array = np.arange(4)
+    ids = torch.from_numpy(array)
+    for change in batches:
+        yield model(ids, change)
+        array[:] = (array + change.numpy()) % ROWS
+
+
+def by_batch(model: Any, batches: Any) -> Iterator[Tensor]:
+    for ids in batches:
+        array = ids.numpy()
+        array[:] = (array * 3 + 1) % ROWS
+        yield model(ids, ids)
+
+
+def by_later_batch(model: Any, batches: Any) -> Iterator[Tensor]:
+    """Changes batches of a list, whose turn may not have come, and which come again."""
+    for number, ids in enumerate(batches):
+        yield model(ids, ids)
+        GIVEN[(number * 5 + 1) % len(GIVEN)].add_(1).remainder_(ROWS)
+
+
+def by_queue(model: Any, batches: Any) -> Iterator[Tensor]:
+    queue: list[Tensor] = [torch.arange(4), torch.arange(4) + 3]
+    for ids in batches:
+        yield model(*queue)
+        queue.append(queue.pop(0).copy_(ids))
+
+
+GIVEN = [torch.arange(start, start + 4) for start in range(12)]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    ("make", "loop"),
+    [
+        (Recent, by_buffer),
+        (Sum, by_tensor),
+        (Sum, by_data),
+        (Sum, by_array),
+        (Sum, by_batch),
+        (Sum, by_later_batch),
+        (Sum, by_queue),
+    ],
+)
+@pytest.mark.parametrize("by_hand", [False, True], ids=["predicted", "by hand"])
+def test_ids_that_change_between_steps_are_those_that_are_read(
+    make: Any, loop: Any, lookahead: int, by_hand: bool
+) -> None:
+    def run(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for start, ids in enumerate(GIVEN):
+            torch.arange(start, start + 4, out=ids)
+        batches: Any = GIVEN
+        if wrap:
+            model = autoada.AdaModel(model, optimizer)
+            keys = (lambda ids: {"rows": ids}) if by_hand else None
+            batches = autoada.AdaDataLoader(GIVEN, lookahead, keys=keys)
+        losses = []
+        for _ in range(2):
+            for loss in loop(model, batches):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        if wrap:
+            model.close()
+        return losses
+
+    assert run(True) == pytest.approx(run(False), abs=1e-5)
