@@ -93,6 +93,15 @@ def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: L
     assert one["own"]["dense"] == two["own"]["dense"]
 
 
+def test_whole_tables_that_the_loop_reads_in_every_step_are_reported_once(launch: Launch) -> None:
+    for rank in launch(f"{FOLDER}.penalised", 2):
+        messages = [message for message in rank["messages"] if "again and again" in message]
+        assert [message.split("'")[1] for message in messages] == ["wide.weight", "deep.weight"]
+        assert all(
+            "penalised.py:" in message and "compute this in forward" in message for message in messages
+        )
+
+
 def expected_state(shares: int) -> dict[str, list[float]]:
     model = clicks()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)

@@ -12,6 +12,7 @@ import adaps
 from autoada.parameters.row_gradients import PulledRows, ReadGradient, RowGradients
 from autoada.parameters.server_rows import ServerRows
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
+from autoada.prediction.source_location import user_location
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # A read of few rows has to be cheap: the kernel without the way to it through Python, and memory of this
@@ -65,6 +66,8 @@ class RemoteTable:
         Whether the model is in training mode.
     noting : bool
         Whether reads are noted.
+    pulled_at : str
+        Place of a read outside of the model's calls that pulled the whole table; empty if there was none.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class RemoteTable:
         self.gradients = RowGradients(rows, self.is_local and not combines, on_gradient)
         self.training = True
         self.noting = True
+        self.pulled_at = ""
         self._reads = reads
         self._expected: TableRows | None = None
         self._position = 0
@@ -174,6 +178,8 @@ class RemoteTable:
         track = self._tracks(requires_grad)
         if self._whole is None or self._whole.requires_grad != track:
             self._whole = self._pull(self.all_keys, track).values
+            if self.training and not self.noting:
+                self.pulled_at = user_location()
         return self._whole
 
     def collect(self, scale: float) -> None:
