@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import weakref
@@ -116,7 +117,7 @@ class AdaDataLoader:
             self._source = LoaderSource(loader)
         if isinstance(loader, Iterator) and self._running is not None:
             running = self._running()
-            if running is not None and running.gi_frame is not None:
+            if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
                 return running  # as an iterator gives itself
         training = [model for model in models if model.training]
         run = self._run(training, self._source) if training else self._pass_through(models, self._source)

@@ -76,7 +76,7 @@ def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int)
     return own
 
 
-def item_sampler(loader: DataLoader[Any]) -> Any:
+def item_sampler(loader: Any) -> Any:
     """Return the sampler that gives the order of the items, below those that make batches of its indices.
 
     A loader that was made with ``batch_sampler`` has a ``sampler`` that it does not use.

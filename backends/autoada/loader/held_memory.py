@@ -65,6 +65,11 @@ class HeldMemory:
         )
 
 
+_CONSTANT = (
+    int, float, complex, str, bytes, type(None), type, weakref.ref, torch.dtype, torch.device, torch.Size,
+)  # fmt: skip
+
+
 class _Parts:
     """Sorts the parts of a batch by who can change them.
 
@@ -86,7 +91,7 @@ class _Parts:
     def sort(self, holder: Any) -> None:
         """Sort the entries of a container."""
         for value in holder:
-            if isinstance(value, (int, float, str, bool, type(None), weakref.ref)):
+            if isinstance(value, _CONSTANT):
                 continue
             if sys.getrefcount(value) > _REFERENCES:
                 self.is_shared = True

@@ -21,7 +21,7 @@ _ENTRIES = 32
 """Containers with more entries are data."""
 _METHODS = ("__iter__", "__next__", "__call__", "__getitem__", "__getitems__")
 
-_GLOBAL: list[Any] = [torch.default_generator, np.random.mtrand._rand, random._inst]  # type: ignore[attr-defined]
+_GLOBAL: list[Any] = [torch.default_generator, np.random.mtrand._rand, random._inst]
 
 
 class LoaderGenerators:

@@ -133,7 +133,7 @@ def test_batch_size_order_and_drop_last_are_those_of_the_loader(options: Any, dr
     with node, ThreadPoolExecutor(2) as pool:
         found = list(pool.map(work, range(2)))
     for worker, passes in enumerate(found):
-        sampler = DistributedSampler(DATA, 2, worker, shuffle=True, seed=5)
+        sampler: Any = DistributedSampler(DATA, 2, worker, shuffle=True, seed=5)
         for number, batches in enumerate(passes):
             sampler.set_epoch(number)
             assert batches == list(BatchSampler(sampler, 4, drop_last))
@@ -151,7 +151,7 @@ def test_other_options_of_the_loader_stay() -> None:
         multiprocessing_context="spawn",
         generator=torch.Generator(),
         collate_fn=torch.stack,
-        worker_init_fn=torch.manual_seed,
+        worker_init_fn=print,
         pin_memory=True,
     )
     posted: dict[str, str] = {}

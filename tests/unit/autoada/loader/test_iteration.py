@@ -52,7 +52,7 @@ class OwnDraws(Items):
     def __init__(self) -> None:
         super().__init__()
         self.numpy = np.random.default_rng(3)
-        self.more = [torch.Generator().manual_seed(3), random.Random(3)]
+        self.more: list[Any] = [torch.Generator().manual_seed(3), random.Random(3)]
 
     def __getitem__(self, index: int) -> Tensor:
         drawn = torch.randint(0, ROWS, (1,), generator=self.more[0])
@@ -329,6 +329,60 @@ def test_draws_for_batches_that_are_held_are_made_in_their_turn_or_refused(draws
     else:
         with pytest.raises(RuntimeError, match=r"fetched before its turn.*generator of its own"):
             drawn(True)
+
+
+class Drawing(nn.Module):
+    """Reads rows that a function draws."""
+
+    def __init__(self, draw: Callable[[], int]) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, 2)
+        self.draw = draw
+
+    def forward(self, ids: Tensor) -> Any:
+        drawn = torch.tensor([self.draw() for _ in range(3)])
+        return (self.rows(ids).sum() + self.rows(drawn)).sum()
+
+
+DRAWS: dict[str, Callable[[], int]] = {
+    "torch": lambda: int(torch.randint(ROWS, ())),
+    "NumPy": lambda: int(np.random.randint(ROWS)),  # noqa: NPY002
+    "Python": lambda: random.randrange(ROWS),
+}
+
+
+@pytest.mark.parametrize("also_by_loop", ["never", "once", "in each step"])
+@pytest.mark.parametrize("library", DRAWS)
+def test_forward_draws_what_it_draws_in_plain_pytorch(
+    library: str, also_by_loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = DRAWS[library]
+
+    def run(wrap: bool) -> list[Any]:
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        random.seed(0)
+        model: Any = Drawing(draw)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches: Any = IDS.split(2)
+        if wrap:
+            model = autoada.AdaModel(model, optimizer)
+            batches = autoada.AdaDataLoader(batches, 2)
+        found: list[Any] = []
+        for number, ids in enumerate(batches):
+            loss = model(ids)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(pytest.approx(loss.item(), abs=1e-5))
+            if also_by_loop == "in each step" or (also_by_loop == "once" and number == 5):
+                found.append(draw())
+        if wrap:
+            assert ("they cannot be foreseen" in caplog.text) == (also_by_loop == "in each step")
+            model.close()
+        return [*found, draw()]
+
+    assert run(True) == run(False)
 
 
 def test_loader_that_draws_for_each_batch_is_reported_once_with_the_remedy(
