@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autoada.prediction.batch_structure import copied, leaves
+from autoada.prediction.batch_structure import copied, is_graph, leaves
 
 
 class HeldMemory:
@@ -101,7 +101,7 @@ class _Parts:
                 self.sort(value)
             elif type(value) is dict:
                 self.sort(value.values())
-            elif hasattr(value, "__dict__") and not callable(value):
+            elif hasattr(value, "__dict__") and (is_graph(value) or not callable(value)):
                 self.sort(vars(value).values())
             else:
                 self.is_shared = True

@@ -24,7 +24,8 @@ def next_of_loader() -> Any:
 
 
 def graphs() -> Any:
-    return Batch.from_data_list([Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))])
+    one = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    return Batch.from_data_list([one, one])
 
 
 def addresses(batch: Any) -> list[int]:
