@@ -89,6 +89,10 @@ class LoaderSource(Iterable[Any]):
         """Add a pass."""
         self._streams.add(stream)
 
+    def held(self) -> list[HeldBatch]:
+        """Return the batches that passes hold."""
+        return [item for stream in self._streams for item in stream.holds]
+
     def take_over(self, by: BatchStream | None = None) -> None:
         """Take the batches that other passes hold, if the iterators of the loader share their data."""
         if self._shares:
@@ -164,12 +168,17 @@ class BatchStream(Iterator[HeldBatch]):
         Batches of `source`.
     source : LoaderSource
         The loader.
+
+    Attributes
+    ----------
+    holds : deque of HeldBatch
+        Batches that were fetched and not handed out.
     """
 
     def __init__(self, epoch: Epoch, source: LoaderSource) -> None:
         self._epoch = epoch
         self._source = source
-        self._held: deque[HeldBatch] = deque()
+        self.holds: deque[HeldBatch] = deque()
         self._fetched = 0
         self._turn_begins = False
         self._gave_way = False
@@ -194,17 +203,17 @@ class BatchStream(Iterator[HeldBatch]):
             )
         if self._turn_begins:
             self._turn_begins = False
-            for item in self._held:
+            for item in self._source.held():
                 item.keep().follow_program()
-        if not self._held or self._held[-1].end is None:
+        if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
-            self._held.append(self._fetch_ahead() if self._held else self._fetch_in_turn())
-        item = self._held[-1]
+            self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
+        item = self.holds[-1]
         if item.end is None:
             return item
-        if len(self._held) > 1:
+        if len(self.holds) > 1:
             raise StopIteration
-        self._held.clear()
+        self.holds.clear()
         self._source.generators.draw_again(item.draws)
         raise item.end
 
@@ -216,22 +225,22 @@ class BatchStream(Iterator[HeldBatch]):
         RuntimeError
             If the batch was fetched before its turn with random numbers that were drawn again since.
         """
-        self._held.remove(item)
+        self.holds.remove(item)
         self._turn_begins = True
         self._source.generators.draw_again(item.draws)
         self._epoch.deliver()
 
     def give_way(self) -> list[HeldBatch]:
         """Give the batches that are held to another pass; this one can then not go on."""
-        held = list(self._held)
+        held = list(self.holds)
         self._gave_way |= bool(held)
-        self._held.clear()
+        self.holds.clear()
         return held
 
     def close(self) -> None:
         """End the pass."""
-        self._source.leave(self._held)
-        self._held.clear()
+        self._source.leave(self.holds)
+        self.holds.clear()
 
     def _fetch_in_turn(self) -> HeldBatch:
         if self._source.runs_ahead is not None:
@@ -243,17 +252,13 @@ class BatchStream(Iterator[HeldBatch]):
         return item
 
     def _fetch_ahead(self) -> HeldBatch:
-        for held in self._held:
-            held.keep()
         generators = self._source.generators
         before = generators.states()
-        start = next((held.draws[1] for held in reversed(self._held) if held.draws), before)
+        start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
         generators.set(start, before)
         item = self._fetch()
         after = generators.states()
         generators.set(before, after)
-        for held in self._held:
-            held.keep().undo_fetch()
         if not generators.same(start, after):
             item.draws = (start, after)
         item.keep()
@@ -261,7 +266,11 @@ class BatchStream(Iterator[HeldBatch]):
 
     def _fetch(self) -> HeldBatch:
         self._source.take_over(by=self)
+        kept = [held.keep() for held in self._source.held()]
         try:
             return HeldBatch([next(self._epoch)])
         except Exception as error:
             return HeldBatch([None], error)
+        finally:
+            for memory in kept:
+                memory.undo_fetch()
