@@ -74,7 +74,7 @@ def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_n
     assert damaged["missing"] == f"row -1 does not exist in table 'wide.weight': rows are 0 to {ROWS - 1}"
     assert damaged["cause"].startswith("DamagedItem: Caught DamagedItem in DataLoader worker process 0.")
     assert "DamagedItem: item 100 is damaged" in damaged["cause"]
-    assert damaged["steps"] == 100 // 8 - 2 - 1  # two batches ahead, and without the one that was left out
+    assert damaged["steps"] == 100 // 8 - 1  # without the one that was left out
     assert other["missing"] == ""
     assert other["cause"].startswith("PeerLost: ")
     assert "rank 1" in other["cause"]
@@ -91,6 +91,15 @@ def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: L
             assert rank[name]["quality"] == pytest.approx(expected, abs=0.05), (name, expected)
     # an optimizer of one's own steps alike on both nodes: bit by bit
     assert one["own"]["dense"] == two["own"]["dense"]
+
+
+def test_whole_tables_that_the_loop_reads_in_every_step_are_reported_once(launch: Launch) -> None:
+    for rank in launch(f"{FOLDER}.penalised", 2):
+        messages = [message for message in rank["messages"] if "again and again" in message]
+        assert [message.split("'")[1] for message in messages] == ["wide.weight", "deep.weight"]
+        assert all(
+            "penalised.py:" in message and "compute this in forward" in message for message in messages
+        )
 
 
 def expected_state(shares: int) -> dict[str, list[float]]:

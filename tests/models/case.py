@@ -63,9 +63,6 @@ class Case:
         Parameters that are named as tables.
     sensitive : bool
         Whether training makes so much of the least difference that losses of another rounding are others.
-    draws : bool
-        Whether rows depend on random draws inside forward, which then come from AutoAda's generator: losses
-        are those of another draw.
     dear : str
         Why a step on one node costs more than 1.5 times the plain one's CPU time, where it does.
     """
@@ -79,7 +76,6 @@ class Case:
     rate: float = 0.05
     tables: tuple[str, ...] | None = None
     sensitive: bool = False
-    draws: bool = False
     dear: str = ""
 
     def on(self, device: torch.device) -> Case:

@@ -31,7 +31,6 @@ def case(specimen: Specimen) -> Case:
         loss_of,
         EXPECTED.get(specimen.name, Expected()),
         tables=specimen.tables,
-        draws=specimen.draws,
         dear=DEAR.get(specimen.name, ""),
     )
 

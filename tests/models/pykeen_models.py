@@ -63,12 +63,12 @@ def after_step(model: Any) -> None:
     model.post_parameter_update()
 
 
-def case(name: str, expected: Expected | None = None, draws: bool = False, **options: Any) -> Case:
+def case(name: str, expected: Expected | None = None, **options: Any) -> Case:
     def make() -> nn.Module:
         known = {"triples_factory": factory(), "random_seed": 7}
         return maker(lambda: library("models"), name, **known, **options)()
 
-    return Case(name, make, drawn(corrupted), loss_of, expected or TWO_CALLS, after_step, draws=draws)
+    return Case(name, make, drawn(corrupted), loss_of, expected or TWO_CALLS, after_step)
 
 
 TWO_CALLS = Expected(exact_from=2)
@@ -94,5 +94,5 @@ CASES = (
     case("TuckER", embedding_dim=WIDTH, relation_dim=8),
     case("ERMLP", embedding_dim=WIDTH),
     case("ConvE", embedding_dim=32, output_channels=4, embedding_height=4, embedding_width=8),
-    case("RGCN", CONVOLVED, draws=True, embedding_dim=WIDTH, num_layers=1),
+    case("RGCN", CONVOLVED, embedding_dim=WIDTH, num_layers=1),
 )

@@ -42,7 +42,7 @@ def alone(case: Case) -> dict[str, Any]:
     superfluous = {}
     for name, clocks in _clocks(observer, model).items():
         wrong = [clock for clock in range(len(rows)) if clocks.rows[clock] != rows[clock][name]]
-        if wrong and name not in full and not case.draws:
+        if wrong and name not in full:
             superfluous[name] = wrong
     return {
         "plain": plain,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import weakref
@@ -10,7 +11,8 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from autoada.loader.data_sharding import check_shardable, shard_loader
+from autoada.loader.batch_stream import BatchStream, HeldBatch, LoaderSource
+from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import PrefetchQueue
@@ -93,6 +95,7 @@ class AdaDataLoader:
         self._called: list[weakref.ref[AdaModel]] = []
         self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource] = weakref.WeakKeyDictionary()
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._source: LoaderSource | None = None
         self._summarised = False
         self._to_shard = shard
         self._sharded = shard
@@ -109,11 +112,16 @@ class AdaDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         models = self._candidates()
-        self._own_loader()
-        if self._running is not None and (running := self._running()) is not None:
-            running.close()
+        loader = self._own_loader()
+        if self._source is None:
+            self._source = LoaderSource(loader)
+        if isinstance(loader, Iterator) and self._running is not None:
+            running = self._running()
+            if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
+                return running  # as an iterator gives itself
         training = [model for model in models if model.training]
-        run = self._run(training) if training else self._pass_through(models)
+        run = self._run(training, self._source) if training else self._pass_through(models, self._source)
+        next(run)  # an iterator of a loader draws its seed when it is made
         self._running = weakref.ref(run)
         return run
 
@@ -133,23 +141,47 @@ class AdaDataLoader:
         assert expected is not None
         return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
 
-    def _pass_through(self, models: list[AdaModel]) -> Generator[Any, None, None]:
-        """Give the batches of an epoch in evaluation mode, until the loop puts a model into training mode."""
+    def _pass_through(self, models: list[AdaModel], source: LoaderSource) -> Generator[Any, None, None]:
+        """Give the batches of an epoch in evaluation mode, until the loop puts a model into training mode.
+
+        The first value is none of them.
+        """
         start = random_state()
-        batches = iter(self.loader)
+        batches = iter(source)
+        yield
         for used, batch in enumerate(batches, 1):
             yield batch
             training = [model for model in models if model.training]
             if training and not self.position.resumes:
-                yield from self._run(training, self.position.continue_in_training(batches, start, used))
+                epoch = self.position.continue_in_training(batches, start, used)
+                run = self._run(training, source, epoch)
+                next(run)
+                yield from run
                 return
 
-    def _run(self, models: list[AdaModel], epoch: Epoch | None = None) -> Generator[Any, None, None]:
-        """Give the batches of an epoch in training mode, each through a queue for each model."""
-        if self._sharded and isinstance(sampler := getattr(self.loader, "sampler", None), DistributedSampler):
+    def _run(
+        self, models: list[AdaModel], source: LoaderSource, epoch: Epoch | None = None
+    ) -> Generator[Any, None, None]:
+        """Give the batches of an epoch in training mode, after a first value that is none of them."""
+        if self._sharded and isinstance(sampler := item_sampler(self.loader), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
-        epoch = epoch or self.position.begin(self.loader)
-        parts = itertools.tee(epoch, len(models)) if len(models) > 1 else [epoch]
+        epoch = epoch or self.position.begin(source)
+        begun = False
+        try:
+            yield
+            begun = True
+            if self.position.resumes:  # a checkpoint was restored in between
+                epoch = self.position.begin(source)
+            yield from self._steps(models, BatchStream(epoch, source))
+        finally:
+            epoch.end(begun)
+        if not self._summarised:
+            self._summarised = True
+            _log.info(self.summary())
+
+    def _steps(self, models: list[AdaModel], stream: BatchStream) -> Generator[Any, None, None]:
+        """Give the batches of an epoch, each through a queue for each model."""
+        parts = itertools.tee(stream, len(models)) if len(models) > 1 else [stream]
         queues = [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
         state = training_state_of(models[0])
         watches = self.lookahead.adapts and models[0].node.world_size > 1  # else every row is local
@@ -158,9 +190,9 @@ class AdaDataLoader:
                 if self._is_known(model):
                     queue.attach()
             while items := [item for queue in queues if (item := queue.next_batch()) is not None]:
+                stream.deliver(items[0].held)
                 for queue, item in zip(queues, items, strict=True):
                     queue.mark_in_use(item)
-                epoch.deliver()
                 if watches:
                     self.lookahead.begin_step(_signalled_tables(state))
                 yield items[0].batch
@@ -168,12 +200,9 @@ class AdaDataLoader:
                     undecided = state.trial is not None and state.trial.is_open
                     self.lookahead.end_step(items[0].signalled is not None and not undecided)
         finally:
-            epoch.end()
+            stream.close()
             for queue in queues:
                 queue.close()
-        if not self._summarised:
-            self._summarised = True
-            _log.info(self.summary())
 
     def summary(self) -> str:
         """One line: tables, how their rows are found, and the share that was local."""
@@ -194,10 +223,12 @@ class AdaDataLoader:
             self.loader = shard_loader(loader, state.identity, state.count_shared())
         return self.loader
 
-    def _queue_for(self, model: AdaModel, batches: Iterator[Any]) -> PrefetchQueue:
+    def _queue_for(self, model: AdaModel, batches: Iterator[HeldBatch]) -> PrefetchQueue:
         source = self._intent_source(model)
+        assert self._source is not None
         lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
-        return PrefetchQueue(model, source, batches, lookahead, self._called, self._sharded)
+        may_run_ahead = self._source.may_run_ahead
+        return PrefetchQueue(model, source, batches, may_run_ahead, lookahead, self._called, self._sharded)
 
     def _find_model(self) -> AdaModel:
         """The most important one of those that read."""

@@ -36,40 +36,55 @@ def check_shardable(loader: Any) -> None:
         raise TypeError(f"shard=True takes a torch.utils.data.DataLoader, not a {_name(loader)}: {by_hand}")
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(f"shard=True cannot share {_name(loader.dataset)}, an iterable data set: {by_hand}")
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-        raise ValueError(
-            f"shard=True cannot share what {_name(loader.batch_sampler)} gives, a batch sampler: {by_hand}"
-        )
-    sampler = loader.sampler
+    if not hasattr(loader.dataset, "__len__"):
+        raise ValueError(f"shard=True cannot share {_name(loader.dataset)}, which has no length: {by_hand}")
+    sampler = item_sampler(loader)
     if isinstance(sampler, DistributedSampler):
         raise ValueError("the loader has a DistributedSampler, which shares its data: leave out shard=True")
-    whole = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == _length(loader)
-    if type(sampler) is not SequentialSampler and not whole:
-        raise ValueError(f"shard=True cannot share what {_name(sampler)} gives, a sampler: {by_hand}")
+    known = type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement)
+    if not known:
+        kind = "a batch sampler" if sampler is loader.batch_sampler else "a sampler"
+        raise ValueError(f"shard=True cannot share what {_name(sampler)} gives, {kind}: {by_hand}")
+    if len(sampler) != len(loader.dataset):
+        raise ValueError(
+            f"shard=True cannot share what {_name(sampler)} gives, {len(sampler)} of "
+            f"{len(loader.dataset)} items: {by_hand}"
+        )
 
 
 def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
     """Return `loader` with this worker's part of its data set. Collective.
 
-    A shuffled loader is shuffled again in each epoch. Its seed is that of the loader's generator, or of
+    A shuffled loader is shuffled again in each epoch. Its seed is that of the sampler's generator, or of
     PyTorch, at worker 0, plus `number`, the number of this loader among all that are shared.
     """
     if identity.num_workers == 1:
         return loader
-    shuffle = isinstance(loader.sampler, RandomSampler)
+    given = item_sampler(loader)
     sampler: DistributedSampler[Any] = DistributedSampler(
         loader.dataset,
         identity.num_workers,
         identity.worker_index,
-        shuffle=shuffle,
-        seed=_seed(loader, identity, number),
+        shuffle=isinstance(given, RandomSampler),
+        seed=_seed(getattr(given, "generator", None), identity, number),
     )
     own = copy.copy(loader)
     # a DataLoader refuses assignments to these, because it would keep what it has made of them
-    own.__dict__.update(sampler=sampler, _iterator=None)
+    own.__dict__.update(sampler=_with_items(loader.sampler, sampler), _iterator=None)
     if loader.batch_sampler is not None:
-        own.__dict__["batch_sampler"] = BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)
+        own.__dict__.update(sampler=sampler, batch_sampler=_with_items(loader.batch_sampler, sampler))
     return own
+
+
+def item_sampler(loader: Any) -> Any:
+    """Return the sampler that gives the order of the items, below those that make batches of its indices.
+
+    A loader that was made with ``batch_sampler`` has a ``sampler`` that it does not use.
+    """
+    sampler: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    return sampler
 
 
 def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
@@ -92,10 +107,9 @@ def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
         )
 
 
-def _seed(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> int:
+def _seed(generator: torch.Generator | None, identity: WorkerIdentity, number: int) -> int:
     name = f"seed of loader {number}"
     if identity.worker_index == 0:
-        generator = loader.generator
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
         identity.node.post(name, str((seed + number) % 2**62))
     while (text := identity.node.posted(name)) is None:
@@ -118,8 +132,11 @@ def _digest(batch: Any) -> str | None:
     return result.hexdigest() if tensors else None
 
 
-def _length(loader: DataLoader[Any]) -> int:
-    return len(loader.dataset)  # type: ignore[arg-type]
+def _with_items(sampler: Any, items: DistributedSampler[Any]) -> Any:
+    """Batches as `sampler` makes them, of the items that `items` gives."""
+    if type(sampler) is not BatchSampler:
+        return items
+    return BatchSampler(_with_items(sampler.sampler, items), sampler.batch_size, sampler.drop_last)
 
 
 def _name(value: object) -> str:

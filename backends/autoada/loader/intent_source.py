@@ -104,7 +104,8 @@ class HandWrittenKeys(IntentSource):
             raise TypeError(
                 f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
             )
-        reads = ((table_name(self._state, table), rows) for table, rows in ids.items())
+        private = {id(rows): rows.clone() for rows in ids.values()}
+        reads = ((table_name(self._state, table), private[id(rows)]) for table, rows in ids.items())
         return Expected(rows_of_reads(reads, self._state.keys_of))
 
     def describe(self) -> str:
@@ -187,6 +188,7 @@ class PredictedKeys(IntentSource):
 
     def abandon(self) -> None:
         self._loop.end_recording()
+        self.predictor.restart_draws()
 
     def describe(self) -> str:
         if self._calls_per_batch is None:

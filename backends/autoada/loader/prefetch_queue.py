@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autoada.loader.batch_stream import HeldBatch
 from autoada.loader.data_sharding import warn_of_equal_data
 from autoada.loader.intent_source import IntentSource
 from autoada.loader.lookahead import Lookahead
@@ -25,8 +26,8 @@ class QueuedBatch:
 
     Attributes
     ----------
-    batch : object
-        The batch.
+    held : HeldBatch
+        The batch, which may change until it is handed out.
     clock : int
         Clock at which it will be used.
     expected : Expected or None
@@ -38,11 +39,16 @@ class QueuedBatch:
         (None: the loader's), keys.
     """
 
-    batch: Any
+    held: HeldBatch
     clock: int
     expected: Expected | None = None
     signalled: Tensor | None = None
     pending: list[tuple[str, int | None, Tensor]] = field(default_factory=list)
+
+    @property
+    def batch(self) -> Any:
+        """The batch."""
+        return self.held.batch
 
 
 class PrefetchQueue:
@@ -57,8 +63,10 @@ class PrefetchQueue:
         The model that may be called with the batches.
     source : IntentSource
         Finds the rows that a batch will read.
-    batches : iterator
+    batches : iterator of HeldBatch
         The loader's batches.
+    may_run_ahead : callable
+        Returns whether a batch may be fetched before its turn.
     lookahead : Lookahead
         Number of batches to fetch ahead.
     called : list of weakref.ref of AdaModel
@@ -71,7 +79,8 @@ class PrefetchQueue:
         self,
         model: AdaModel,
         source: IntentSource,
-        batches: Iterator[Any],
+        batches: Iterator[HeldBatch],
+        may_run_ahead: Callable[[], bool],
         lookahead: Lookahead,
         called: list[weakref.ref[AdaModel]],
         sharded: bool,
@@ -82,6 +91,7 @@ class PrefetchQueue:
         self._worker = self._state.worker
         self._source = source
         self._batches = batches
+        self._may_run_ahead = may_run_ahead
         self._lookahead = lookahead
         self._called = called
         self._sharded = sharded
@@ -211,7 +221,7 @@ class PrefetchQueue:
 
     def _fetch(self) -> QueuedBatch | None:
         """Fetch another batch; None if there is none, or the queue is full."""
-        if len(self._queue) > self._most_ahead:
+        if self._queue and (len(self._queue) > self._most_ahead or not self._may_run_ahead()):
             return None
         clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
         try:

@@ -9,6 +9,7 @@ import adaps
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
+from autoada.prediction.source_location import user_location
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # Memory of this dtype and on this device, whatever the defaults of torch are; cheaper than `torch.empty`.
@@ -46,6 +47,8 @@ class RemoteTable:
         Whether the model is in training mode.
     noting : bool
         Whether reads are noted.
+    pulled_at : str
+        Place of a read outside of the model's calls that pulled the whole table; empty if there was none.
     """
 
     def __init__(self, rows: ServerRows, reads: list[Read], *, alone: bool, combines: bool) -> None:
@@ -58,6 +61,7 @@ class RemoteTable:
         self.gradients = TableGradients(rows, self.is_local and not combines)
         self.training = True
         self.noting = True
+        self.pulled_at = ""
         self._reads = reads
         self._expected: TableRows | None = None
         self._position = 0
@@ -127,6 +131,8 @@ class RemoteTable:
             self._reads.append((self.name, None))
         if self._whole is None:
             self._whole = self.rows.pull(self.rows.all_keys)
+            if self.training and not self.noting:
+                self.pulled_at = user_location()
         return self._whole
 
     def fetch(self, ids: Tensor) -> Tensor:

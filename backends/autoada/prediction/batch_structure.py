@@ -48,8 +48,8 @@ def signature(batch: Any) -> tuple[Any, ...]:
     )
 
 
-def copied(batch: Any, leaf: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
-    """A copy of the batch's structure, with `leaf` applied to its tensors (default: shared)."""
+def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
+    """A copy of the batch's structure, with `leaf` applied to its tensors and arrays (default: shared)."""
     return _copy(batch, leaf, {})
 
 
@@ -57,11 +57,11 @@ def on_host(batch: Any) -> Any:
     """The batch itself if its tensors are in host memory, else a copy there."""
     if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
         return batch
-    return copied(batch, Tensor.cpu)
+    return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
 
 
-def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) -> Any:
-    if isinstance(value, Tensor):
+def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+    if isinstance(value, (Tensor, np.ndarray)):
         return leaf(value)
     if isinstance(value, _SCALARS):
         return value
@@ -73,7 +73,7 @@ def _copy(value: Any, leaf: Callable[[Tensor], Tensor], done: dict[int, Any]) ->
         return type(value)(_copy(item, leaf, done) for item in value)
     if type(value) is dict:
         return {key: _copy(item, leaf, done) for key, item in value.items()}
-    if _is_graph(value):
+    if is_graph(value):
         duplicate = done[id(value)] = copy.copy(value)
         for store in duplicate.stores:
             for key, item in list(store.items()):
@@ -106,7 +106,7 @@ def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
         yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
     elif isinstance(value, (list, tuple)):
         yield from ((("item", i), item) for i, item in enumerate(value))
-    elif _is_graph(value):
+    elif is_graph(value):
         yield from ((("item", key), item) for key, item in value.to_dict().items())
     elif isinstance(value, dict):
         yield from ((("item", key), item) for key, item in value.items())
@@ -118,6 +118,6 @@ def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
         yield None, value
 
 
-def _is_graph(value: Any) -> bool:
+def is_graph(value: Any) -> bool:
     """PyG's `Data` and `Batch`, known by their interface so that PyG need not be imported."""
     return hasattr(value, "stores") and hasattr(value, "to_dict")

@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 
 from autoada.prediction.batch_structure import expression
-from autoada.prediction.operations import name_of
-from autoada.prediction.result import Draw
-from autoada.prediction.torch_draws import draw
 from autoada.prediction.trace import Constant, Leaf, Ref, Trace
 
 _LITERALS = (int, float, bool, str, type(None))  # compared by value
@@ -48,8 +45,8 @@ class CompiledProgram:
         Tensors that it uses in addition to the batch.
     outputs_follow_batch : bool
         Whether every output depends on the batch.
-    draw_numbers : set of int
-        The random draws that the outputs depend on.
+    draws : bool
+        Whether the outputs depend on random draws. The program then makes all draws of the trace.
     obstacle : str or None
         Why the program holds for the recorded batch alone.
 
@@ -61,10 +58,12 @@ class CompiledProgram:
 
     def __init__(self, trace: Trace, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
         numbers = [_number(trace, tensor) for tensor in outputs]
-        self._needed = sorted(trace.needed(numbers))
+        needed = trace.needed(numbers)
+        self.draws = not needed.isdisjoint(trace.draws)
+        # Each draw depends on those before it, and the next batch's on all of them.
+        self._needed = sorted(needed | trace.needed(trace.draws) if self.draws else needed)
         self.names = Names()
         self.constants: list[Tensor] = []
-        self.draw_numbers: set[int] = set()
         self.outputs_follow_batch = all(
             any(isinstance(trace.nodes[source], Leaf) for source in trace.needed([number]))
             for number in numbers
@@ -77,26 +76,19 @@ class CompiledProgram:
             lines.append(f"    v{short[number]} = {line}\n")
             keys.append(key)
         result = ", ".join(f"v{short[number]}" for number in numbers)
-        self.source = "def run(batch, draw):\n" + "".join(lines) + f"    return [{result}]\n"
+        self.source = "def run(batch):\n" + "".join(lines) + f"    return [{result}]\n"
         self.key = (tuple(keys), tuple(short[number] for number in numbers))
         exec(self.source, self.names.values)
-        self._run: Callable[[Any, Any], list[Tensor]] = self.names.values["run"]
+        self._run: Callable[[Any], list[Tensor]] = self.names.values["run"]
 
-    def __call__(self, batch: Any, generator: torch.Generator) -> tuple[list[Tensor], dict[int, Draw]]:
-        """The outputs for `batch`, and the draws that were made for them."""
-        draws: dict[int, Draw] = {}
-
-        def make(number: int, function: Any, *args: Any, **kwargs: Any) -> Tensor:
-            value: Tensor = draw(function, args, kwargs, generator)
-            draws[number] = Draw(name_of(function), value)
-            return value
-
+    def __call__(self, batch: Any) -> list[Tensor]:
+        """The outputs for `batch`, as inference tensors; draws come from the global generator."""
         with torch.inference_mode():
-            return self._run(batch, make), draws
+            return self._run(batch)
 
     def run(self, batch: Any) -> list[Tensor]:
         """The outputs of a program without draws."""
-        return self._run(batch, None)
+        return self._run(batch)
 
     def _own_obstacle(self, trace: Trace) -> str | None:
         values = [trace.values[number] for number in self._needed]
@@ -131,12 +123,8 @@ class CompiledProgram:
                 f"{self.names.of(name)}: {self._text(value, short)}" for name, value in node.kwargs.items()
             )
             given.append(f"**{{{', '.join(named)}}}")
-        if node.draw is not None:
-            self.draw_numbers.add(node.draw)
-            call = f"draw({', '.join([self.names.of(node.draw), function, *given])})"
-        else:
-            call = f"{function}({', '.join(given)})"
-        return call, (node.function, node.draw, _canonical((node.args, tuple(node.kwargs.items())), short))
+        call = f"{function}({', '.join(given)})"
+        return call, (node.function, _canonical((node.args, tuple(node.kwargs.items())), short))
 
     @staticmethod
     def _copy(leaf: Any) -> str:

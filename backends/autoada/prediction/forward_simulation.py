@@ -12,7 +12,7 @@ from autoada.prediction.batch_structure import copied
 from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.result import Prediction
-from autoada.prediction.rng_snapshot import SimulationRng
+from autoada.prediction.rng_snapshot import SimulationRng, generator_state, set_generator_state
 from autoada.prediction.source_location import is_internal, source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
@@ -39,8 +39,12 @@ class ForwardSimulation:
 
     Attributes
     ----------
-    generator : torch.Generator
-        The private source of random draws.
+    rng : SimulationRng
+        State of the global generators with which simulations begin.
+    draws_all : bool
+        Whether simulations also make the draws that give no ids, such as those of dropout, as others follow.
+    foresees_draws : bool
+        Whether rows that depend on draws from the global generators are predicted.
     clones_batch : bool
         Whether forward writes into its batch, so that simulations get a copy.
     """
@@ -49,8 +53,9 @@ class ForwardSimulation:
         self.model = model
         self._tables = tables
         self._call = call
-        self.generator = torch.Generator().manual_seed(torch.initial_seed() % 2**63)
-        self._rng = SimulationRng()
+        self.rng = SimulationRng()
+        self.draws_all = False
+        self.foresees_draws = True
         self._protect = True
         self._gradients = True
         self.clones_batch = False
@@ -68,20 +73,34 @@ class ForwardSimulation:
 
         The simulation starts over, with a new trace, when a write has to be redirected first.
         """
+        start = self.rng.next
+        own = [(each, generator_state(each)) for each in self.meta_model.generators]
         while True:
+            self.rng.next = start
+            for generator, state in own:
+                set_generator_state(generator, state)
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
             trace = Trace(seen) if record else None
             forward = SymbolicForward(
                 self.meta_model,
-                self.generator,
                 self.speculation,
                 stop_after=stop_after,
+                draws_all=self.draws_all,
+                foresees_draws=self.foresees_draws,
                 protect=self._protect,
                 trace=trace,
                 explain=explain,
             )
             try:
-                return self._attempt(forward, seen), trace
+                prediction = self._attempt(forward, seen)
+                if forward.draws and forward.left_draws and not self.draws_all:
+                    self.draws_all = True
+                    continue
+                if forward.draws and prediction.stopped is not None and not prediction.waits:
+                    self.foresees_draws = False  # nor are the draws of the following batches known
+                    if forward.foresees_draws:
+                        continue
+                return prediction, trace
             except ForeignWrite as write:
                 self._redirect(write.storage)
             except _NothingToSave:
@@ -93,7 +112,7 @@ class ForwardSimulation:
         try:
             # The model may ask whether gradients are wanted.
             with (
-                self._rng.kept(),
+                self.rng.kept(),
                 torch.inference_mode(),
                 torch.set_grad_enabled(self._gradients),
                 forward,
@@ -108,14 +127,16 @@ class ForwardSimulation:
                 raise _NothingToSave from error
             where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
+        on_host = self.rng.drew_on_host
+        if on_host and not self.foresees_draws:
+            return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.accesses),
             "early exit" if early else "simulation",
             stopped,
-            forward.draws,
+            forward.draws > 0 or on_host,
             cause=cause,
             waits=waits,
-            rng=self._rng.start,
             dense_reads=tuple(forward.dense_reads.items()),
         )
 
@@ -132,9 +153,11 @@ class _NothingToSave(Exception):
     """The model must see that no gradients are wanted."""
 
 
-def _clone(tensor: Tensor) -> Tensor:
+def _clone(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf.copy()
     with torch.inference_mode():
-        return tensor.clone()
+        return leaf.clone()
 
 
 def _innermost(error: BaseException) -> str:

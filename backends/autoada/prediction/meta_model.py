@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-import random
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
+from autoada.prediction.rng_snapshot import GENERATORS
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _COMPILED = "_orig_mod"
 
 
@@ -42,6 +40,8 @@ class MetaModel:
         self._wanted = tables
         self._copies: dict[int, nn.Module] = {}
         self._originals: list[nn.Parameter] = []
+        self.generators: list[Any] = []
+        """Copies of the random generators that modules hold."""
         self.parameters: dict[int, nn.Parameter] = {}
         """``id(real parameter)`` -> its meta parameter."""
         self.tables: dict[int, str] = {}
@@ -135,10 +135,10 @@ class MetaModel:
             return self._parameter(value)
         if isinstance(value, Tensor):
             return _in_host_memory(value)
-        if isinstance(value, torch.Generator):
-            return value.clone_state()
-        if isinstance(value, _GENERATORS):
-            return copy.deepcopy(value)
+        if isinstance(value, GENERATORS):
+            same = value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
+            self.generators.append(same)
+            return same
         if depth == _CONTAINER_DEPTH:
             return value
         if type(value) is list:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,17 +14,17 @@ from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
 from autoada.prediction.forward_simulation import Call, ForwardSimulation
 from autoada.prediction.program_cache import AccessProgram, ProgramCache
 from autoada.prediction.result import Access, Prediction
-from autoada.prediction.rng_snapshot import ReplayRng
 from autoada.prediction.source_location import source_line
-from autoada.prediction.speculation import Watch
+from autoada.prediction.speculation import FORGIVEN_AFTER, Watch
 from autoada.prediction.tables import find_tables
-from autoada.prediction.torch_draws import ReplayDraws
 from autoada.prediction.trace import Trace
 
 VERIFIED = 3
 """Batches whose check must have passed before simulations stop after the last lookup."""
 STRIKES = 3
 """Wrong predictions after which only full simulations are used."""
+DRIFTS = 3
+"""Wrong predictions of random draws, less those that are forgiven, after which none are foreseen."""
 
 _log = logging.getLogger("autoada")
 
@@ -66,6 +66,7 @@ class IntentPredictor:
         self._strikes = 0
         self._irregular = False
         self._draws = False
+        self._drifts = self._right = 0
         self._afresh = False
         """Whether a simulation begins with the state of the live model, not with that of the one before."""
         # Dynamo would compile simulations inside a region that it traces.
@@ -89,7 +90,18 @@ class IntentPredictor:
         return self._cache.refused
 
     def predict(self, batch: Any) -> Prediction:
-        """The accesses of the forward pass of `batch`."""
+        """The accesses of the forward pass of `batch`; their ids share no memory with the program."""
+        prediction = self._predict(batch)
+        private = {
+            id(access.ids): access.ids.clone() for access in prediction.accesses if access.ids is not None
+        }
+        accesses = (
+            access if access.ids is None else access._replace(ids=private[id(access.ids)])
+            for access in prediction.accesses
+        )
+        return prediction._replace(accesses=tuple(accesses))
+
+    def _predict(self, batch: Any) -> Prediction:
         if self._cache.refused is None:
             program = self._cache.find(batch)
             if program is not None:
@@ -121,12 +133,17 @@ class IntentPredictor:
         if not agree and prediction.stopped is None and speculation.used:
             speculation.wrong()
             self._start_over()
+        elif not agree and prediction.draws and self._simulation.foresees_draws:
+            self._drifted()
         elif not agree and prediction.complete:
             self._strike(prediction.accesses, real)
         else:
             speculation.right(needed=prediction.tier != "program")
         if not agree:
             return False
+        self._right += 1
+        if self._right % FORGIVEN_AFTER == 0:
+            self._drifts = max(0, self._drifts - 1)
         if prediction.tier == "simulation" and prediction.stopped is None:
             self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
             regular = len(self._counts) == VERIFIED and len(set(self._counts)) == 1
@@ -135,27 +152,26 @@ class IntentPredictor:
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
-        """Context for the real forward passes of the batch of `prediction`, one after the other.
+        """Context for the real forward passes of a batch, which notes the values that simulations ask for."""
+        return Watch(self._simulation.speculation)
 
-        It gives them the draws that rows depend on, and notes the values that simulations ask for.
-        """
-        contexts: list[AbstractContextManager[Any]] = [Watch(self._simulation.speculation)]
-        if prediction.replay:
-            contexts.insert(0, ReplayDraws(prediction.draws))
-        if prediction.rng is not None:
-            contexts.insert(0, ReplayRng(prediction.rng))
-        return _Together(*contexts) if len(contexts) > 1 else contexts[0]
+    def restart_draws(self) -> None:
+        """Let the next prediction begin with the present state of the random generators."""
+        self._simulation.rng.next = None
 
     def learned(self) -> bool:
         """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
         news = self._simulation.speculation.news()
         if news:
             self._simulation.renew()  # batches in flight are simulated again, from where the model is
+            self.restart_draws()
         return news
 
     def explain(self, batch: Any) -> str:
         """For each access of `batch`: table, rows, and where in the user's source it is."""
+        following = self._simulation.rng.next
         prediction, _ = self._simulate(batch, explain=True)
+        self._simulation.rng.next = following
         return f"{prediction}\n  {self._program_for(batch)}"
 
     def describe(self) -> str:
@@ -173,9 +189,13 @@ class IntentPredictor:
         return "access program not yet learned for batches of this shape"
 
     def _by_program(self, program: AccessProgram, batch: Any) -> Prediction:
+        rng = self._simulation.rng
+        following = rng.next
         try:
-            computed, draws = program.compiled(batch, self._simulation.generator)
+            with rng.kept() if program.compiled.draws else nullcontext():
+                computed = program.compiled(batch)
         except Exception as error:  # the user's operations, on this batch's values
+            rng.next = following
             prediction, _ = self._simulate(batch)
             if prediction.stopped is None:
                 self._cache.refuse(f"the program failed where the model does not: {error}")
@@ -187,7 +207,7 @@ class IntentPredictor:
                 for table, _, kind, where in program.accesses
             ]
         )
-        return Prediction(accesses, "program", draws=draws, replay=bool(draws))
+        return Prediction(accesses, "program", draws=program.compiled.draws)
 
     def _record(self, batch: Any) -> Prediction:
         """Simulate, and learn an access program from the trace."""
@@ -197,35 +217,45 @@ class IntentPredictor:
         if self._simulation.meta_model.plain_attributes() != before:
             self._irregular = True
             self._cache.refuse("forward changes numbers or strings that its modules hold")
-        if prediction.rng is not None:
+        if self._simulation.rng.drew_on_host:
             self._irregular = True
             self._cache.refuse("forward draws from the generators of NumPy or Python")
         self._irregular |= trace.reads_values
-        self._draws |= bool(prediction.draws)
-        every_draw = prediction._replace(replay=bool(prediction.draws))
+        self._draws |= prediction.draws
         try:
             rows = [access.ids for access in prediction.accesses if access.ids is not None]
             program = CompiledProgram(trace, rows, clone_leaves=self._simulation.clones_batch)
         except NotRecorded as reason:
             self._cache.refuse(str(reason))
-            return every_draw
+            return prediction
         if prediction.waits:
-            return every_draw
+            return prediction
         if prediction.stopped is not None:
             self._cache.refuse(f"the simulation stopped: {prediction.stopped}")
         elif self._cache.refused is None:
             accesses = tuple(access._replace(ids=None) for access in prediction.accesses)
             self._cache.learn(batch, AccessProgram(program, accesses))
-        if trace.reads_values:  # A branch on a value may depend on any draw.
-            return every_draw
-        draws = {number: draw for number, draw in prediction.draws.items() if number in program.draw_numbers}
-        return prediction._replace(draws=draws, replay=bool(draws))
+        return prediction
 
     def _start_over(self) -> None:
         self._stop_after = 0
         self._counts.clear()
         self._cache.forget()
         self._simulation.renew()
+        self.restart_draws()
+
+    def _drifted(self) -> None:
+        """Other random numbers were drawn than were foreseen: begin again with the present generators."""
+        self._drifts += 1
+        self._start_over()
+        if self._drifts == DRIFTS:
+            self._simulation.foresees_draws = False
+            _log.warning(
+                "rows depend on random numbers that forward draws, and they cannot be foreseen, as something "
+                "else draws from the same generator (or the model's device has its own): these rows are "
+                "pulled on demand; let forward draw from a generator that the model holds, such as "
+                "self.generator = torch.Generator()"
+            )
 
     def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
         self._strikes += 1
@@ -263,21 +293,6 @@ class IntentPredictor:
             )
         where = predicted[-1].where if predicted else _beginning(self._simulation.model)
         return f"{found} after all that was foreseen, which ends at {where}{source_line(where)}"
-
-
-class _Together(AbstractContextManager[None]):
-    """Several contexts as one, which may be entered again and again."""
-
-    def __init__(self, *contexts: AbstractContextManager[Any]) -> None:
-        self._contexts = contexts
-
-    def __enter__(self) -> None:
-        for context in self._contexts:
-            context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for context in reversed(self._contexts):
-            context.__exit__(*error)
 
 
 def _beginning(model: nn.Module) -> str:

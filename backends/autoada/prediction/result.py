@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from autoada.prediction.rng_snapshot import RngSnapshot
 from autoada.prediction.source_location import source_line
 
 AccessKind = Literal["rows", "full", "unpredictable"]
@@ -37,16 +33,6 @@ class Access(NamedTuple):
     where: str
 
 
-class Draw(NamedTuple):
-    """A random draw of the simulation: the function's name and its value."""
-
-    function: str
-    value: Tensor
-
-
-_NO_DRAWS: Mapping[int, Draw] = MappingProxyType({})
-
-
 class Prediction(NamedTuple):
     """The accesses of one batch's forward pass, in order.
 
@@ -58,18 +44,13 @@ class Prediction(NamedTuple):
         Method that found them.
     stopped : str or None
         Reason that the simulation stopped, with the place; the accesses found until then are valid.
-    draws : mapping of int to Draw
-        Random draws by their number within the forward. If `replay` is true the real forward has to use them
-        (`autoada.prediction.torch_draws.Replay`), because row ids depend on them.
-    replay : bool
-        Whether row ids depend on `draws`.
+    draws : bool
+        Whether forward draws random numbers, so that rows may depend on them. They are the ones that the real
+        forward will draw if nothing else draws before it.
     cause : BaseException or None
         The exception behind `stopped`, with its traceback.
     waits : bool
         Whether it stopped for a value that depends on parameters, which a real forward may give.
-    rng : RngSnapshot or None
-        Initial state of the generators of NumPy and Python for the real forward; None if it does not use
-        them.
     dense_reads : tuple of (str, str)
         Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
     """
@@ -77,23 +58,15 @@ class Prediction(NamedTuple):
     accesses: tuple[Access, ...]
     tier: Tier = "simulation"
     stopped: str | None = None
-    draws: Mapping[int, Draw] = _NO_DRAWS
-    replay: bool = False
+    draws: bool = False
     cause: BaseException | None = None
     waits: bool = False
-    rng: RngSnapshot | None = None
     dense_reads: tuple[tuple[str, str], ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether every access was found and every row is known."""
         return self.stopped is None and all(access.kind != "unpredictable" for access in self.accesses)
-
-    @property
-    def streams(self) -> RngSnapshot | None:
-        """The old name of `rng`, for one version."""
-        warnings.warn("Prediction.streams is now called rng", DeprecationWarning, stacklevel=2)
-        return self.rng
 
     def __str__(self) -> str:
         lines = [f"predicted by {self.tier}" + (f"; stopped: {self.stopped}" if self.stopped else "")]

@@ -1,33 +1,41 @@
-"""Snapshots of NumPy's and Python's global generators: simulations draw from copies, real passes repeat."""
+"""Snapshots of the global generators of PyTorch, NumPy and Python: simulations draw what will be drawn."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 class RngSnapshot(NamedTuple):
-    """State of both generators."""
+    """State of the generators."""
 
+    torch: Tensor
     numpy: dict[str, Any]
     python: Any
 
     @classmethod
     def now(cls) -> RngSnapshot:
         """State of the global generators now."""
-        return cls(np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
+        return cls(torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
     def set(self) -> None:
         """Set the global generators to this state."""
+        torch.set_rng_state(self.torch)
         np.random.set_state(self.numpy)  # noqa: NPY002
         random.setstate(self.python)
 
     def same_as(self, other: RngSnapshot) -> bool:
         """Whether nothing was drawn between the two."""
+        return torch.equal(self.torch, other.torch) and self.same_on_host(other)
+
+    def same_on_host(self, other: RngSnapshot) -> bool:
+        """Whether nothing was drawn from NumPy and Python between the two."""
         mine, others = self.numpy, other.numpy
         return bool(
             self.python == other.python
@@ -38,49 +46,62 @@ class RngSnapshot(NamedTuple):
         )
 
 
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""Kinds of random generators that programs hold."""
+
+
+def generator_state(generator: Any) -> Any:
+    """The state of one of the `GENERATORS`, as `set_generator_state` takes it."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Set the state of one of the `GENERATORS`."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
 class SimulationRng:
-    """Keeps simulations from drawing out of the global generators.
+    """Lets simulations draw the random numbers that the real forward passes will draw.
+
+    A simulation begins with the state that the one before it left, and the first one with the present state.
+    This holds as long as nothing but forward draws; otherwise predictions turn out to be wrong. The program
+    itself never sees that a simulation draws.
 
     Attributes
     ----------
-    start : State or None
-        State before the last simulation; None if it drew nothing.
+    next : RngSnapshot or None
+        State with which the next simulation begins; None for the present one.
+    drew_on_host : bool
+        Whether the last simulation drew from NumPy or Python.
     """
 
     def __init__(self) -> None:
-        self.start: RngSnapshot | None = None
-        self._next: RngSnapshot | None = None
+        self.next: RngSnapshot | None = None
+        self.drew_on_host = False
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Context of one simulation."""
         before = RngSnapshot.now()
-        start = self._next or before
-        if self._next is not None:
+        start = self.next or before
+        if self.next is not None:
             start.set()
         try:
             yield
         finally:
             after = RngSnapshot.now()
-            drawn = not after.same_as(start)
-            self.start = start if drawn else None
-            if drawn:
-                self._next = after
-            if drawn or self._next is not None:
+            self.drew_on_host = not after.same_on_host(start)
+            drew = not after.same_as(start)
+            if drew:
+                self.next = after
+            if drew or self.next is not None:
                 before.set()
-
-
-class ReplayRng(AbstractContextManager[None]):
-    """Surrounds the real forward passes of a batch: they draw what its simulation drew."""
-
-    def __init__(self, start: RngSnapshot) -> None:
-        self._next = start
-        self._outside = start
-
-    def __enter__(self) -> None:
-        self._outside = RngSnapshot.now()
-        self._next.set()
-
-    def __exit__(self, *error: object) -> None:
-        self._next = RngSnapshot.now()
-        self._outside.set()

@@ -7,8 +7,9 @@ so ``max_norm`` never renormalises and no kernel of a table ever runs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,10 +31,9 @@ from autoada.prediction.operations import (
     kind_of,
     name_of,
 )
-from autoada.prediction.result import Access, Draw
+from autoada.prediction.result import Access
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
-from autoada.prediction.torch_draws import draw
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import UnknownValues, unknown
 
@@ -45,8 +45,6 @@ class SymbolicForward(CallMode):
     ----------
     meta_model : MetaModel
         Its module runs under this mode.
-    generator : torch.Generator
-        Source of random draws; the global generators are not used.
     speculation : Speculation
         Values that Python asks for although they depend on parameters.
     stop_after : int
@@ -58,29 +56,42 @@ class SymbolicForward(CallMode):
         Records every real operation.
     explain : bool
         Whether unknown values remember the operation that gave them, for messages.
+    draws_all : bool
+        Whether to make the draws that give no ids, such as those of dropout.
+    foresees_draws : bool
+        Whether draws from the global generator have known values.
+
+    Attributes
+    ----------
+    draws : int
+        Number of random draws that were made.
+    left_draws : bool
+        Whether draws were left out.
     """
 
     def __init__(
         self,
         meta_model: MetaModel,
-        generator: torch.Generator,
         speculation: Speculation,
         *,
         stop_after: int,
         protect: bool,
         trace: Trace | None,
         explain: bool,
+        draws_all: bool = False,
+        foresees_draws: bool = True,
     ) -> None:
         super().__init__()
         self._speculation = speculation
         self._places = Places()
-        self.draws: dict[int, Draw] = {}
+        self.draws = 0
+        self.left_draws = False
+        self.foresees_draws = foresees_draws
+        self._draws_all = draws_all
         self._values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
         self._real_parameters = meta_model.parameters
-        self._generator = generator
         self._protect = protect
         self._trace = trace
-        self._draw_number = 0
         self._kernels = MetaOutputs(self._values.is_unknown, self._values.as_meta)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
@@ -100,7 +111,7 @@ class SymbolicForward(CallMode):
         self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.LINEAR: self._linear,
             Kind.SAME_SHAPE: self._same_shape,
-            Kind.STOCHASTIC: self._same_shape,
+            Kind.STOCHASTIC: self._stochastic,
             Kind.NORMALIZE: self._same_shape,
             Kind.VALUE: self._escape,
             Kind.INPLACE: self._write_unknown,
@@ -256,29 +267,50 @@ class SymbolicForward(CallMode):
         return tuple(unknown(x.shape, x.dtype) for x in ((inputs,) if isinstance(inputs, Tensor) else inputs))
 
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        number = self._draw_number
-        self._draw_number += 1
         name = name_of(func)
-        if self._values.touches(args) or (kwargs and self._values.touches(kwargs.values())):
-            return args[0] if name.endswith("_") else self._kernels.run(func, args, kwargs)
+        unknown_argument = self._values.touches((*args, *kwargs.values()))
+        if unknown_argument or (not self.foresees_draws and kwargs.get("generator") is None):
+            self._draw_without_value(func, args, kwargs)
+            if name.endswith("_"):
+                return args[0] if args[0].is_meta else self._write_unknown(func, args, kwargs)
+            options = {key: value for key, value in kwargs.items() if key != "generator"}
+            if not any(isinstance(value, Tensor) for value in pytree.tree_leaves((args, options))):
+                options["device"] = "meta"
+            return self._kernels.run(func, args, options)
         options = dict(kwargs)
         if options.get("device") is not None:
             options["device"] = self._device
         if name.endswith("_") and isinstance(args[0], Tensor):
             args = (self._writable(func, args[0]), *args[1:])
-        output = draw(func, args, options, self._generator)
-        self.draws[number] = Draw(name, output)
+        output = func(*args, **options)
+        self.draws += 1
         if self._trace is not None:
-            self._trace.drawn(func, args, options, number, output)
+            self._trace.drawn(func, args, options, output)
         return output
+
+    def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
+        """Draw as many numbers as the real call, whose output is unknown."""
+        if not self._draws_all:
+            self.left_draws = True
+            return
+        given, options = pytree.tree_map(_Form.of, (args, kwargs))
+        before = torch.get_rng_state()
+        _spend(func, given, **options)
+        if torch.equal(before, torch.get_rng_state()):
+            return
+        self.draws += 1
+        if self._trace is not None:
+            self._trace.drawn(_spend, (func, given), options, object())
 
     # Operations without unknown values
 
     def _real(self, kind: Kind, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kind is Kind.STOCHASTIC:
-            training = kwargs.get("training", args[2] if len(args) > 2 else True)
             source = args[0] if args else kwargs["input"]
-            return unknown(source.shape, source.dtype) if training else source
+            if not _trains(func, args, kwargs):
+                return source
+            self._draw_without_value(func, args, kwargs)
+            return unknown(source.shape, source.dtype)
         if kind is Kind.NORMALIZE:
             training = kwargs.get(
                 "training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True)
@@ -328,6 +360,8 @@ class SymbolicForward(CallMode):
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if kwargs.get("out", func) is None:  # written out, but as good as not given
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
+        if name_of(func) in _WITH_DROPOUT:
+            self._draw_without_value(func, args, kwargs)
         output = self._kernels(func, args, kwargs, memorize=not self._values.overwritten)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
@@ -357,6 +391,11 @@ class SymbolicForward(CallMode):
         if len(args) < 2 or args[0].dim() == 0:
             return self._general(func, args, kwargs)
         return unknown((*args[0].shape[:-1], *args[1].shape[:1]), args[1].dtype)
+
+    def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        if _trains(func, args, kwargs):
+            self._draw_without_value(func, args, kwargs)
+        return self._same_shape(func, args, kwargs)
 
     def _same_shape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0] if args else kwargs.get("input")
@@ -403,6 +442,7 @@ class SymbolicForward(CallMode):
         return self._general(func, args, kwargs)
 
     def _attention(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        self._draw_without_value(func, args, kwargs)
         query, key, heads = args[0], args[1], args[4]
         output = unknown(query.shape, query.dtype)
         if not kwargs.get("need_weights", True):
@@ -411,3 +451,48 @@ class SymbolicForward(CallMode):
         batch = () if query.dim() == 2 else (query.shape[1],)
         per_head = () if kwargs.get("average_attn_weights", True) else (heads,)
         return output, unknown((*batch, *per_head, *sizes), query.dtype)
+
+
+_WITH_DROPOUT = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+"""Operations with a dropout of their own."""
+
+
+def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:
+    """Whether an operation of kind `STOCHASTIC` draws."""
+    name = name_of(func)
+    if name == "gumbel_softmax":
+        return True
+    position = 3 if name == "rrelu" else 2
+    return bool(kwargs.get("training", args[position] if len(args) > position else "alpha" not in name))
+
+
+class _Form(NamedTuple):
+    """Shape, strides and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """The form of a tensor; other values stay, with devices replaced by the host."""
+        if isinstance(value, Tensor):
+            return cls(tuple(value.shape), tuple(value.stride()), value.dtype)
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    def ones(self) -> Tensor:
+        """A tensor of this form."""
+        if 0 in self.strides:
+            return torch.ones(self.shape, dtype=self.dtype)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype).fill_(1)
+
+
+def _spend(func: TorchFunction, args: Arguments, /, **kwargs: Any) -> None:
+    """Draw the random numbers that `func` draws for arguments of these forms."""
+    given, options = pytree.tree_map(
+        lambda value: value.ones() if isinstance(value, _Form) else value,
+        (args, kwargs),
+        is_leaf=lambda value: isinstance(value, _Form),
+    )
+    with contextlib.suppress(Exception):  # the check of later rows finds out what this could not do
+        func(*given, **options)

@@ -38,12 +38,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Operation:
-    """A call; tensors among its arguments are `Ref`s. `draw` is the number of a random draw."""
+    """A call; tensors among its arguments are `Ref`s."""
 
     function: TorchFunction
     args: Arguments
     kwargs: Keywords = field(default_factory=dict)
-    draw: int | None = None
 
 
 Node = Leaf | Constant | Operation
@@ -58,6 +57,8 @@ class Trace:
         In order of execution.
     accesses : int
         How many accesses were seen.
+    draws : list of int
+        Numbers of the nodes that are random draws.
     """
 
     def __init__(self, batch: Any) -> None:
@@ -67,6 +68,7 @@ class Trace:
         self._alive: list[Tensor] = []  # identities stay unique while their objects live
         self.leaves = leaves(batch)
         self.accesses = 0
+        self.draws: list[int] = []
         self.written_storages: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
         self._obstacles: list[tuple[int, str]] = []
@@ -120,14 +122,13 @@ class Trace:
         function: TorchFunction,
         args: Arguments,
         kwargs: Keywords,
-        number: int,
-        output: Tensor,
+        output: Any,
     ) -> None:
         """A random draw."""
         if name_of(function).endswith("_"):
             self._obstacle(f"`{name_of(function)}` draws in place")
         call = self._call(function, args, kwargs)
-        self._add(output, Operation(function, call.args, call.kwargs, draw=number))
+        self.draws.append(self._add(output, call))
 
     def accessed(self) -> None:
         """A table was accessed."""

@@ -113,13 +113,16 @@ class Epoch(Iterator[Any]):
         if self._counts:
             self._state.batches += 1
 
-    def end(self) -> None:
-        """End the epoch, complete or not; processes of the loader may end, too."""
+    def end(self, begun: bool = True) -> None:
+        """End the epoch, complete or not; processes of the loader may end, too.
+
+        An iterator from which the loop took nothing makes no epoch: `begun` is false.
+        """
         self._batches = iter(())
         self._again.clear()
         if self._counts:
             state = self._state
-            state.epoch += 1
+            state.epoch += begun
             state.batches = state.fetched = 0
             state.start, state.current = {}, None
 

@@ -5,7 +5,9 @@ Model and loaders do not know each other; both know the model's `TrainingState`.
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -19,11 +21,16 @@ from autoada.parameters.device_copy import Transfer
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
+from autoada.prediction.source_location import source_line
 from autoada.training.ab_schedule import AHEAD
 from autoada.training.lookahead_by_row import RowLookahead
 from autoada.training.technique_choice import TechniqueTrial
 
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
+_REPEATED = 3
+"""Steps in which the loop reads a whole table until this is reported."""
+
+_log = logging.getLogger("autoada")
 
 
 class CallObserver(Protocol):
@@ -169,6 +176,7 @@ class TrainingState:
         self._loops: dict[int, ActiveLoops] = {}
         self._compared_data = False
         self._loaders_shared = 0
+        self._read_by_loop: Counter[str] = Counter()
         self._idle = False  # tables expect nothing, and no call has been made since they were told
 
     # Calls
@@ -285,10 +293,28 @@ class TrainingState:
 
     def advance_clock(self, known: bool = True) -> None:
         """End a step; `known` is whether intent for its rows could be signalled."""
+        self._note_loop_reads()
         ended = int(self.worker.current_clock)
         self.worker.advance_clock()
         if self.trial is not None:
             self.trial.ended(ended, known)
+
+    def _note_loop_reads(self) -> None:
+        """Report once that the loop reads a whole table in every step, which other nodes have parts of."""
+        for name, table in self.tables.items():
+            if not table.pulled_at:
+                continue
+            where, table.pulled_at = table.pulled_at, ""
+            self._read_by_loop[name] += 1
+            if self._read_by_loop[name] == _REPEATED and self.identity.node.world_size > 1:
+                _log.warning(
+                    "all of %r is fetched from the other nodes again and again, as the loop reads it outside "
+                    "of the model's calls, at %s%s: compute this in forward, where rows are announced ahead, "
+                    "or only for the rows of the batch, or not in every step",
+                    name,
+                    where,
+                    source_line(where),
+                )
 
     # Data
 

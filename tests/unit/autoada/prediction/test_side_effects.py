@@ -9,30 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from autoada.prediction import IntentPredictor
 from autoada.prediction.batch_structure import leaves
-from autoada.prediction.operations import Kind, kind_of
-from autoada.prediction.torch_draws import ReplayDraws, draw
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
 AHEAD = 5
 EVERY = pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.name)
-
-
-class PrivateDraws(TorchFunctionMode):
-    """Draws from one generator whatever the forward draws, as prediction does where rows depend on it."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kind_of(func) is Kind.RANDOM:
-            return draw(func, args, kwargs or {}, self.generator)
-        return func(*args, **(kwargs or {}))
 
 
 @EVERY
@@ -41,12 +25,11 @@ def test_losses_are_bit_identical_with_and_without_prediction(specimen: Specimen
     batches = specimen.batches(STEPS)
 
     model = specimen.build()
-    draws = PrivateDraws(torch.Generator().manual_seed(torch.initial_seed()))
-    plain = train(
-        specimen, model, batches, (draws if specimen.draws else contextlib.nullcontext() for _ in batches)
-    )
+    torch.manual_seed(7)
+    plain = train(specimen, model, batches, (contextlib.nullcontext() for _ in batches))
 
     model = specimen.build()
+    torch.manual_seed(7)
     with_prediction = train(specimen, model, batches, replays(specimen, model, batches))
 
     assert all(torch.equal(a, b) for a, b in zip(plain, with_prediction, strict=True))
@@ -84,7 +67,7 @@ def replays(specimen: Specimen, model: nn.Module, batches: list[Any]) -> Iterato
     ahead = [predictor.predict(batch) for batch in batches[:AHEAD]]
     for following in [*batches[AHEAD:], *([None] * AHEAD)]:
         prediction = ahead.pop(0)
-        yield ReplayDraws(prediction.draws) if prediction.replay else contextlib.nullcontext()
+        yield predictor.around(prediction)
         if following is not None:
             ahead.append(predictor.predict(following))
 

@@ -1,0 +1,276 @@
+"""The batches of a pass: fetched before their turn, and handed out as if they were fetched in their turn."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from autoada.loader.held_memory import HeldMemory
+from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
+from autoada.training.loader_state import Epoch
+
+_log = logging.getLogger("autoada")
+
+
+class HeldBatch:
+    """A batch that was fetched, or the end of the data.
+
+    Attributes
+    ----------
+    end : Exception or None
+        Exception with which the loader ended instead of giving a batch.
+    draws : tuple of GeneratorStates
+        States of the random generators before and after a fetch that drew from them before its turn.
+    """
+
+    def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
+        self._holder = holder
+        self._memory: HeldMemory | None = None
+        self.end = end
+        self.draws: tuple[GeneratorStates, ...] = ()
+
+    @property
+    def batch(self) -> Any:
+        """The batch as it would be if it were fetched in its turn."""
+        return self._holder[0] if self._memory is None else self._memory.batch
+
+    def keep(self) -> HeldMemory:
+        """Keep the contents of the batch while the loader fetches others."""
+        if self._memory is None:
+            self._memory = HeldMemory(self._holder)
+        return self._memory
+
+
+class LoaderSource(Iterable[Any]):
+    """A loader, whose iterators begin where the loop of the pass before ended.
+
+    Parameters
+    ----------
+    loader : iterable
+        The loader.
+
+    Attributes
+    ----------
+    generators : LoaderGenerators
+        Random generators that the loader may draw from.
+    runs_ahead : bool or None
+        Whether batches may be fetched before their turn, as fetching one draws nothing from the global
+        generators; None while this is not known.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.generators = LoaderGenerators(loader)
+        self.runs_ahead: bool | None = None
+        self._loader = loader
+        self._left: deque[HeldBatch] = deque()
+        parts: list[Any] = [loader]
+        if isinstance(loader, DataLoader) and loader.num_workers == 0:
+            parts += [loader.dataset, loader.sampler, loader.batch_sampler]
+        self._goes_on = any(isinstance(part, Iterator) for part in parts)
+        self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
+        self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
+        self._warned: set[str] = set()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.take_over()
+        if not self._goes_on:
+            self._left.clear()
+        batches = iter(self._loader)
+        if not self._shares:
+            return batches
+        return _SharedIterator(self, batches)
+
+    def add(self, stream: BatchStream) -> None:
+        """Add a pass."""
+        self._streams.add(stream)
+
+    def held(self) -> list[HeldBatch]:
+        """Return the batches that passes hold."""
+        return [item for stream in self._streams for item in stream.holds]
+
+    def take_over(self, by: BatchStream | None = None) -> None:
+        """Take the batches that other passes hold, if the iterators of the loader share their data."""
+        if self._shares:
+            for stream in list(self._streams):
+                if stream is not by:
+                    self._left.extendleft(reversed(stream.give_way()))
+
+    def leave(self, held: Sequence[HeldBatch]) -> None:
+        """Leave batches that no loop has got to the next pass, if the loader will not give them again."""
+        if self._goes_on:
+            self._left.extendleft(reversed(held))
+        elif held and self._shares:
+            self._warn_once(
+                "a pass was left while batches were fetched ahead, and the loader's processes stay: if they "
+                "draw random numbers, the next passes have others than with plain PyTorch; use "
+                "persistent_workers=False, or give AdaDataLoader lookahead=0"
+            )
+
+    def next_of(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch of an iterator that shares its data with others."""
+        while self._left:
+            item = self._left.popleft()
+            self.generators.draw_again(item.draws)
+            if item.end is None:
+                return item.batch
+            if not isinstance(item.end, StopIteration):
+                raise item.end
+        return next(batches)
+
+    def learn(self, drew: bool, first: bool) -> None:
+        """Learn from a batch that was fetched in its turn; the first one may draw to begin the pass."""
+        if not drew:
+            self.runs_ahead = True
+        elif not first:
+            self.runs_ahead = False
+
+    def may_run_ahead(self) -> bool:
+        """Return whether a batch may be fetched before its turn; if not, report this once."""
+        if self.runs_ahead is False:
+            self._warn_once(
+                "the loader draws random numbers for each batch from the global generators, so each batch is "
+                "fetched in its turn and rows are not announced ahead: give the data set or its collate_fn a "
+                "generator of its own, or load in processes (num_workers=1)"
+            )
+        return bool(self.runs_ahead)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            _log.warning(message)
+
+
+class _SharedIterator(Iterator[Any]):
+    """One of several iterators that share their data."""
+
+    def __init__(self, source: LoaderSource, batches: Iterator[Any]) -> None:
+        self._source = source
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return self._source.next_of(self._batches)
+
+
+class BatchStream(Iterator[HeldBatch]):
+    """Fetches the batches of one pass.
+
+    A fetch before its turn does not show in the program. Afterwards the random generators are as they were
+    before; they get the state after the fetch when the batch is handed out.
+
+    Parameters
+    ----------
+    epoch : Epoch
+        Batches of `source`.
+    source : LoaderSource
+        The loader.
+
+    Attributes
+    ----------
+    holds : deque of HeldBatch
+        Batches that were fetched and not handed out.
+    """
+
+    def __init__(self, epoch: Epoch, source: LoaderSource) -> None:
+        self._epoch = epoch
+        self._source = source
+        self.holds: deque[HeldBatch] = deque()
+        self._fetched = 0
+        self._turn_begins = False
+        self._gave_way = False
+        source.add(self)
+
+    def __next__(self) -> HeldBatch:
+        """Fetch the next batch.
+
+        Raises
+        ------
+        StopIteration
+            At the end of the data. Other exceptions of the loader are raised in their turn.
+        RuntimeError
+            If the end was found with random numbers that were drawn again since, or another iterator of a
+            loader has taken batches that were fetched for this one.
+        """
+        if self._gave_way:
+            raise RuntimeError(
+                "another iterator of the loader has taken the batches that were fetched ahead for this one, "
+                "as they share the data (the loader or its data set is an iterator, or it has "
+                "persistent_workers=True): use one at a time, or give AdaDataLoader lookahead=0"
+            )
+        if self._turn_begins:
+            self._turn_begins = False
+            for item in self._source.held():
+                item.keep().follow_program()
+        if not self.holds or self.holds[-1].end is None:
+            self._fetched += 1
+            self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
+        item = self.holds[-1]
+        if item.end is None:
+            return item
+        if len(self.holds) > 1:
+            raise StopIteration
+        self.holds.clear()
+        self._source.generators.draw_again(item.draws)
+        raise item.end
+
+    def deliver(self, item: HeldBatch) -> None:
+        """Hand out the oldest batch.
+
+        Raises
+        ------
+        RuntimeError
+            If the batch was fetched before its turn with random numbers that were drawn again since.
+        """
+        self.holds.remove(item)
+        self._turn_begins = True
+        self._source.generators.draw_again(item.draws)
+        self._epoch.deliver()
+
+    def give_way(self) -> list[HeldBatch]:
+        """Give the batches that are held to another pass; this one can then not go on."""
+        held = list(self.holds)
+        self._gave_way |= bool(held)
+        self.holds.clear()
+        return held
+
+    def close(self) -> None:
+        """End the pass."""
+        self._source.leave(self.holds)
+        self.holds.clear()
+
+    def _fetch_in_turn(self) -> HeldBatch:
+        if self._source.runs_ahead is not None:
+            return self._fetch()
+        generators = self._source.generators
+        before = generators.global_states()
+        item = self._fetch()
+        self._source.learn(not generators.same(before, generators.global_states()), self._fetched == 1)
+        return item
+
+    def _fetch_ahead(self) -> HeldBatch:
+        generators = self._source.generators
+        before = generators.states()
+        start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
+        generators.set(start, before)
+        item = self._fetch()
+        after = generators.states()
+        generators.set(before, after)
+        if not generators.same(start, after):
+            item.draws = (start, after)
+        item.keep()
+        return item
+
+    def _fetch(self) -> HeldBatch:
+        self._source.take_over(by=self)
+        kept = [held.keep() for held in self._source.held()]
+        try:
+            return HeldBatch([next(self._epoch)])
+        except Exception as error:
+            return HeldBatch([None], error)
+        finally:
+            for memory in kept:
+                memory.undo_fetch()

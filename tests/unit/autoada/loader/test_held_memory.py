@@ -1,0 +1,96 @@
+"""Batches that are held: which memory is copied, and which stays as the loader gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch_geometric.data import Batch, Data
+
+from autoada.loader.held_memory import HeldMemory
+from autoada.prediction.batch_structure import leaves
+
+BASE = torch.arange(6)
+ARRAY = np.arange(6)
+
+
+def next_of_loader() -> Any:
+    return next(iter(DataLoader(TensorDataset(BASE, BASE), 2)))
+
+
+def graphs() -> Any:
+    one = Data(x=torch.ones(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
+    return Batch.from_data_list([one, one])
+
+
+def addresses(batch: Any) -> list[int]:
+    return [
+        leaf.__array_interface__["data"][0] if isinstance(leaf, np.ndarray) else leaf.data_ptr()
+        for _, leaf in leaves(batch)
+        if isinstance(leaf, (torch.Tensor, np.ndarray))
+    ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        next_of_loader,
+        graphs,
+        lambda: {"ids": torch.arange(3), "more": [np.arange(3), "text", 1.5]},
+        lambda: SimpleNamespace(ids=torch.arange(3)),
+    ],
+)
+def test_memory_that_only_the_batch_has_is_not_copied(make: Callable[[], Any]) -> None:
+    memory = HeldMemory([make()])
+    assert memory._copy is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BASE,
+        lambda: [BASE[1:3]],
+        lambda: (torch.from_numpy(ARRAY), torch.zeros(2)),
+        lambda: {"ids": ARRAY},
+        lambda: SimpleNamespace(ids=[ARRAY[2:]]),
+        lambda: torch.frombuffer(ARRAY, dtype=torch.int64),
+    ],
+)
+def test_memory_that_others_have_follows_the_program_and_not_the_loader(make: Callable[[], Any]) -> None:
+    BASE.copy_(torch.arange(6))
+    ARRAY[:] = np.arange(6)
+
+    def values(batch: Any) -> list[Any]:
+        return [leaf.tolist() for _, leaf in leaves(batch) if not isinstance(leaf, str)]
+
+    given = make()
+    start = addresses(given)
+    memory = HeldMemory([given])
+    BASE.add_(1)
+    ARRAY[:] += 1
+    memory.follow_program()
+    assert values(memory.batch) == values(given)
+    before = values(given)
+    memory.undo_fetch()
+    assert memory.batch is given
+    BASE.add_(1)
+    ARRAY[:] += 1
+    memory.undo_fetch()
+    assert values(memory.batch) == before != values(given)
+    assert addresses(memory.batch) != start
+
+
+def test_tensors_are_moved_out_of_shared_memory() -> None:
+    shared = torch.arange(3).share_memory_()
+    holder = [{"ids": shared, "label": torch.ones(3)}]
+    label = holder[0]["label"].data_ptr()
+    del shared
+    batch = HeldMemory(holder).batch
+    assert not batch["ids"].is_shared()
+    assert batch["ids"].tolist() == [0, 1, 2]
+    assert batch["label"].data_ptr() == label
