@@ -205,14 +205,6 @@ def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message:
         autoada.AdaModel(net, make(net.parameters()))
 
 
-def test_a_step_with_a_closure_is_refused(net: Net) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    model = autoada.AdaModel(net, optimizer)
-    with pytest.raises(ValueError, match="takes no closure"):
-        optimizer.step(lambda: 0.0)
-    model.close()
-
-
 def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
     for again in (net, model):
         with pytest.raises(
