@@ -16,7 +16,7 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.model.call_interception import Calls, plain_call
 from autoada.model.checkpoint import WorkerState
-from autoada.model.forwarding import ForwardingModule
+from autoada.model.forwarding import ForwardingModule, class_for
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
@@ -118,6 +118,7 @@ class AdaModel(ForwardingModule):
         row_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        self.__class__ = class_for(type(self), type(model))
         optimizer = optimizers_of(model, optimizer)
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
@@ -404,8 +405,11 @@ class AdaModel(ForwardingModule):
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it.
 
-        No worker waits for this worker's steps any more if the node is also closed.
+        No worker waits for this worker's steps any more if the node is also closed. A second call does
+        nothing.
         """
+        if self._state.closed:
+            return
         self._state.closed = True
         if self._trial is not None:
             self._trial.close()

@@ -81,8 +81,8 @@ class ClosureWithPush:
     def __call__(self) -> Any:
         if self._evaluated:
             raise RuntimeError(
-                f"{type(self._optimizer).__name__} evaluates its closure several times in a step, but the parameter "
-                "server takes the gradients of one evaluation: use an optimizer that evaluates its closure once"
+                f"{type(self._optimizer).__name__} evaluates its closure several times in a step, but the "
+                "parameter server takes the gradients of one evaluation: use an optimizer that needs only one"
             )
         self._evaluated = True
         with torch.enable_grad():

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import autoada
 from autoada.model.staleness import StalenessLimit
@@ -162,6 +163,33 @@ def test_copying_and_pickling_say_what_to_do_instead(model: autoada.AdaModel) ->
         copy.deepcopy(model.items)
     with pytest.raises(TypeError, match=r"save model\.state_dict\(\) instead"):
         pickle.dumps(model.items.weight)
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        torch.jit.script,
+        lambda model: torch.jit.script(nn.Sequential(model)),
+        lambda model: torch.jit.trace(model, torch.arange(4)),
+        lambda model: torch.jit.trace(model.module, torch.arange(4)),
+        lambda model: torch.jit.trace(lambda ids: model(ids), torch.arange(4)),
+        lambda model: make_fx(lambda ids: model(ids))(torch.arange(4)),
+    ],
+)
+def test_a_graph_with_the_rows_as_constants_is_refused(
+    model: autoada.AdaModel, capture: Callable[[Any], Any]
+) -> None:
+    with torch.no_grad():
+        with pytest.raises(TypeError, match=r"neither scripted nor traced.*autoada\.unwrap"):
+            capture(model.eval())
+        torch.jit.trace(autoada.unwrap(model), torch.arange(4))
+
+
+def test_closing_a_model_again_does_nothing(net: Net) -> None:
+    model = autoada.AdaModel(net)
+    model.close()
+    model.close()
+    assert model.closed
 
 
 def test_a_frozen_table_is_not_changed(net: Net) -> None:
