@@ -34,19 +34,24 @@ class RuleGroup:
         tables are changed by the optimizer itself, on gradients that all workers share.
     parameters : frozenset of int
         Their identities; None stands for all parameters.
-    options : dict
-        The optimizer's own group, which a scheduler changes.
     optimizer : torch.optim.Optimizer or None
         The optimizer whose ``step()`` applies the rule, if there is one.
+    number : int
+        Position of the group among those of the optimizer.
     obstacle : str
         The optimizer or option for which the server has no rule, if it has none.
     """
 
     rule: Rule | None
     parameters: frozenset[int] | None
-    options: dict[str, Any]
     optimizer: torch.optim.Optimizer | None = None
+    number: int = 0
     obstacle: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The optimizer's own group, which a scheduler changes and ``load_state_dict`` replaces."""
+        return {} if self.optimizer is None else self.optimizer.param_groups[self.number]
 
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether the rule is for `parameter`."""
@@ -92,7 +97,7 @@ def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
 def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
     """The server's rules for the optimizers, one for each of their parameter groups."""
     if optimizer is None or isinstance(optimizer, Rule):
-        return [RuleGroup(optimizer or DEFAULT, None, {})]
+        return [RuleGroup(optimizer or DEFAULT, None)]
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 
 
@@ -112,13 +117,13 @@ def rule_of(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> Rule:
 
 def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
     groups = []
-    for options in optimizer.param_groups:
+    for number, options in enumerate(optimizer.param_groups):
         rule, obstacle = None, ""
         try:
             rule = rule_of(optimizer, options)
         except Unsupported as reason:
             obstacle = str(reason)
-        groups.append(RuleGroup(rule, frozenset(map(id, options["params"])), options, optimizer, obstacle))
+        groups.append(RuleGroup(rule, frozenset(map(id, options["params"])), optimizer, number, obstacle))
     return groups
 
 

@@ -84,10 +84,9 @@ class Schedules:
 def _watcher(group: RuleGroup) -> Callable[[], tuple[Any, ...]]:
     present = [name for name in (*OPTIONS, *SWITCHES) if name in group.options]
     get = itemgetter("lr", *present)
-    options = group.options
 
     def watch() -> tuple[Any, ...]:
-        values: tuple[Any, ...] = get(options)
+        values: tuple[Any, ...] = get(group.options)
         return (float(values[0]), *values[1:])  # a tensor that is changed in place equals itself
 
     return watch

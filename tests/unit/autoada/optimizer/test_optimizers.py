@@ -414,6 +414,27 @@ def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Ne
     model.close()
 
 
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+        lambda optimizer: optimizer.param_groups.__setitem__(0, dict(optimizer.param_groups[0])),
+    ],
+)
+def test_learning_rates_of_groups_that_are_replaced_are_followed(
+    replace: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        replace(optimizer)
+        for _ in range(3):
+            steps(model, optimizer, 1)
+            scheduler.step()
+        return steps(model, optimizer, 1)
+
+    assert_equal(*plain_and_wrapped(Net, sgd, run))
+
+
 def with_closures(model: Any, optimizers: Any) -> list[Any]:
     """The results of steps that get a closure, or None in its place, and the weights after each step."""
     results: list[Any] = []
