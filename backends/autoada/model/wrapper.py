@@ -25,7 +25,7 @@ from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
 from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
+from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import TableParameter, check_replaceable, replace_parameters
@@ -165,6 +165,8 @@ class AdaModel(ForwardingModule):
         )
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
+        modules = self._modules
+        self.register_load_state_dict_post_hook(lambda self, _: self.__dict__.update(_modules=modules))
         if self._backward is not None:
             self._backward.follow(model, lambda: self.training)
         self._step_with(optimizers, layout)
@@ -285,6 +287,27 @@ class AdaModel(ForwardingModule):
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
         self._wrapped.load(tables)
         return loaded
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load the state of a module that holds the wrapped model."""
+        try:
+            own = {name.removeprefix(prefix): value for name, value in state_dict.items()}
+            loaded = self.load_state_dict(own, strict=False)
+        except RuntimeError as error:
+            error_msgs.append(str(error))
+        else:
+            missing_keys += [prefix + name for name in loaded.missing_keys]
+            unexpected_keys += [prefix + name for name in loaded.unexpected_keys]
+        self.__dict__["_modules"] = {}  # torch then finds nothing more to load, until its hook below
 
     def checkpoint(
         self,
@@ -479,6 +502,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
             raise ValueError(
                 f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
             )
+    refuse_parallel(model)
 
 
 def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: Layout) -> None:

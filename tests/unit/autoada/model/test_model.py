@@ -93,6 +93,40 @@ def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
         model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})
 
 
+def test_a_module_that_holds_a_wrapped_model_has_and_loads_the_plain_state(net: Net) -> None:
+    plain = nn.Sequential(nn.Linear(1, 1), copy.deepcopy(net))
+    holder = nn.Sequential(nn.Linear(1, 1), model := autoada.AdaModel(net))
+    holder.load_state_dict(plain.state_dict())
+    state = holder.state_dict()
+    assert state.keys() == plain.state_dict().keys()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(state[name], value), name
+    short = {name: value for name, value in state.items() if name != "1.items.weight"}
+    found = holder.load_state_dict({**short, "1.more": torch.ones(1)}, strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == (["1.items.weight"], ["1.more"])
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "1\.items\.weight"'):
+        holder.load_state_dict(short)
+    with pytest.raises(RuntimeError, match=r"'items\.weight' has the shape \(1,\); the model's is \(20, 3\)"):
+        holder.load_state_dict({**state, "1.items.weight": torch.ones(1)})
+    assert torch.equal(holder.state_dict()["1.items.weight"], state["1.items.weight"])
+    assert len(list(holder.parameters())) == len(list(plain.parameters()))
+    model.close()
+
+
+@pytest.mark.parametrize("hold", [lambda net: net, lambda net: nn.Sequential(net)])
+def test_a_model_whose_parameters_are_in_data_parallel_is_refused(
+    net: Net, hold: Callable[[nn.Module], nn.Module]
+) -> None:
+    parallel = nn.DataParallel(hold(net))
+    with pytest.raises(TypeError, match=r"without DataParallel or DistributedDataParallel; docs"):
+        autoada.AdaModel(net)
+    del parallel
+    model = autoada.AdaModel(net)
+    with pytest.raises(TypeError, match=r"without DataParallel or DistributedDataParallel; docs"):
+        nn.DataParallel(hold(model))
+    model.close()
+
+
 def test_unwrap_gives_a_plain_copy(model: autoada.AdaModel) -> None:
     train_a_little(model)
     plain = autoada.unwrap(model).eval()
