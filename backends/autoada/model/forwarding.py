@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -54,6 +54,32 @@ class ForwardingModule(nn.Module):
 
     def __dir__(self) -> Iterable[str]:
         return sorted({*super().__dir__(), *dir(self.module)} - _UNLISTED)
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The wrapper and the modules of the wrapped model, by their names in the wrapped model."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            yield from self.module.named_modules(memo, prefix, remove_duplicate)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The children of the wrapped model."""
+        yield from self.module.named_children()
+
+    def apply(self: Wrapper, fn: Callable[[nn.Module], None]) -> Wrapper:
+        """Apply a function to all modules of the wrapped model."""
+        self.module.apply(fn)
+        return self
+
+    def train(self: Wrapper, mode: bool = True) -> Wrapper:
+        """Set the wrapped model to training mode, or to evaluation mode."""
+        self.training = mode
+        self.module.train(mode)
+        return self
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a module to the wrapped model."""

@@ -113,6 +113,37 @@ def test_a_module_that_holds_a_wrapped_model_has_and_loads_the_plain_state(net: 
     model.close()
 
 
+def test_parameters_and_modules_have_the_names_of_the_plain_model() -> None:
+    class WithOwn(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    def names(model: nn.Module) -> list[Any]:
+        applied: list[str] = []
+        model.apply(lambda module: applied.append(type(module).__name__))
+        model.eval()
+        return [
+            [name for name, _ in model.named_parameters()],
+            [name for name, _ in model.named_parameters(prefix="net")],
+            [name for name, _ in model.named_buffers()],
+            [name for name, _ in model.named_children()],
+            list(dict(model.named_modules())),
+            [type(module) for module in model.children()],
+            [module.training for module in model.modules()][-1],
+            applied,
+        ]
+
+    plain, wrapped = WithOwn(), autoada.AdaModel(WithOwn())
+    assert names(wrapped) == names(plain)
+    assert names(nn.Sequential(wrapped))[0] == names(nn.Sequential(plain))[0]
+    assert not wrapped.module.training
+    assert wrapped in wrapped.modules()
+    assert wrapped.train().module.training
+    assert [name for name, _ in wrapped.named_parameters()] == list(dict(wrapped.module.named_parameters()))
+    wrapped.close()
+
+
 @pytest.mark.parametrize("hold", [lambda net: net, lambda net: nn.Sequential(net)])
 def test_a_model_whose_parameters_are_in_data_parallel_is_refused(
     net: Net, hold: Callable[[nn.Module], nn.Module]
