@@ -55,11 +55,11 @@ def report(folder: Path, place: str) -> dict[str, Any]:
     return dict(json.loads((folder / f"{place}.json").read_text()))
 
 
-def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+def distance(first: dict[str, Any], second: dict[str, Any]) -> float:
     """The largest difference between the weights of two trainings."""
-    assert one["state"].keys() == other["state"].keys()
-    pairs = [(one["state"][name], other["state"][name]) for name in one["state"]]
-    return max(abs(a - b) for first, second in pairs for a, b in zip(first, second, strict=True))
+    assert first["state"].keys() == second["state"].keys()
+    pairs = [(first["state"][name], second["state"][name]) for name in first["state"]]
+    return max(float(abs(a - b)) for one, two in pairs for a, b in zip(one, two, strict=True))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

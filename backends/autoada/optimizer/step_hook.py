@@ -33,7 +33,8 @@ def push_at_step(optimizer: torch.optim.Optimizer, in_server: Container[int], pu
         _: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         closure = _closure_of(args, kwargs)
-        if isinstance(closure, ClosureWithPush):  # a step that calls the step of its base class
+        if isinstance(closure, ClosureWithPush):  # of another model, or of a step that calls its base class's
+            closure.also(push)
             return None
         if closure is None and not evaluates_closure:
             push(optimizer)
@@ -75,8 +76,13 @@ class ClosureWithPush:
     ) -> None:
         self._optimizer = optimizer
         self._closure = closure
-        self._push = push
+        self._pushes = [push]
         self._evaluated = False
+
+    def also(self, push: Push) -> None:
+        """Hand the gradients over to another model, too."""
+        if push not in self._pushes:
+            self._pushes.append(push)
 
     def __call__(self) -> Any:
         if self._evaluated:
@@ -85,9 +91,12 @@ class ClosureWithPush:
                 "parameter server takes the gradients of one evaluation: use an optimizer that needs only one"
             )
         self._evaluated = True
-        with torch.enable_grad():
-            loss = None if self._closure is None else self._closure()
-        self._push(self._optimizer)
+        loss = None
+        if self._closure is not None:
+            with torch.enable_grad():
+                loss = self._closure()
+        for push in self._pushes:
+            push(self._optimizer)
         return loss
 
     def check_evaluated(self) -> None:

@@ -435,6 +435,13 @@ def test_learning_rates_of_groups_that_are_replaced_are_followed(
     assert_equal(*plain_and_wrapped(Net, sgd, run))
 
 
+class DerivedNAdam(torch.optim.NAdam):
+    """An optimizer whose step calls the step of its base class."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
 def with_closures(model: Any, optimizers: Any) -> list[Any]:
     """The results of steps that get a closure, or None in its place, and the weights after each step."""
     results: list[Any] = []
@@ -465,6 +472,7 @@ CLOSURES: dict[str, Callable[[Any], list[torch.optim.Optimizer]]] = {
     "Adagrad": lambda model: [torch.optim.Adagrad(model.parameters(), lr=0.1)],
     "NAdam": table_and("NAdam"),
     "dampened": table_and("dampened"),
+    "derived": lambda model: [sgd(model.items), DerivedNAdam(model.out.parameters())],
     "LBFGS": lambda model: [sgd(model.items), torch.optim.LBFGS(model.out.parameters(), max_iter=1)],
 }
 
@@ -500,6 +508,31 @@ def test_a_closure_that_is_not_evaluated_once_is_refused(
     with pytest.raises(RuntimeError, match=message):
         with_closures(model, optimizers)
     model.close()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, DerivedNAdam])
+def test_one_optimizer_trains_two_wrapped_models(kind: Any) -> None:
+    def train_both(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        plain = [Net(), Net()]
+        trained = [net if kind is torch.optim.SGD else net.out for net in plain]
+        optimizer = kind([parameter for each in trained for parameter in each.parameters()], lr=0.1)
+        rest = [] if kind is torch.optim.SGD else [sgd(net.items) for net in plain]
+        models: list[Any] = plain
+        if wrap:
+            models = [autoada.AdaModel(net, [optimizer, *rest[i : i + 1]]) for i, net in enumerate(plain)]
+        losses = train(
+            models,
+            [optimizer, *rest],
+            range(6),
+            lambda models, step: sum(model((torch.arange(4) + step) % 6) for model in models),
+        )
+        if wrap:
+            for model in models:
+                model.close()
+        return losses
+
+    assert train_both(True) == pytest.approx(train_both(False), abs=1e-5)
 
 
 def test_hooks_that_come_after_wrapping_change_the_gradients_of_the_step() -> None:
