@@ -11,6 +11,7 @@ import pytest
 
 from adabench.backends.external._shared import is_installed
 from adabench.harness.launch.fork_server import ForkServer
+from tests.integration.autoada_ranks.trainers import REFUSED
 
 from .pages import ROOT, finish, start
 
@@ -79,6 +80,14 @@ def test_a_trainer_on_two_nodes_trains_as_one_process_with_the_batches_together(
     for node in together:
         assert node[name]["workers"] == 2
         assert distance(node[name], alone[name]["plain, double batches"]) < 1e-4
+
+
+@pytest.mark.parametrize("name", [each for each in EXAMPLES if each.values[0] in REFUSED])
+def test_a_trainer_that_adds_distributed_data_parallel_is_refused(
+    name: str, together: list[dict[str, Any]]
+) -> None:
+    for node in together:
+        assert "without DataParallel or DistributedDataParallel" in node[name]["refused"]
 
 
 def test_every_example_of_a_trainer_says_how_to_run_it_and_is_on_the_page() -> None:

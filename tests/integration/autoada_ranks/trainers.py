@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,38 @@ def together(name: str) -> dict[str, Any]:
     """Train an example as one of several nodes."""
     policy = adaps.Policy("together", [Rule("*")], synchronization=Synchronization(every=1))
     model = functools.partial(WRAPPERS["AdaModel"], policy=policy)
-    return train(name, BATCH, {**WRAPPERS, "AdaModel": model})
+    report = train(name, BATCH, {**WRAPPERS, "AdaModel": model})
+    return {**report, "refused": error_of(REFUSED[name])} if name in REFUSED else report
+
+
+def prepare() -> None:
+    """Have Accelerate add DistributedDataParallel to a wrapped model."""
+    net = torch.nn.Linear(2, 1)
+    model = WRAPPERS["AdaModel"](net, torch.optim.SGD(net.parameters()))
+    try:
+        importlib.import_module("accelerate").Accelerator(cpu=True).prepare(model)
+    finally:
+        model.close()
+
+
+def use_ddp() -> None:
+    """Have Lightning add DistributedDataParallel before the model is wrapped."""
+    trainer = importlib.import_module("lightning").Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False
+    )
+    trainer.fit(importlib.import_module("lightning_module").LitClicks(SAMPLES, BATCH))
+
+
+REFUSED = {"accelerate_loop": prepare, "lightning_module": use_ddp}
+"""Examples, and uses of their trainers that add DistributedDataParallel."""
+
+
+def error_of(use: Callable[[], None]) -> str:
+    try:
+        use()
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def main() -> None:
