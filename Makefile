@@ -61,10 +61,11 @@ peers: $(SET_UP)  ## install TorchRec, which the backend torchrec compares with
 	@$(PIP) install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm cloudpickle lightning-utilities mypy_extensions packaging portalocker pyvers typing-inspect
 
 # Without their dependencies, too: some want another torch. What the models need of them is named here, and pinned.
-models: $(SET_UP)  ## install the libraries whose models `make test` then trains, plainly and on the parameter server
+models: $(SET_UP)  ## install the libraries whose models and trainers `make test` then uses, plainly and on the parameter server
 	@$(PIP) install --no-deps deepctr-torch torchfm torch-rechub recbole pykeen transformers x-transformers gensim \
-	    absl-py class-resolver click cloudpickle colorama colorlog docdata einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib loguru more-click more-itertools \
-	    narwhals protobuf pystow regex safetensors scikit-learn smart-open tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils torch-max-mem torch-ppr truststore wrapt
+	    accelerate lightning pytorch-ignite skorch \
+	    absl-py class-resolver click cloudpickle colorama colorlog docdata einops einx frozendict h11 httpcore2 httpx2 huggingface-hub joblib lightning-utilities loguru more-click more-itertools \
+	    narwhals protobuf pystow regex safetensors scikit-learn smart-open tabulate tensorboard texttable threadpoolctl tokenizers torch-einops-utils torch-max-mem torch-ppr torchmetrics tqdm truststore wrapt
 
 model-costs: $(SET_UP)  ## print what a step of each of these models costs on one node, as a ratio to plain PyTorch's
 	@$(BIN)/python -m tests.models.costs

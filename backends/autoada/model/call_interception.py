@@ -21,6 +21,12 @@ from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.call_types import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
+_mode_of, _GRAPH = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
+NO_GRAPH = (
+    "a wrapped model can be neither scripted nor traced, because its rows are in the parameter server: "
+    "use autoada.unwrap(model) instead"
+)
+
 
 class Calls:
     """Surrounds each call of the model; calls that are part of another one do not count.
@@ -101,6 +107,8 @@ class Calls:
             if not outer.hooked or (hooked and outer.target != target):
                 return None
             self.fail(outer)
+        if torch._C._get_tracing_state() is not None or _mode_of(_GRAPH) is not None:
+            raise TypeError(NO_GRAPH)  # the rows of this call would be constants of the graph
         state = self._state
         observer = state.begin_call(training)
         others = self._pause_others(observer)

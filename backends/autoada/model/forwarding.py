@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from autoada.model.call_interception import Calls
+from autoada.model.call_interception import NO_GRAPH, Calls
 from autoada.parameters.forbid_new_parameters import ONE_PROCESS
+
+Wrapper = TypeVar("Wrapper", bound="ForwardingModule")
+_UNLISTED = {"_ddp_params_and_buffers_to_ignore", "share", "shares"}
+"""Attributes that raise or warn, which tools that read all attributes must not find."""
 
 
 class ForwardingModule(nn.Module):
     """Forwards attributes, methods and registrations to the plain module that it wraps.
+
+    Python looks special methods up in the class, as in ``len(model)``. So each class of plain modules has a
+    subclass of the wrapper with its special methods and the signature of its forward.
 
     Attributes
     ----------
@@ -42,6 +51,35 @@ class ForwardingModule(nn.Module):
 
     def __delattr__(self, name: str) -> None:
         delattr(self.module, name)
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*super().__dir__(), *dir(self.module)} - _UNLISTED)
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The wrapper and the modules of the wrapped model, by their names in the wrapped model."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            yield from self.module.named_modules(memo, prefix, remove_duplicate)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The children of the wrapped model."""
+        yield from self.module.named_children()
+
+    def apply(self: Wrapper, fn: Callable[[nn.Module], None]) -> Wrapper:
+        """Apply a function to all modules of the wrapped model."""
+        self.module.apply(fn)
+        return self
+
+    def train(self: Wrapper, mode: bool = True) -> Wrapper:
+        """Set the wrapped model to training mode, or to evaluation mode."""
+        self.training = mode
+        self.module.train(mode)
+        return self
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         """Add a module to the wrapped model."""
@@ -75,6 +113,40 @@ class ForwardingModule(nn.Module):
             "save model.state_dict() or autoada.unwrap(model) instead"
         )
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise TypeError(NO_GRAPH)  # torch.jit.script calls this method first
+
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
         raise TypeError(ONE_PROCESS)  # DistributedDataParallel reads this attribute first
+
+
+_OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__replace__")
+"""Special methods that make copies."""
+
+
+def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
+    """A subclass of `wrapper` for modules of class `kind`."""
+    special = [
+        name
+        for name in dir(kind)
+        if name.startswith("__") and name.endswith("__") and name not in _OF_COPIES
+        if inspect.isfunction(inspect.getattr_static(kind, name)) and not hasattr(wrapper, name)
+    ]
+
+    @functools.wraps(kind.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper.forward(self, *args, **kwargs)
+
+    own = {name: _special_method(name) for name in special}
+    return type(wrapper.__name__, (wrapper,), {**own, "forward": forward, "__module__": wrapper.__module__})
+
+
+def _special_method(name: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for key, child in self.module.named_children():  # a container gives these, and they may be called
+            self._calls.intercept(key, child, self)
+        result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
+        return self if result is self.module else result
+
+    return call

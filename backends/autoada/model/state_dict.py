@@ -44,7 +44,7 @@ def load_all_but_tables(
     loaded = module.load_state_dict(
         {name: value for name, value in state.items() if name not in tables}, strict=False
     )
-    missing = [name for name in loaded.missing_keys if name not in state]
+    loaded.missing_keys[:] = missing = [name for name in loaded.missing_keys if name not in state]
     if strict and (missing or loaded.unexpected_keys):
         raise RuntimeError(f"the state has no {missing} and a superfluous {loaded.unexpected_keys}")
     for name, parameter in tables.items():

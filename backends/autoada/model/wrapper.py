@@ -18,7 +18,7 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.model.call_interception import Calls, plain_call, without_hooks
 from autoada.model.checkpoint import WorkerState
-from autoada.model.forwarding import ForwardingModule
+from autoada.model.forwarding import ForwardingModule, class_for
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
@@ -27,7 +27,7 @@ from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
 from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
-from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters
+from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Read, RemoteTable
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
@@ -122,6 +122,7 @@ class AdaModel(ForwardingModule):
         row_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        self.__class__ = class_for(type(self), type(model))
         optimizer = optimizers_of(model, optimizer)
         if node is None:
             plan = plan_of(model, optimizer, tables, policy)
@@ -168,6 +169,8 @@ class AdaModel(ForwardingModule):
         )
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
+        modules = self._modules
+        self.register_load_state_dict_post_hook(lambda self, _: self.__dict__.update(_modules=modules))
         if self._backward is not None:
             self._backward.follow(model, lambda: self.training)
         self._step_with(optimizers, layout)
@@ -177,10 +180,11 @@ class AdaModel(ForwardingModule):
         """Have ``step()`` of the optimizers push the gradients of parameters that are in the server."""
         own = {name for place in layout.summed for name in place.names}
         own |= {name for place in layout.allreduced for name in place.names}
-        named = self.module.named_parameters()
+        named = list(self.module.named_parameters())
         in_server = {id(parameter) for name, parameter in named if name not in own}
+        others = {id(parameter) for name, parameter in named if name in own}
         for optimizer in optimizers:
-            push_at_step(optimizer, in_server, self.push)
+            push_at_step(optimizer, in_server, others, self.push)
             self._wrapped.optimizer_states.attach(optimizer)
         register(self.module, optimizers)
 
@@ -295,6 +299,27 @@ class AdaModel(ForwardingModule):
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
         self._wrapped.load(tables)
         return loaded
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load the state of a module that holds the wrapped model."""
+        try:
+            own = {name.removeprefix(prefix): value for name, value in state_dict.items()}
+            loaded = self.load_state_dict(own, strict=False)
+        except RuntimeError as error:
+            error_msgs.append(str(error))
+        else:
+            missing_keys += [prefix + name for name in loaded.missing_keys]
+            unexpected_keys += [prefix + name for name in loaded.unexpected_keys]
+        self.__dict__["_modules"] = {}  # torch then finds nothing more to load, until its hook below
 
     def checkpoint(
         self,
@@ -415,8 +440,11 @@ class AdaModel(ForwardingModule):
     def close(self) -> None:
         """Collective: end this worker's part, and the node if the model made it.
 
-        No worker waits for this worker's steps any more if the node is also closed.
+        No worker waits for this worker's steps any more if the node is also closed. A second call does
+        nothing.
         """
+        if self._state.closed:
+            return
         self._state.closed = True
         if self._trial is not None:
             self._trial.close()
@@ -492,6 +520,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
             raise ValueError(
                 f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
             )
+    refuse_parallel(model)
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:

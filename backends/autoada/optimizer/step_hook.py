@@ -12,62 +12,138 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+Push = Callable[[torch.optim.Optimizer], None]
+_GRADIENT: Any = torch.Tensor.grad
+"""The attribute as autograd keeps it; that of a table's parameter would show it in another form."""
+
 
 def push_at_step(
-    optimizer: torch.optim.Optimizer,
-    in_server: Container[int],
-    push: Callable[[torch.optim.Optimizer], None],
+    optimizer: torch.optim.Optimizer, in_server: Container[int], own: Container[int], push: Push
 ) -> None:
     """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
 
-    `in_server` has the identities of those parameters of which this holds; others stay the optimizer's own.
-    After the step all gradients are those from before it, as in PyTorch: `zero_grad` drops them.
+    `in_server` has the identities of those parameters of which this holds. Those in `own` stay the
+    optimizer's own, and a push may replace their gradients for the step. After the step all gradients are
+    those from before it, as in PyTorch: `zero_grad` drops them.
     """
-    hidden: list[tuple[nn.Parameter, torch.Tensor | None]] = []
+    hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+    def push_and_hide(_: torch.optim.Optimizer) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        hidden[:] = [
+            (parameter, _GRADIENT.__get__(parameter))
+            for parameter in parameters
+            if id(parameter) in in_server or id(parameter) in own
+        ]
+        push(optimizer)
+        for parameter, _ in hidden:
+            if id(parameter) in in_server:
+                parameter.grad = None
+
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) in in_server:
                 optimizer.state.pop(parameter, None)  # the state is the server's now
 
-    def before_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if len(args) > 1 or kwargs.get("closure") is not None:  # the first one is the optimizer
-            raise ValueError(
-                "optimizer.step() takes no closure on the parameter server: call it after loss.backward()"
-            )
-        push(optimizer)
+    kind = type(optimizer)
+    # All optimizers of torch evaluate their closure first. Others may ignore it.
+    evaluates_closure = kind.step.__module__.startswith("torch.optim.")
 
-    def hide_gradients(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        hidden[:] = [(parameter, parameter.grad) for parameter in parameters]
-        before_step(optimizer, args, kwargs)
-        for parameter in parameters:
-            if id(parameter) in in_server:
-                parameter.grad = None
+    def before_step(
+        _: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = _closure_of(args, kwargs)
+        if isinstance(closure, ClosureWithPush):  # of another model, or of a step that calls its base class's
+            closure.also(push_and_hide)
+            return None
+        if closure is None and not evaluates_closure:
+            push_and_hide(optimizer)
+            return None
+        pushing = ClosureWithPush(optimizer, closure, push_and_hide)
+        if len(args) > 1:
+            return (args[0], pushing, *args[2:]), kwargs
+        return args, {**kwargs, "closure": pushing}
 
-    def show_gradients(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for parameter, gradient in hidden:
             parameter.grad = gradient
         hidden.clear()
+        closure = _closure_of(args, kwargs)
+        if isinstance(closure, ClosureWithPush):
+            closure.check_evaluated()
 
-    optimizer.register_step_pre_hook(hide_gradients)
-    optimizer.register_step_post_hook(show_gradients)
+    optimizer.register_step_pre_hook(before_step)
+    optimizer.register_step_post_hook(after_step)
     known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     pushes_all = all(id(parameter) in in_server for parameter in known)
     if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
-        optimizer.step = MethodType(_step_of(type(optimizer), known, before_step), optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(_step_of(kind, known, push), optimizer)  # type: ignore[method-assign]
 
 
-def _step_of(
-    kind: type[torch.optim.Optimizer], known: list[nn.Parameter], hook: Callable[..., None]
-) -> Callable[..., Any]:
-    """`kind`'s ``step``, of which only `hook` is left if nobody else follows it.
+class ClosureWithPush:
+    """The closure of one step: evaluates the user's closure, if there is one, and hands its gradients over.
 
-    The gradients of all parameters, those in `known`, are handed over then, and torch would spend as much
-    time as a step of a small model takes on finding that none is left.
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        The optimizer that makes the step.
+    closure : callable or None
+        The user's closure, which computes the loss and its gradients.
+    push : callable
+        Hands over the gradients of the optimizer's parameters.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None, push: Push
+    ) -> None:
+        self._optimizer = optimizer
+        self._closure = closure
+        self._pushes = [push]
+        self._evaluated = False
+
+    def also(self, push: Push) -> None:
+        """Hand the gradients over to another model, too."""
+        if push not in self._pushes:
+            self._pushes.append(push)
+
+    def __call__(self) -> Any:
+        if self._evaluated:
+            raise RuntimeError(
+                f"{type(self._optimizer).__name__} evaluates its closure several times in a step, but the "
+                "parameter server takes the gradients of one evaluation: use an optimizer that needs only one"
+            )
+        self._evaluated = True
+        loss = None
+        if self._closure is not None:
+            with torch.enable_grad():
+                loss = self._closure()
+        for push in self._pushes:
+            push(self._optimizer)
+        return loss
+
+    def check_evaluated(self) -> None:
+        """Raise RuntimeError if the step has ignored the closure."""
+        if not self._evaluated:
+            raise RuntimeError(
+                f"{type(self._optimizer).__name__} does not evaluate its closure: "
+                "call its step() without one, after loss.backward()"
+            )
+
+
+def _closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The closure among the arguments of a step; the first argument is the optimizer."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")
+
+
+def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:
+    """`kind`'s ``step`` without torch's own part, unless hooks or a profiler follow the step.
+
+    The gradients of all parameters, those in `known`, are handed over then. Torch would spend as much time as
+    a step of a small model takes to find that no gradient is left.
     """
 
     @functools.wraps(kind.step)
-    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         present = [parameter for group in self.param_groups for parameter in group["params"]]
         followed = (
             len(present) != len(known)
@@ -77,6 +153,6 @@ def _step_of(
             or _global_optimizer_post_hooks
             or torch.autograd.profiler._is_profiler_enabled
         )
-        return kind.step(self, *args, **kwargs) if followed else hook(self, (self, *args), kwargs)
+        return kind.step(self, closure) if followed else ClosureWithPush(self, closure, push)()
 
     return step

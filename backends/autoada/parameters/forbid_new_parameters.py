@@ -1,7 +1,8 @@
-"""Refusal of parameters that a model gets after it was wrapped: no optimizer would train them."""
+"""Refusal of parameters that a model gets after it was wrapped, and of other owners of its parameters."""
 
 from __future__ import annotations
 
+import gc
 import weakref
 
 from torch import nn
@@ -13,10 +14,26 @@ _wrapped: weakref.WeakKeyDictionary[nn.Module, frozenset[int]] = weakref.WeakKey
 
 ONE_PROCESS = (
     "the parameter server shares a wrapped model's parameters between processes: start one for each device, "
-    "as torchrun does, without DataParallel or DistributedDataParallel"
+    "as torchrun does, without DataParallel or DistributedDataParallel; docs/guides/trainers.md "
+    "describes how trainers train without them"
 )
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_parallel: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""All modules of the classes `PARALLEL`."""
+
+
+def refuse_parallel(model: nn.Module) -> None:
+    """Raise TypeError if a module of the classes `PARALLEL` has parameters of `model`."""
+    own = set(map(id, model.parameters()))
+
+    def shares() -> bool:
+        return any(id(parameter) in own for other in _parallel for parameter in other.parameters())
+
+    if shares():
+        gc.collect()  # a module that is no longer reachable does not count
+        if shares():
+            raise TypeError(ONE_PROCESS)
 
 
 def forbid_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
@@ -40,8 +57,10 @@ def _parameter_comes(module: nn.Module, name: str, parameter: nn.Parameter | Non
 
 
 def _module_comes(module: nn.Module, name: str, child: nn.Module | None) -> None:
-    if isinstance(module, PARALLEL) and child in _wrappers:
-        raise TypeError(ONE_PROCESS)
+    if isinstance(module, PARALLEL) and child is not None:
+        _parallel.add(module)
+        if any(each in _wrappers for each in child.modules()):
+            raise TypeError(ONE_PROCESS)
     known = _wrapped.get(module)
     if known is None or child is None:
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Container, Iterable, Sized
 from typing import Any, cast
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.model.wrapper import calls_of, training_state_of
-from tests.plain_and_wrapped import click_batches, train
+from tests.plain_and_wrapped import click_batches, plain_and_wrapped, train
 
 ROWS = 30
 STEPS = 12
@@ -148,6 +150,97 @@ def test_class_methods_properties_and_data_stay_what_they_are() -> None:
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         _ = model.missing
     model.close()
+
+
+def test_a_wrapped_model_has_the_signature_and_the_attributes_of_the_plain_one() -> None:
+    plain = Recommender()
+    names = dir(plain)
+    model = autoada.AdaModel(plain)
+    for value in (model.forward, type(model).forward):
+        assert inspect.signature(value).parameters["ids"].annotation == "Tensor"
+    assert set(names) <= set(dir(model))
+    dict(inspect.getmembers(model))
+    assert type(model).__name__ == "AdaModel"
+    assert isinstance(model, autoada.AdaModel)
+    with pytest.raises(TypeError, match="has no len"):
+        len(cast(Any, model))
+    assert not isinstance(model, (Container, Iterable, Sized))
+    model.close()
+
+
+class Scorer(nn.Module):
+    """Has a special method that no container of torch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ROWS, 4)
+        self.out = nn.Linear(16, 1)
+
+    def __matmul__(self, ids: Tensor) -> Any:
+        return self.out(self.items(ids).flatten(1))
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Embedding(ROWS, 4), nn.Flatten(), nn.Linear(16, 1)]
+
+
+def by_index(model: Any, ids: Tensor) -> Any:
+    return model[-1](model[1](model[0](ids)))
+
+
+def by_loop(model: Any, ids: Tensor) -> Any:
+    x = ids
+    for layer in model:
+        x = layer(x)
+    return x
+
+
+def by_slice(model: Any, ids: Tensor) -> Any:
+    return model[len(model) - 1](model[:2](ids))
+
+
+def by_key(model: Any, ids: Tensor) -> Any:
+    assert "table" in model
+    assert len(model) == 2
+    return model["out"](model["table"](ids).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        (lambda: nn.Sequential(*layers()), by_index),
+        (lambda: nn.Sequential(*layers()), by_loop),
+        (lambda: nn.Sequential(*layers()), by_slice),
+        (lambda: nn.ModuleList(layers()), by_index),
+        (lambda: nn.ModuleList(layers()), by_loop),
+        (lambda: nn.ModuleDict({"table": nn.Embedding(ROWS, 4), "out": nn.Linear(16, 1)}), by_key),
+        (Scorer, operator.matmul),
+    ],
+)
+def test_special_methods_are_those_of_the_plain_model(
+    make: Callable[[], nn.Module], call: Callable[[Any, Tensor], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> list[float]:
+        given = batches()
+        if isinstance(model, autoada.AdaModel):
+            observers.append(Observer(model))
+            given = autoada.AdaDataLoader(given, 2)
+        return train(
+            model,
+            optimizer,
+            given,
+            lambda model, batch: F.binary_cross_entropy_with_logits(call(model, batch[0]), batch[1]),
+        )
+
+    observers: list[Observer] = []
+    with caplog.at_level(logging.WARNING, "autoada"):
+        plain, wrapped = plain_and_wrapped(make, sgd, run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+    assert caplog.messages == []
+    (observer,) = observers
+    assert len(observer.read) == STEPS
+    late = {clock for clock, keys in observer.read.items() if keys != observer.announced.get(clock)}
+    assert late <= {0}
 
 
 def test_an_exception_inside_a_call_leaves_the_next_one_a_call() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import autoada
 from autoada.model.staleness import StalenessLimit
@@ -91,6 +92,71 @@ def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
         model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})
 
 
+def test_a_module_that_holds_a_wrapped_model_has_and_loads_the_plain_state(net: Net) -> None:
+    plain = nn.Sequential(nn.Linear(1, 1), copy.deepcopy(net))
+    holder = nn.Sequential(nn.Linear(1, 1), model := autoada.AdaModel(net))
+    holder.load_state_dict(plain.state_dict())
+    state = holder.state_dict()
+    assert state.keys() == plain.state_dict().keys()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(state[name], value), name
+    short = {name: value for name, value in state.items() if name != "1.items.weight"}
+    found = holder.load_state_dict({**short, "1.more": torch.ones(1)}, strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == (["1.items.weight"], ["1.more"])
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "1\.items\.weight"'):
+        holder.load_state_dict(short)
+    with pytest.raises(RuntimeError, match=r"'items\.weight' has the shape \(1,\); the model's is \(20, 3\)"):
+        holder.load_state_dict({**state, "1.items.weight": torch.ones(1)})
+    assert torch.equal(holder.state_dict()["1.items.weight"], state["1.items.weight"])
+    assert len(list(holder.parameters())) == len(list(plain.parameters()))
+    model.close()
+
+
+def test_parameters_and_modules_have_the_names_of_the_plain_model() -> None:
+    class WithOwn(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    def names(model: nn.Module) -> list[Any]:
+        applied: list[str] = []
+        model.apply(lambda module: applied.append(type(module).__name__))
+        model.eval()
+        return [
+            [name for name, _ in model.named_parameters()],
+            [name for name, _ in model.named_parameters(prefix="net")],
+            [name for name, _ in model.named_buffers()],
+            [name for name, _ in model.named_children()],
+            list(dict(model.named_modules())),
+            [type(module) for module in model.children()],
+            [module.training for module in model.modules()][-1],
+            applied,
+        ]
+
+    plain, wrapped = WithOwn(), autoada.AdaModel(WithOwn())
+    assert names(wrapped) == names(plain)
+    assert names(nn.Sequential(wrapped))[0] == names(nn.Sequential(plain))[0]
+    assert not wrapped.module.training
+    assert wrapped in wrapped.modules()
+    assert wrapped.train().module.training
+    assert [name for name, _ in wrapped.named_parameters()] == list(dict(wrapped.module.named_parameters()))
+    wrapped.close()
+
+
+@pytest.mark.parametrize("hold", [lambda net: net, lambda net: nn.Sequential(net)])
+def test_a_model_whose_parameters_are_in_data_parallel_is_refused(
+    net: Net, hold: Callable[[nn.Module], nn.Module]
+) -> None:
+    parallel = nn.DataParallel(hold(net))
+    with pytest.raises(TypeError, match=r"without DataParallel or DistributedDataParallel; docs"):
+        autoada.AdaModel(net)
+    del parallel
+    model = autoada.AdaModel(net)
+    with pytest.raises(TypeError, match=r"without DataParallel or DistributedDataParallel; docs"):
+        nn.DataParallel(hold(model))
+    model.close()
+
+
 def test_unwrap_gives_a_plain_copy(model: autoada.AdaModel) -> None:
     train_a_little(model)
     plain = autoada.unwrap(model).eval()
@@ -138,6 +204,33 @@ def test_copies_are_plain_and_pickling_says_what_to_do_instead(model: autoada.Ad
         pickle.dumps(model.items.weight)
 
 
+@pytest.mark.parametrize(
+    "capture",
+    [
+        torch.jit.script,
+        lambda model: torch.jit.script(nn.Sequential(model)),
+        lambda model: torch.jit.trace(model, torch.arange(4)),
+        lambda model: torch.jit.trace(model.module, torch.arange(4)),
+        lambda model: torch.jit.trace(lambda ids: model(ids), torch.arange(4)),
+        lambda model: make_fx(lambda ids: model(ids))(torch.arange(4)),
+    ],
+)
+def test_a_graph_with_the_rows_as_constants_is_refused(
+    model: autoada.AdaModel, capture: Callable[[Any], Any]
+) -> None:
+    with torch.no_grad():
+        with pytest.raises(TypeError, match=r"neither scripted nor traced.*autoada\.unwrap"):
+            capture(model.eval())
+        torch.jit.trace(autoada.unwrap(model), torch.arange(4))
+
+
+def test_closing_a_model_again_does_nothing(net: Net) -> None:
+    model = autoada.AdaModel(net)
+    model.close()
+    model.close()
+    assert model.closed
+
+
 def test_a_frozen_table_is_not_changed(net: Net) -> None:
     net.items.weight.requires_grad_(False)
     before = net.items.weight.detach().clone()
@@ -176,14 +269,6 @@ def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message:
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         autoada.AdaModel(net, make(net.parameters()))
-
-
-def test_a_step_with_a_closure_is_refused(net: Net) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    model = autoada.AdaModel(net, optimizer)
-    with pytest.raises(ValueError, match="takes no closure"):
-        optimizer.step(lambda: 0.0)
-    model.close()
 
 
 def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:

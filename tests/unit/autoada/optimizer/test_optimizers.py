@@ -411,9 +411,139 @@ def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Ne
     late.square().sum().backward()
     optimizer.step()
     assert late.tolist() == pytest.approx([0.4, 0.4])
-    with pytest.raises(ValueError, match="takes no closure"):
-        optimizer.step(lambda: 0.0)
     model.close()
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+        lambda optimizer: optimizer.param_groups.__setitem__(0, dict(optimizer.param_groups[0])),
+    ],
+)
+def test_learning_rates_of_groups_that_are_replaced_are_followed(
+    replace: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        replace(optimizer)
+        for _ in range(3):
+            steps(model, optimizer, 1)
+            scheduler.step()
+        return steps(model, optimizer, 1)
+
+    assert_equal(*plain_and_wrapped(Net, sgd, run))
+
+
+class DerivedNAdam(torch.optim.NAdam):
+    """An optimizer whose step calls the step of its base class."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def with_closures(model: Any, optimizers: Any) -> list[Any]:
+    """The results of steps that get a closure, or None in its place, and the weights after each step."""
+    results: list[Any] = []
+    for step in range(8):
+        ids = (torch.arange(4) + step) % 6
+
+        def evaluate(ids: Tensor = ids) -> Tensor:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss: Tensor = model(ids)
+            loss.backward()
+            return loss
+
+        for optimizer in optimizers:
+            closure: Any = evaluate
+            if step % 3 == 2 and not isinstance(optimizer, torch.optim.LBFGS):  # it needs a closure
+                evaluate()
+                closure = None
+            with torch.set_grad_enabled(step % 2 == 0):  # a closure computes gradients in any mode
+                result = optimizer.step(closure) if step < 4 else optimizer.step(closure=closure)
+            results.append([] if result is None else [result.item()])
+        results += [value.flatten().tolist() for value in model.state_dict().values()]
+    return results
+
+
+CLOSURES: dict[str, Callable[[Any], list[torch.optim.Optimizer]]] = {
+    "SGD": lambda model: [sgd(model)],
+    "Adagrad": lambda model: [torch.optim.Adagrad(model.parameters(), lr=0.1)],
+    "NAdam": table_and("NAdam"),
+    "dampened": table_and("dampened"),
+    "derived": lambda model: [sgd(model.items), DerivedNAdam(model.out.parameters())],
+    "LBFGS": lambda model: [sgd(model.items), torch.optim.LBFGS(model.out.parameters(), max_iter=1)],
+}
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("name", CLOSURES)
+def test_a_step_evaluates_its_closure_as_in_pytorch(name: str, scheduled: bool) -> None:
+    def make(model: Any) -> list[torch.optim.Optimizer]:
+        optimizers = CLOSURES[name](model)
+        if scheduled:
+            for optimizer in optimizers:
+                torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return optimizers
+
+    plain, wrapped = plain_and_wrapped(Net, make, with_closures)
+    assert len(plain) == len(wrapped)
+    for one, other in zip(plain, wrapped, strict=True):
+        assert other == pytest.approx(one, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (torch.optim.LBFGS, "^LBFGS evaluates its closure several times in a step"),
+        (lambda parameters: Lion(parameters, lr=0.01), "^Lion does not evaluate its closure: call its step"),
+    ],
+)
+def test_a_closure_that_is_not_evaluated_once_is_refused(
+    net: Net, make: Callable[[Any], torch.optim.Optimizer], message: str
+) -> None:
+    optimizers = [sgd(net.items), make(net.out.parameters())]
+    model = autoada.AdaModel(net, optimizers)
+    with pytest.raises(RuntimeError, match=message):
+        with_closures(model, optimizers)
+    model.close()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, DerivedNAdam])
+def test_one_optimizer_trains_two_wrapped_models(kind: Any) -> None:
+    def train_both(wrap: bool) -> list[float]:
+        torch.manual_seed(0)
+        plain = [Net(), Net()]
+        trained = [net if kind is torch.optim.SGD else net.out for net in plain]
+        optimizer = kind([parameter for each in trained for parameter in each.parameters()], lr=0.1)
+        rest = [] if kind is torch.optim.SGD else [sgd(net.items) for net in plain]
+        models: list[Any] = plain
+        if wrap:
+            models = [autoada.AdaModel(net, [optimizer, *rest[i : i + 1]]) for i, net in enumerate(plain)]
+        losses = train(
+            models,
+            [optimizer, *rest],
+            range(6),
+            lambda models, step: sum(model((torch.arange(4) + step) % 6) for model in models),
+        )
+        if wrap:
+            for model in models:
+                model.close()
+        return losses
+
+    assert train_both(True) == pytest.approx(train_both(False), abs=1e-5)
+
+
+def test_hooks_that_come_after_wrapping_change_the_gradients_of_the_step() -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        def clip(*_: object) -> None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+        optimizer.register_step_pre_hook(clip)
+        return steps(model, optimizer)
+
+    assert_equal(*plain_and_wrapped(Net, sgd, run))
 
 
 @pytest.mark.parametrize("before", [True, False])
