@@ -75,9 +75,23 @@ def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
 
 
 def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
-    """The server's rules for the optimizers, one for each of their parameter groups."""
+    """The server's rules for the optimizers, one for each of their parameter groups.
+
+    Raises
+    ------
+    ValueError
+        If two optimizers hold the same parameter.
+    """
     if optimizer is None or isinstance(optimizer, Rule):
         return [RuleGroup(optimizer or DEFAULT, None)]
+    holders: dict[int, torch.optim.Optimizer] = {}
+    for each in listed(optimizer):
+        for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
+            if holders.setdefault(id(parameter), each) is not each:
+                raise ValueError(
+                    f"{type(holders[id(parameter)]).__name__} and {type(each).__name__} both hold a parameter of "
+                    f"shape {tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
+                )
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 
 

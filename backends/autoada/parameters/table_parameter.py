@@ -209,7 +209,8 @@ def _kernel_embedding(
 
 def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
     """The rows of `ids`, in which a table's own shape has no part."""
-    if weight.dim() == 2 and not weight.has_sparse_gradient:
+    transformed = torch._C._are_functorch_transforms_active()
+    if weight.dim() == 2 and (transformed or not weight.has_sparse_gradient):
         return _embedding(ids, weight)
     rows: Tensor = _Lookup.apply(weight, ids)  # type: ignore[no-untyped-call]
     return rows
@@ -317,7 +318,8 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
     parts = index if type(index) is tuple else (index,)
     if all(isinstance(part, int | slice) and not isinstance(part, bool) for part in parts):
         tracks = torch.is_grad_enabled() and source.requires_grad
-        if not tracks or not parts or parts[0] == slice(None):
+        transformed = torch._C._are_functorch_transforms_active()
+        if not tracks or transformed or not parts or parts[0] == slice(None):
             return source[index]
         view: Tensor = _View.apply(source, index)  # type: ignore[no-untyped-call]
         return view

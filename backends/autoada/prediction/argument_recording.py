@@ -142,7 +142,7 @@ class ArgumentRecorder(CallMode):
             return
         if self._called and not self._trace.computed(target):  # a gradient, a running mean
             self._lost.append(target)
-        elif target is args[0]:
+        elif args and target is args[0]:
             self._trace.written(func, args, kwargs, target)
         else:
             self._trace.foreign_write(func)

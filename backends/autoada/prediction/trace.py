@@ -101,7 +101,8 @@ class Trace:
             self._obstacle("forward changes its own state in place")
         call = self._call(_set_item if kind_of(function) is Kind.SET_ITEM else function, args, kwargs)
         self._add(target, call)
-        self.written_storages.append((target.untyped_storage().data_ptr(), target))
+        if _has_memory(target):
+            self.written_storages.append((target.untyped_storage().data_ptr(), target))
 
     def foreign_write(self, function: TorchFunction) -> None:
         """A write to memory that is not the simulation's was dropped."""
