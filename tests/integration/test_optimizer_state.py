@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, train, trained
+from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, partly_frozen, train, trained, unfrozen
 from .autoada_ranks.task import as_lists
 
 Launch = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("technique", ["adaptive", "static", "replication"])
-def test_the_state_of_a_plain_training_goes_on_on_two_nodes_and_comes_back(
+def test_two_nodes_go_on_from_the_state_of_a_plain_training_and_give_it_back(
     launch: Launch, technique: str
 ) -> None:
     ranks = launch("tests.integration.autoada_ranks.optimizer_state", 2, technique=technique)
@@ -30,6 +30,10 @@ def test_the_state_of_a_plain_training_goes_on_on_two_nodes_and_comes_back(
         assert_equal(ranks[0][name]["trained"], numbers(optimizer))
         for rank in ranks:
             assert_equal(rank[name]["weights"], as_lists(model.state_dict()))
+    model, optimizer = partly_frozen()
+    expected = unfrozen(model, optimizer, lambda model: train(model, optimizer, 1, scale=0.5))
+    for rank in ranks:
+        assert_equal(rank["unfrozen"], expected)
 
 
 def assert_equal(numbers: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
