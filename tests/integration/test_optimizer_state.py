@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
-from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, train, trained
-from .autoada_ranks.task import as_lists
+import autoada
+
+from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, partly_frozen, train, trained, unfrozen
+from .autoada_ranks.task import as_lists, clicks
 
 Launch = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("technique", ["adaptive", "static", "replication"])
-def test_the_state_of_a_plain_training_goes_on_on_two_nodes_and_comes_back(
+def test_two_nodes_go_on_from_the_state_of_a_plain_training_and_give_it_back(
     launch: Launch, technique: str
 ) -> None:
     ranks = launch("tests.integration.autoada_ranks.optimizer_state", 2, technique=technique)
@@ -30,6 +33,35 @@ def test_the_state_of_a_plain_training_goes_on_on_two_nodes_and_comes_back(
         assert_equal(ranks[0][name]["trained"], numbers(optimizer))
         for rank in ranks:
             assert_equal(rank[name]["weights"], as_lists(model.state_dict()))
+    model, optimizer = partly_frozen()
+    expected = unfrozen(model, optimizer, lambda model: train(model, optimizer, 1, scale=0.5))
+    for rank in ranks:
+        assert_equal(rank["unfrozen"], expected)
+
+
+def test_moving_a_parameter_whose_gradient_is_exchanged_to_another_optimizer_is_refused() -> None:
+    def optimizers_of(model: Any) -> list[torch.optim.Optimizer]:
+        tables = [model.wide.weight, model.deep.weight]
+        return [torch.optim.SGD(tables, lr=0.1), torch.optim.Adam(model.mlp.parameters(), amsgrad=True)]
+
+    def moves(worker: int) -> None:
+        plain = clicks(worker)
+        ours, own = optimizers_of(plain)
+        model = autoada.AdaModel(plain, [ours, own], node=node, worker=worker)
+        own.param_groups[0]["params"].pop()
+        ours.add_param_group({"params": [plain.mlp[2].bias]})
+        with pytest.raises(
+            ValueError, match=r"'mlp\.2\.bias' has moved from Adam.*, to SGD: form the groups"
+        ):
+            ours.step()
+        model.close()
+
+    model = clicks()
+    with (
+        autoada.create_node(model, optimizers_of(model), workers=2) as node,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        list(pool.map(moves, range(2)))
 
 
 def assert_equal(numbers: dict[str, list[float]], expected: dict[str, list[float]]) -> None:

@@ -198,6 +198,9 @@ class WrappedParameters:
                         f"{type(optimizer).__name__}, and other parameters that share its rule in the server "
                         "have not: form the groups before AdaModel wraps the model"
                     )
+        for stepped in self.stepped:
+            if stepped.optimizer is not optimizer and not self._access.alone:
+                stepped.refuse_to_move(optimizer)
         for name in number_of:
             if (other := self._holders.get(name, optimizer)) is not optimizer:
                 self._owned.pop(other, None)  # its options have to be set again if it goes on

@@ -69,6 +69,17 @@ class LocallySteppedParameters:
                 parameter.copy_(value)
                 self.optimizer.state[parameter] = known
 
+    def refuse_to_move(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise ValueError if `optimizer`, which is another one, has one of the parameters now."""
+        present = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if id(parameter) in present:
+                raise ValueError(
+                    f"the parameter {name!r} has moved from {type(self.optimizer).__name__}, for whose steps "
+                    f"all workers exchange its gradient, to {type(optimizer).__name__}: form the groups "
+                    "before AdaModel wraps the model"
+                )
+
     def _broadcast(self, send: Callable[[Tensor], None]) -> None:
         """Replace the parameters by the primary worker's; ``send`` replaces bytes in host memory."""
         for parameter in filter(torch.numel, self._parameters):

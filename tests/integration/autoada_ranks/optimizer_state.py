@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -87,6 +88,43 @@ def moved(name: str, technique: str) -> dict[str, Any]:
     return result
 
 
+def unfrozen(model: Any, optimizer: torch.optim.Optimizer, step: Callable[[Any], None]) -> dict[str, Any]:
+    """The weights after a table and a layer, which no optimizer had, come to the optimizer in turn."""
+    step(model)
+    for number, part in enumerate((model.deep, model.mlp[0])):
+        optimizer.add_param_group(
+            {"params": list(part.requires_grad_(True).parameters()), "lr": 0.1 + number}
+        )
+        step(model)
+    return as_lists(model.state_dict())
+
+
+def partly_frozen() -> tuple[Any, torch.optim.Optimizer]:
+    """A model of which the optimizer has the last layer and the small table."""
+    model = clicks(seed=0)
+    model.deep.requires_grad_(False)
+    model.mlp[0].requires_grad_(False)
+    trained = [*model.wide.parameters(), *model.mlp[2].parameters()]
+    return model, torch.optim.SGD(trained, lr=0.05, momentum=0.9)
+
+
+def unfrozen_on_rank(technique: str) -> dict[str, Any]:
+    """The result of `unfrozen` in the server."""
+    plain, optimizer = partly_frozen()
+    model = autoada.AdaModel(plain, optimizer, policy=adaps.Policy.parse(POLICY.format(technique)))
+
+    def step(model: Any) -> None:
+        if os.environ["RANK"] == "0":
+            train(model, optimizer, 1)
+        else:
+            optimizer.step()
+
+    weights = unfrozen(model, optimizer, step)
+    settle(model)
+    model.close()
+    return weights
+
+
 if __name__ == "__main__":
     from tests.integration.guarantees.common import arguments, report
 
@@ -94,4 +132,5 @@ if __name__ == "__main__":
     logging.getLogger("autoada.optimizer.rules").setLevel(
         logging.ERROR
     )  # it reports how Adam treats idle rows
-    report(**{name: moved(name, given["technique"]) for name in OPTIMIZERS})
+    states = {name: moved(name, given["technique"]) for name in OPTIMIZERS}
+    report(unfrozen=unfrozen_on_rank(given["technique"]), **states)

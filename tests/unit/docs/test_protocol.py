@@ -20,6 +20,7 @@ BYTES = {
     "Route": 1,
     "Payload": 1,
     "Change": 1,
+    "Answered": 1,
     "float": 4,
     "NodeId": 2,
     "Version": 4,
