@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: a loop that wraps its model before the accelerator prepares it.
 
-The line with `prepare_model` replaces `accelerator.prepare(model)`, which adds DistributedDataParallel on several
-nodes.
+The line with `prepare_model` replaces `accelerator.prepare(model)`, which adds DistributedDataParallel on
+several nodes.
 
     python examples/trainers/accelerate_loop.py
     torchrun --nproc-per-node 2 examples/trainers/accelerate_loop.py

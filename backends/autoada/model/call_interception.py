@@ -53,6 +53,9 @@ class Calls:
         # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
         self._followed = {"": DirectCalls(self, "", module)}
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # only its children can be called
+            for name, child in module.named_children():
+                self._follow(name, child)
 
     def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
         """`value`, an attribute of the model that was reached through the wrapper: its calls count.

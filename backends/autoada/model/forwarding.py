@@ -53,7 +53,7 @@ class ForwardingModule(nn.Module):
         delattr(self.module, name)
 
     def __dir__(self) -> Iterable[str]:
-        return sorted({*super().__dir__(), *dir(self.module)} - _UNLISTED)
+        return sorted({*nn.Module.__dir__(self), *dir(self.module)} - _UNLISTED)
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -67,8 +67,9 @@ class ForwardingModule(nn.Module):
             yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """The children of the wrapped model."""
-        yield from self.module.named_children()
+        """The children of the wrapped model, whose calls then count."""
+        for name, child in self.module.named_children():
+            yield name, self._calls.intercept(name, child, self)
 
     def apply(self: Wrapper, fn: Callable[[nn.Module], None]) -> Wrapper:
         """Apply a function to all modules of the wrapped model."""
@@ -144,8 +145,7 @@ def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
 
 def _special_method(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for key, child in self.module.named_children():  # a container gives these, and they may be called
-            self._calls.intercept(key, child, self)
+        dict(self.named_children())  # a container gives them, and their calls count
         result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
         return self if result is self.module else result
 

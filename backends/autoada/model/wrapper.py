@@ -170,7 +170,9 @@ class AdaModel(ForwardingModule):
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
         modules = self._modules
-        self.register_load_state_dict_post_hook(lambda self, _: self.__dict__.update(_modules=modules))
+        nn.Module.register_load_state_dict_post_hook(
+            self, lambda self, _: self.__dict__.update(_modules=modules)
+        )
         if self._backward is not None:
             self._backward.follow(model, lambda: self.training)
         self._step_with(optimizers, layout)

@@ -205,9 +205,23 @@ def by_key(model: Any, ids: Tensor) -> Any:
     return model["out"](model["table"](ids).flatten(1))
 
 
+def by_children(model: Any, ids: Tensor) -> Any:
+    x = ids
+    for layer in model.children():
+        x = layer(x)
+    return x
+
+
+def by_items(model: Any, ids: Tensor) -> Any:
+    table, out = (layer for _, layer in model.items())
+    return out(table(ids).flatten(1))
+
+
 @pytest.mark.parametrize(
     ("make", "call"),
     [
+        (lambda: nn.Sequential(*layers()), by_children),
+        (lambda: nn.ModuleDict({"table": nn.Embedding(ROWS, 4), "out": nn.Linear(16, 1)}), by_items),
         (lambda: nn.Sequential(*layers()), by_index),
         (lambda: nn.Sequential(*layers()), by_loop),
         (lambda: nn.Sequential(*layers()), by_slice),
@@ -221,7 +235,7 @@ def test_special_methods_are_those_of_the_plain_model(
     make: Callable[[], nn.Module], call: Callable[[Any, Tensor], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     def run(model: Any, optimizer: torch.optim.Optimizer) -> list[float]:
-        given = batches()
+        given: Any = batches()
         if isinstance(model, autoada.AdaModel):
             observers.append(Observer(model))
             given = autoada.AdaDataLoader(given, 2)
