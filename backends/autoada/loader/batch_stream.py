@@ -255,11 +255,14 @@ class BatchStream(Iterator[HeldBatch]):
         generators = self._source.generators
         before = generators.states()
         start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
-        generators.set(start, before)
+        if start is not before:
+            generators.set(start, before)
         item = self._fetch()
         after = generators.states()
-        generators.set(before, after)
-        if not generators.same(start, after):
+        drew = not generators.same(start, after)
+        if drew or start is not before:
+            generators.set(before, after)
+        if drew:
             item.draws = (start, after)
         item.keep()
         return item

@@ -32,6 +32,10 @@ class AdaDataLoader:
     each will read are found and announced to the parameter server for the clock of its use, and the clock
     advances when the loop comes for the next batch. In evaluation mode the batches pass through.
 
+    However the loop iterates, its batches and random numbers are those that `loader` would give by itself.
+    A loader that draws from the global generators for each batch is not fetched ahead, and one warning
+    reports this. RuntimeError if a batch was fetched ahead with random numbers that were drawn again since.
+
     Where a step takes batches of several loaders, they are used at the same clock. Rows are predicted only
     for what comes from one loader, so wrap them together: ``for a, b in AdaDataLoader(zip(first, second))``.
 
@@ -57,11 +61,11 @@ class AdaDataLoader:
     shard : bool
         Give each worker of each node its own part of the data. Otherwise every node trains on all that
         `loader` gives it, and a warning says so if two begin with equal batches. Takes a
-        `torch.utils.data.DataLoader` that goes through its data set in order or shuffled; with one worker it
-        stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
+        `torch.utils.data.DataLoader` that goes through its data set in order or shuffled, also by a
+        `BatchSampler`; with one worker it stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
         an item that another has, too, so that all make as many state. The order of a shuffled one follows
-        from the seed that worker 0 has, that of ``loader.generator`` or ``torch.manual_seed``, and from the
-        number of the pass. All workers make and iterate such loaders in the same order.
+        from the seed that worker 0 has, that of the sampler's generator or ``torch.manual_seed``, and from
+        the number of the pass. All workers make and iterate such loaders in the same order.
     """
 
     def __init__(

@@ -211,7 +211,7 @@ class Present:
     hooked : bool
         Whether a hook saw it, and not the wrapper.
     replay : context manager or None
-        Lets it draw the random numbers that the prediction drew; None in evaluation mode.
+        Notes values that predictions need; None in evaluation mode.
     read_before : int
         Reads of earlier calls.
     expected : bool

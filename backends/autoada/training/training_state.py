@@ -142,7 +142,7 @@ class TrainingState:
     first_target : str
         Target of the first of these calls: a dotted name, empty for the model itself.
     replay : context manager
-        Lets the expected calls draw the random numbers that the prediction drew.
+        Surrounds the expected calls and notes values that predictions need.
     closed : bool
         Whether the model is closed.
     owner : ActiveLoops or None
