@@ -24,8 +24,7 @@ This page is for users who check whether an operation of PyTorch can be applied 
 plain tensors, and with a table in place of each tensor and of each result (`out=`). Views of a table
 took part too: rows, one row, one column, one element, the transposed table and another shape. Results,
 gradients of finite values, the table afterwards and the random numbers are equal, or the operation is
-refused with an error. Uses that PyTorch itself refuses are left out. The
-[contract](../concepts/contract.md) explains the rules."""
+refused with an error. Uses that PyTorch itself refuses are left out."""
 HEADINGS = {
     "read": "Reading a table",
     "second derivative": "Second derivatives",

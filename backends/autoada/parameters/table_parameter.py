@@ -337,9 +337,15 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
 
 
 def _autograd_grad(*args: Any, **kwargs: Any) -> Any:
-    gradients = torch.autograd.grad(*args, **kwargs)
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    tables = [each for each in inputs if isinstance(each, TableParameter)]
+    if tables and (args[6] if len(args) > 6 else kwargs.get("is_grads_batched")):
+        raise RuntimeError(
+            f"the gradient of {tables[0]!r} cannot be computed for several output gradients at once: "
+            "call torch.autograd.grad once for each, without is_grads_batched"
+        )
+    gradients = torch.autograd.grad(*args, **kwargs)
     return tuple(
         source._shown(gradient)
         if isinstance(source, TableParameter)
