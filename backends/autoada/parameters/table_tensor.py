@@ -99,7 +99,7 @@ class TableTensor(Tensor):
         return self.view_of(self.store.whole().clone() if every else self.store.read(numbers))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         rule = _RULES.get(func)
@@ -124,12 +124,12 @@ class TableTensor(Tensor):
         """The values as nested lists of numbers."""
         return self.values().tolist()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        del tensor_contents
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.store.name!r}, shape={tuple(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return memo.setdefault(id(self), self.values().clone())
+        copied: Tensor = memo.setdefault(id(self), self.values().clone())
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead")
