@@ -157,12 +157,15 @@ class Case:
         Values of the table before the call.
     observe : callable
         Makes the call with a parameter and returns everything that it changes.
+    direct : bool
+        Whether the table itself is an argument, and no view of it.
     """
 
     use: str
     label: str
     values: Tensor
     observe: Callable[[Tensor], Any]
+    direct: bool = False
 
 
 def cases_of(name: str, everything: bool = False) -> Iterator[Case]:
@@ -211,7 +214,7 @@ def _cases_of_sample(operation: Any, sample: Any, number: int, everything: bool)
             label = f"sample {number}, tensors {replaced} of shape {tuple(values.shape)} as {placement.name}"
             table = placement.of(values).contiguous()
             observers = _Observers(call, replaced, values.shape, placement, comparable)
-            yield Case("read", label, table, observers.read)
+            yield Case("read", label, table, observers.read, placement is TABLE)
             if placement is TABLE and first and operation.supports_gradgrad:
                 yield Case("second derivative", label, table, observers.second_derivative)
             if first:
@@ -297,7 +300,8 @@ class _Observers:
         result, others, attempt = self._read(table)
         effects = {"attempt": attempt, "result": result if self.comparable else _shapes(result)}
         # For infinite values, the gradients of subclasses of Tensor follow other formulas in PyTorch.
-        loss = _loss(result) if self.comparable and table.isfinite().all() else None
+        finite = self.call.leaves()[self.replaced[0]].isfinite().all()
+        loss = _loss(result) if self.comparable and finite else None
         if loss is not None and loss.requires_grad:
             loss.backward()
             effects["gradient"] = table.grad

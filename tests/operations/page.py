@@ -24,8 +24,7 @@ This page is for users who check whether an operation of PyTorch can be applied 
 plain tensors, and with a table in place of each tensor and of each result (`out=`). Views of a table
 took part too: rows, one row, one column, one element, the transposed table and another shape. Results,
 gradients of finite values, the table afterwards and the random numbers are equal, or the operation is
-refused with an error. Uses that PyTorch itself refuses are left out. The
-[contract](../concepts/contract.md) explains the rules."""
+refused with an error. Uses that PyTorch itself refuses are left out."""
 HEADINGS = {
     "read": "Reading a table",
     "second derivative": "Second derivatives",
@@ -35,34 +34,38 @@ HEADINGS = {
 }
 """Headings of the page by the use of the table."""
 MEANINGS = {
-    "rows": "Equal; pulls only the rows that are read",
-    "equal": "Equal",
-    "materialised": "Equal; pulls the whole table",
-    "partly refused": "Equal, or refused for some arguments",
-    "refused": "Refused",
+    "rows": "equal; pulls only the rows that it needs",
+    "whole": "equal; pulls all rows of the table or view",
+    "partly refused": "equal, or refused for some arguments",
+    "refused": "refused",
 }
-"""Descriptions of outcomes."""
+"""Descriptions of outcomes; for uses other than reading, equal outcomes are not listed."""
+
+LOOKUPS = {"__getitem__", "index_select"}
+"""Lookups whose samples in PyTorch's list name all rows of a table, or need a table of three dimensions."""
 
 Outcomes = Mapping[str, str]
 """Outcome of one operation by the use of the table."""
 
 
-def outcomes(trials: Iterable[Trial]) -> Outcomes:
-    """Outcome by use; uses that PyTorch itself refuses are left out."""
+def outcomes(name: str, trials: Iterable[Trial]) -> Outcomes:
+    """Outcomes to list, by use; uses that PyTorch itself refuses are left out."""
     grouped: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.outcome != "plain refuses":
             grouped.setdefault(trial.case.use, []).append(trial)
-    return {use: _outcome(use, group) for use, group in grouped.items()}
+    found = {use: _outcome(group) for use, group in grouped.items()}
+    if name in LOOKUPS and found["read"] == "whole":
+        found["read"] = "rows"
+    return {use: outcome for use, outcome in found.items() if use == "read" or "refused" in outcome}
 
 
-def _outcome(use: str, trials: list[Trial]) -> str:
+def _outcome(trials: list[Trial]) -> str:
     kinds = {trial.outcome for trial in trials}
     if "refused" in kinds:
         return "refused" if kinds == {"refused"} else "partly refused"
-    if use != "read":
-        return "equal"
-    return "materialised" if all(trial.whole for trial in trials) else "rows"
+    direct = [trial for trial in trials if trial.case.direct]
+    return "whole" if all(trial.whole for trial in direct) else "rows"
 
 
 def render(found: Mapping[str, Outcomes]) -> str:
@@ -74,11 +77,14 @@ def render(found: Mapping[str, Outcomes]) -> str:
     ]
     for use, heading in HEADINGS.items():
         parts.append(f"## {heading}")
+        if use != "read":
+            parts.append("All operations that are not listed here are equal.")
+        rows = ["| outcome | operations |", "|---|---|"]
         for outcome, meaning in MEANINGS.items():
             names = sorted(name for name, uses in found.items() if uses.get(use) == outcome)
             if names:
-                text = f"**{meaning}** ({len(names)}): " + ", ".join(f"`{name}`" for name in names) + "."
-                parts.append(text)
+                rows.append(f"| {meaning} | {', '.join(f'`{name}`' for name in names)} |")
+        parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,16 +92,15 @@ def listed(page: str) -> dict[str, dict[str, str]]:
     """Outcomes by operation and use, as `render` writes them."""
     found: dict[str, dict[str, str]] = {}
     uses = {heading: use for use, heading in HEADINGS.items()}
-    kinds = {meaning: outcome for outcome, meaning in MEANINGS.items()}
+    outcome_of = {meaning: outcome for outcome, meaning in MEANINGS.items()}
     for section in page.split("\n## ")[1:]:
-        heading, *groups = section.strip().split("\n\n")
-        for group in groups:
-            match = re.match(r"\*\*(.*?)\*\*", group)
-            assert match is not None, group
-            for name in re.findall(r"`([^`]+)`", group):
-                found.setdefault(name, {})[uses[heading]] = kinds[match[1]]
+        heading, _, rest = section.partition("\n")
+        for meaning, names in re.findall(r"^\| (.*?) \| (`.*`) \|$", rest, re.MULTILINE):
+            for name in re.findall(r"`([^`]+)`", names):
+                found.setdefault(name, {})[uses[heading]] = outcome_of[meaning]
     return found
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render({name: outcomes(try_cases(list(cases_of(name)))) for name in OPERATIONS}))
+    found = {name: outcomes(name, try_cases(list(cases_of(name)))) for name in OPERATIONS}
+    PAGE.write_text(render(found), encoding="utf-8")

@@ -24,7 +24,7 @@ def test_operation_on_a_table_is_equal_or_refused(
     ]
     assert not different
     if not full:
-        assert page.get(name, {}) == outcomes(trials)
+        assert page.get(name, {}) == outcomes(name, trials)
 
 
 def test_page_lists_no_other_operations(page: dict[str, dict[str, str]]) -> None:

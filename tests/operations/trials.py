@@ -30,13 +30,13 @@ class Trial:
     text : str
         Description of the difference or of the refusal.
     whole : bool
-        Whether the call pulled at least as many rows as the table has.
+        Whether a call with the table itself pulls at least as many rows as the table has.
     """
 
     case: Case
     outcome: str
     text: str = ""
-    whole: bool = True
+    whole: bool = False
 
 
 class Tables(nn.Module):
@@ -68,13 +68,22 @@ def _try(case: Case, table: Tensor, model: Any) -> Trial:
     expected = effects_of(lambda: case.observe(plain))
     if isinstance(expected, Exception) and "INTERNAL ASSERT FAILED" in str(expected):
         return Trial(case, "plain refuses", describe(expected))  # a defect of PyTorch, not a behaviour
-    before = model.node.stats()["pulled_local"]
     found = effects_of(lambda: case.observe(table))
-    pulled = model.node.stats()["pulled_local"] - before - len(table)  # the comparison reads each row
     different = difference(expected, found)
     if isinstance(found, Exception):
         different = different or difference(effects_of(lambda: case.values), effects_of(table.detach))
         if isinstance(expected, Exception):
             return Trial(case, "different" if different else "plain refuses", different)
         return Trial(case, "refused" if is_refusal(found) else "different", describe(found))
-    return Trial(case, "different" if different else "equal", different, pulled >= len(table))
+    whole = case.direct and not different and _pulled(case, table, model) >= len(table)
+    return Trial(case, "different" if different else "equal", different, whole)
+
+
+def _pulled(case: Case, table: Tensor, model: Any) -> float:
+    """How many rows one more call pulls."""
+    table.grad = None
+    with torch.no_grad():
+        table.copy_(case.values)  # forgets the rows that were pulled before
+    before = model.node.stats()["pulled_local"]
+    case.observe(table)
+    return float(model.node.stats()["pulled_local"] - before)

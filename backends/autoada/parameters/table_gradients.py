@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
@@ -179,7 +180,7 @@ class TableGradients:
         """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
         taken, self._collected = self._collected, []
         if taken:
-            self._rows.count_step()
+            self._begin_step()
             if not self._sums_in_server:
                 taken = [(*adaps.sum_by_key(keys, host.flatten(1)), None) for keys, host, _ in taken]
         return taken
@@ -196,9 +197,16 @@ class TableGradients:
         """Push this worker's part of the combined gradients of all workers."""
         self._collected = []
         if combined.anywhere:
-            self._rows.count_step()
+            self._begin_step()
             for step in combined.steps:
                 self._rows.worker.push_gradients(*step)
+
+    def _begin_step(self) -> None:
+        """Count a step, after which autograd refuses graphs that saved the values before it."""
+        self._rows.count_step()
+        parameter = None if self.parameter is None else self.parameter()
+        if parameter is not None:
+            increment_version(parameter)
 
 
 def raw_gradient(parameter: Tensor) -> Tensor | None:

@@ -343,10 +343,10 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
 
 def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    if kwargs.get("is_grads_batched") or len(args) > 4:
-        table = next((each for each in inputs if isinstance(each, TableParameter)), None)
+    tables = [each for each in inputs if isinstance(each, TableParameter)]
+    if tables and (args[4] if len(args) > 4 else kwargs.get("is_grads_batched")):
         raise RuntimeError(
-            f"torch.autograd.grad with is_grads_batched is not possible for {table!r}, whose gradient is "
+            f"torch.autograd.grad with is_grads_batched is not possible for {tables[0]!r}, whose gradient is "
             "sparse: ask for one gradient at a time"
         )
     gradients = torch.autograd.grad(outputs, inputs, *args, **kwargs)
