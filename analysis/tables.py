@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,7 @@ from adabench.results.store import SessionStore, write_atomically
 
 __all__ = [
     "aligned",
+    "broken",
     "comparison_rows",
     "comparison_table",
     "fitted",
@@ -30,6 +32,9 @@ __all__ = [
     "usecase_rows",
     "write_table",
 ]
+
+_NAME = 24
+"""Characters that a wrapped name has at least, if there are that many."""
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
@@ -65,7 +70,7 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     ----------
     comparisons : sequence of Comparison
     width : int, optional
-        Characters per line, for which long names are shortened in the middle.
+        Characters per line: see `fitted`.
     """
     if not comparisons:
         return "there is nothing to compare with the baseline"
@@ -79,11 +84,8 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
         tables.setdefault((one.usecase, one.topology, one.baseline), []).append(one)
     for (usecase, topology, baseline), own in tables.items():
         names, rows = comparison_rows(own)
-        names, rows = names[1:], [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
-        if width is not None:
-            rest = len(markdown(names, [["", *row[1:]] for row in rows]).partition("\n")[0]) - len(names[0])
-            rows = [[shortened(row[0], max(width - rest, len(names[0]))), *row[1:]] for row in rows]
-        lines += ["", f"{usecase}, {topology}, against {baseline}", "", markdown(names, rows)]
+        rows = [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
+        lines += ["", f"{usecase}, {topology}, against {baseline}", "", fitted(names[1:], rows, width)]
     few = [one for one in comparisons if one.verdict == "too few runs"]
     for one in comparisons:
         if one.reason is not None and one not in few:
@@ -126,28 +128,70 @@ def needs(blocks: int, comparisons: int) -> str:
     return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
 
 
-def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """A Markdown table; several below one another, each with the first column, if it is wider than `width`.
+def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, keys: int = 1) -> str:
+    """A Markdown table of at most `width` characters per line.
 
-    Names in the first column are shortened where even one other column would not fit beside them.
+    Long names in the first columns are wrapped. If the other columns do not fit beside them, there are
+    several tables below one another, and each has the first columns.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+    width : int, optional
+        Characters per line; None for a table as wide as its cells.
+    keys : int
+        Number of first columns, by which a reader identifies a row.
     """
     if width is None:
         return markdown(names, rows)
     widths = [max(len(line[column]) for line in [names, *rows]) + 3 for column in range(len(names))]
-    first = min(widths[0], max(width - 1 - max(widths[1:], default=0), 15))
+    longest = max(range(keys), key=widths.__getitem__)
+    beside = sum(widths) - widths[longest]
+    if width - 1 - beside < min(widths[longest], _NAME):  # not even a wrapped name fits beside the rest
+        beside = sum(widths[:keys]) - widths[longest] + max(widths[keys:], default=0)
+    widths[longest] = min(widths[longest], max(width - 1 - beside, _NAME))
     groups: list[list[int]] = [[]]
-    for column in range(1, len(names)):
-        if groups[-1] and first + 1 + sum(widths[one] for one in [*groups[-1], column]) > width:
+    for column in range(keys, len(names)):
+        if groups[-1] and 1 + sum(widths[:keys]) + sum(widths[one] for one in [*groups[-1], column]) > width:
             groups.append([])
         groups[-1].append(column)
-    tables = [
-        markdown(
-            [names[0], *(names[column] for column in group)],
-            [[shortened(row[0], first - 3), *(row[column] for column in group)] for row in rows],
-        )
-        for group in groups
-    ]
+    tables = []
+    for group in groups:
+        shown = [*range(keys), *group]
+        lines = [
+            [line[column] for column in shown]
+            for row in rows
+            for line in _wrapped(row, longest, widths[longest] - 3)
+        ]
+        tables.append(markdown([names[column] for column in shown], lines))
     return "\n\n".join(tables)
+
+
+def broken(text: str, width: int) -> list[str]:
+    """Lines of a name, broken after spaces and punctuation if it has more than `width` characters.
+
+    A part without punctuation that is longer than a line is broken anywhere.
+    """
+    lines = [""]
+    for part in re.findall(r"[^\s,=:/-]*[\s,=:/-]?", text) if len(text) > width else [text]:
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def _wrapped(row: Sequence[str], column: int, width: int) -> list[list[str]]:
+    """The row, and a row for each further line of one of its cells."""
+    first, *others = broken(row[column], width)
+    blank = [""] * len(row)
+    return [
+        [*cells[:column], line, *cells[column + 1 :]]
+        for cells, line in [(list(row), first), *((blank, line) for line in others)]
+    ]
 
 
 def shortened(text: str, width: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from adabench.harness.study.model_parameters import count_accesses, model_parame
 from adabench.harness.study.policies import made_where_counted, refused
 from adaps.policy import Catalogue, Policy
 from adaps.policy.limits import not_executed
+
+if TYPE_CHECKING:
+    from adabench.usecases.interface import UseCase
 
 __all__ = ["with_policy_per_cell"]
 
@@ -42,6 +46,7 @@ class PolicyBuilder:
         self._catalogues: dict[bytes, Catalogue] = {}
         self._counted: dict[tuple[bytes, int, int], Catalogue] = {}
         self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
+        self._built_last: tuple[bytes, UseCase] | None = None
 
     def policy_of(self, cell: Cell) -> str:
         text = cell.options["policy"]
@@ -65,7 +70,7 @@ class PolicyBuilder:
 
         if isinstance(backend, TakesPolicy):
             network = "loopback" if link_of(cell.network) is not None else cell.network
-            usecase = usecase_of(cell, self._seed)
+            usecase = self._usecase(cell)
             backend.check_policy(usecase, policy, cell.nodes, cell.workers, network)
         else:
             for sentence in not_executed(policy, catalogue):
@@ -76,7 +81,7 @@ class PolicyBuilder:
         """The policy with the shares that batches have in whole samples, if the use case supports them."""
         from adabench.usecases.interface import DataError
 
-        usecase = usecase_of(cell, self._seed)
+        usecase = self._usecase(cell)
         try:
             policy = with_whole_samples(policy, usecase.params.batch)
             partitioned(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
@@ -84,17 +89,25 @@ class PolicyBuilder:
             raise UsageError(f"use case {cell.usecase!r}: {error}") from error
         return policy
 
+    def _usecase(self, cell: Cell) -> UseCase:
+        """The cell's use case. Only one is kept, because its data can fill the memory."""
+        key = data_key(cell)
+        if self._built_last is None or self._built_last[0] != key:
+            self._built_last = None
+            self._built_last = key, usecase_of(cell, self._seed)
+        return self._built_last[1]
+
     def _catalogue(self, cell: Cell) -> Catalogue:
         key = data_key(cell)
         if key not in self._catalogues:
-            self._catalogues[key] = model_parameters_of(usecase_of(cell, self._seed))
+            self._catalogues[key] = model_parameters_of(self._usecase(cell))
         return self._catalogues[key]
 
     def _with_accesses(self, cell: Cell) -> Catalogue:
         key = (data_key(cell), cell.nodes, cell.workers)
         if key not in self._counted:
             self._counted[key] = count_accesses(
-                usecase_of(cell, self._seed), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
+                self._usecase(cell), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
             )
         return self._counted[key]
 
