@@ -19,12 +19,14 @@ from adabench.results.store import SessionStore, write_atomically
 __all__ = [
     "aligned",
     "broken",
+    "comparison_json",
     "comparison_rows",
     "comparison_table",
     "fitted",
     "markdown",
     "needs",
     "run_text",
+    "runs_table",
     "seconds_to_best",
     "session_comparison_table",
     "session_table",
@@ -33,8 +35,8 @@ __all__ = [
     "write_table",
 ]
 
-_NAME = 24
-"""Characters that a wrapped name has at least, if there are that many."""
+_NAME = 22
+"""Least number of characters at which a long name is wrapped."""
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
@@ -98,12 +100,14 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     return "\n".join(lines)
 
 
-def session_comparison_table(changes: Sequence[Change], before: str, after: str) -> str:
+def session_comparison_table(
+    changes: Sequence[Change], before: str, after: str, width: int | None = None
+) -> str:
     """The cells of two sessions: ratio of the later one's training time to the earlier one's, and verdict."""
     rows = [
         [
-            one.usecase,
             one.label,
+            one.usecase,
             f"{one.before}, {one.after}",
             f"{one.ratio:.3f}",
             f"{one.p:.4f}",
@@ -117,9 +121,22 @@ def session_comparison_table(changes: Sequence[Change], before: str, after: str)
             f"rank-sum test, unpaired: what changed on the machine in between is in it "
             f"(Holm, comparisons: {len(changes)})",
             "",
-            markdown(["use case", "cell", "runs", "ratio", "p", "verdict"], rows),
+            fitted(["cell", "use case", "runs", "ratio", "p", "verdict"], rows, width, keys=2),
         ]
     )
+
+
+def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str) -> str:
+    """Comparisons as JSON; numbers that are not known are null.
+
+    Parameters
+    ----------
+    found : sequence of Comparison or Change
+    **names : str
+        Names of the sessions that were compared.
+    """
+    comparisons = [{**msgspec.to_builtins(one), "verdict": one.verdict} for one in found]
+    return msgspec.json.format(msgspec.json.encode({**names, "comparisons": comparisons}), indent=2).decode()
 
 
 def needs(blocks: int, comparisons: int) -> str:
@@ -148,10 +165,8 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         return markdown(names, rows)
     widths = [max(len(line[column]) for line in [names, *rows]) + 3 for column in range(len(names))]
     longest = max(range(keys), key=widths.__getitem__)
-    beside = sum(widths) - widths[longest]
-    if width - 1 - beside < min(widths[longest], _NAME):  # not even a wrapped name fits beside the rest
-        beside = sum(widths[:keys]) - widths[longest] + max(widths[keys:], default=0)
-    widths[longest] = min(widths[longest], max(width - 1 - beside, _NAME))
+    room = width - 1 - sum(widths) + widths[longest]
+    widths[longest] = min(widths[longest], max(room, _NAME + 3))
     groups: list[list[int]] = [[]]
     for column in range(keys, len(names)):
         if groups[-1] and 1 + sum(widths[:keys]) + sum(widths[one] for one in [*groups[-1], column]) > width:
@@ -170,17 +185,16 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
 
 def broken(text: str, width: int) -> list[str]:
-    """Lines of a name, broken after spaces and punctuation if it has more than `width` characters.
-
-    A part without punctuation that is longer than a line is broken anywhere.
-    """
+    """Lines of at most `width` characters, broken at spaces, else after punctuation, else anywhere."""
     lines = [""]
-    for part in re.findall(r"[^\s,=:/-]*[\s,=:/-]?", text) if len(text) > width else [text]:
-        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
-            lines.append("")
-        lines[-1] += part
-        while len(lines[-1].rstrip()) > width:
-            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    for word in re.findall(r"\S+\s?", text) if len(text) > width else [text]:
+        parts = [word] if len(word.rstrip()) <= width else re.findall(r"[^,=:/-]+[,=:/-]*|[,=:/-]+", word)
+        for part in parts:
+            if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+            while len(lines[-1].rstrip()) > width:
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
     return [line.rstrip() for line in lines]
 
 
@@ -226,6 +240,23 @@ def write_table(store: SessionStore) -> Path:
     file = store.folder / "table.md"
     write_atomically(file, (session_table(store.runs()) + "\n").encode())
     return file
+
+
+def runs_table(runs: Sequence[Run], width: int | None = None) -> str:
+    """All runs of a session in the order they ended, with their cells; `width` as of `fitted`."""
+    labels = cell_labels(runs)
+    rows = [
+        [
+            run.run_id,
+            labels.get(run.cell, run.backend),  # a cell may have a warm-up only
+            run.usecase,
+            "warm-up" if run.phase == "warmup" else f"{run.block + 1}",
+            run.status,
+            f"{run.seconds.total:.1f}",
+        ]
+        for run in runs
+    ]
+    return fitted(["run", "backend", "use case", "block", "status", "whole run (s)"], rows, width, keys=2)
 
 
 def run_text(store: SessionStore, run: Run) -> str:

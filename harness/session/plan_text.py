@@ -47,9 +47,7 @@ def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bo
     ]
     if verbose:
         names = ["", *names, "cell"]
-        rows = [
-            [f"{number}", *row, cell] for number, (cell, row) in enumerate(zip(cells, rows, strict=True), 1)
-        ]
+        rows = [[f"{index + 1}", *rows[index], cell] for index, cell in enumerate(cells)]
     lines += [fitted(names, rows, width, keys=2 + verbose), ""]
     lines += _order(planned, list(cells)) if verbose else []
     lines += _estimate(planned, root)

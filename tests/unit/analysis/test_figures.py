@@ -13,7 +13,7 @@ from adabench.analysis.costs import draw_costs
 from adabench.analysis.figures import draw_bars, draw_figures
 from adabench.analysis.load import cell_labels, load_frame, measured
 from adabench.analysis.style import BACKENDS, colours_of, rank
-from adabench.analysis.tables import markdown, session_table
+from adabench.analysis.tables import broken, fitted, markdown, session_table
 from adabench.analysis.thesis import draw_thesis
 from adabench.harness.plugins.registry import names
 from adabench.results.record import RecordError, Run, Seconds, Status
@@ -241,6 +241,41 @@ def test_markdown_columns_line_up() -> None:
         len({len(line) for line in markdown(["a", "long name"], [["1", "2"], ["333333", ""]]).splitlines()})
         == 1
     )
+
+
+NAMES = ("autoada-automatic (lookahead=10, policy=adaptive)", "a" * 100, "manual")
+
+
+@pytest.mark.parametrize("columns", [2, 4, 9])
+@pytest.mark.parametrize("keys", [1, 2])
+@pytest.mark.parametrize("width", [70, 80, 100])
+def test_names_are_wrapped_and_every_part_of_a_table_has_them(columns: int, keys: int, width: int) -> None:
+    names = ["name", *(f"column {number}" for number in range(columns))]
+    rows = [[name, *(f"{row} {number}" for number in range(columns))] for row, name in enumerate(NAMES)]
+    text = fitted(names, rows, width, keys=keys)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for table in text.split("\n\n"):
+        head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        assert head[:keys] == names[:keys]
+        assert "".join(line[0] for line in lines).replace(" ", "") == "".join(NAMES).replace(" ", "")
+        # The other cells of a row are in the first of its lines.
+        assert [line[keys:] for line in lines if any(line[1:])] == [
+            [row[names.index(name)] for name in head[keys:]] for row in rows
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("manual (policy=adaptive)", ["manual", "(policy=adaptive)"]),
+        ("m (lookahead=10,policy=nups[times=50])", ["m (lookahead=10,", "policy=nups[times=50])"]),
+        ("x" * 30, ["x" * 22, "x" * 8]),
+        ("short name", ["short name"]),
+    ],
+)
+def test_a_name_is_broken_at_spaces_else_after_punctuation(text: str, lines: list[str]) -> None:
+    assert broken(text, 22) == lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
