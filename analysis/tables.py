@@ -17,6 +17,7 @@ from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
 __all__ = [
+    "MEANINGS",
     "aligned",
     "broken",
     "comparison_json",
@@ -37,6 +38,23 @@ __all__ = [
 
 _NAME = 22
 """Least number of characters at which a long name is wrapped."""
+
+MEANINGS = {
+    "n": "measured runs that were trained to their end",
+    "not ok": "other measured runs, and runs that did not reach their target",
+    "training (s)": "seconds of all epochs, without evaluation: mean [least, greatest]",
+    "whole run (s)": "seconds from launch to exit",
+    "best epoch": "epoch with the best quality on the validation split, whose test quality is the run's",
+    "reached after (s)": "training seconds until the end of the best epoch",
+    "local": "pulled keys that were on the node: owned, or a replica",
+    "sent (MB)": "bytes that all nodes sent during the epochs",
+    "blocks": "blocks in which both backends were trained to their end",
+    "ratio": "training time divided by the baseline's in the same block: Hodges-Lehmann estimate",
+    "interval": "exact interval of the ratio, corrected for the number of comparisons",
+    "p": "two-sided p-value of the signed-rank test",
+    "verdict": "faster, slower, equivalent or undecided, or the reason for no verdict",
+}
+"""Meanings of columns whose names are short."""
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:

@@ -25,7 +25,7 @@ __all__ = ["predict"]
 _SHOWN_GROUPS, _FEWEST_GROUPS = 12, 3
 
 
-@takes_study(without=("target",))
+@takes_study(without=("target", "quick"))
 def predict(
     study: Study,
     results: Results = None,

@@ -209,12 +209,22 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="The backend to compare with, as in `compare`.")
     ] = None,
+    all_sessions: Annotated[
+        bool, typer.Option("--all", help="Write one sortable table of the cells of all sessions instead.")
+    ] = False,
     results: Results = None,
 ) -> None:
     """Write a session's report: an HTML file that needs no other."""
     from adabench.analysis.report import write_report
     from adabench.results.store import find_session
 
+    if all_sessions:
+        from adabench.analysis.overview import write_overview
+
+        if session is not None or baseline is not None:
+            raise UsageError("--all is about all sessions: leave out the session and --baseline")
+        tell(shown(write_overview(results_root(results))))
+        return
     tell(shown(write_report(find_session(results_root(results), session), baseline)))
 
 
