@@ -146,7 +146,7 @@ def _details(done: Sequence[Run], runs: Sequence[Run]) -> str:
     parts = [f"{name} {fmean(run.metrics[name] for run in done):.3f}" for name in list(done[0].metrics)[:1]]
     others = [run.status for run in runs if run.cell == done[0].cell and run.status != "ok"]
     parts += [f"{others.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(others)]
-    return "".join(f"   {part}" for part in parts)
+    return "".join(f", {part}" for part in parts)
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -99,7 +99,7 @@ def test_plugins(
         for command in commands_of(page):
             said = finish(start(command.line, tmp_path, variables, warm), command.output)
             if command.line.startswith("adabench check usecase"):
-                assert said.count("ok ") == len(said.splitlines()) == 12
+                assert said.count("ok ") == len(said.splitlines()) == 13
     (shown,) = [block.text for block in blocks_of("backend") if block.language == "python"]
     assert shown in (tmp_path / "adabench-mine" / "adabench_mine.py").read_text(encoding="utf-8")
 
