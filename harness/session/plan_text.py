@@ -99,5 +99,6 @@ def _estimate(planned: Sequence[PlannedRun], root: Path) -> list[str]:
         between = f"between {duration(low)} and {duration(high)}"
         lines = [f"time: about {duration(seconds)}{some}, {between}, by earlier runs in {root}"]
     if some:
-        lines += [f"{len(planned) - len(known)} runs are of cells that were never recorded", _PREDICT]
+        left = len(planned) - len(known)
+        lines += [f"not included: {left} run{'s' * (left > 1)} of cells that were never recorded", _PREDICT]
     return lines

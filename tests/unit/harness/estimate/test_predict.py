@@ -206,7 +206,7 @@ def test_a_plan_counts_the_runs_whose_time_is_not_known(tmp_path: Path) -> None:
     store.append(ended(planned, run_id="0", seconds=Seconds(total=10.0)))
     said = plan_text(study, tmp_path)
     assert "time: about 10 s for 1 of 2 runs, between 10 s and 10 s" in said
-    assert "1 runs are of cells that were never recorded" in said
+    assert "not included: 1 run of cells that were never recorded" in said
     assert "(seed 1)" not in said
     assert f"block 1 ctr (seed {study.seed}): " in plan_text(study, tmp_path, verbose=True)
 
