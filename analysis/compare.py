@@ -63,6 +63,7 @@ UNJUDGED: tuple[Verdict, ...] = (
 class _Compared:
     """What is compared with what."""
 
+    cell: str
     usecase: str
     topology: str
     label: str
@@ -75,7 +76,8 @@ class _Compared:
 class Comparison(_Compared):
     """One cell against the baseline's.
 
-    `label` tells it apart from all cells of its use case, `name` from those of the same `topology`.
+    `cell` is its identifier. `label` tells it apart from all cells of its use case, `name` from those of the
+    same `topology`.
     `ratio` is the Hodges-Lehmann estimate, over blocks, of this cell's seconds over the baseline's, below 1
     where it is faster, with the exact interval at confidence 1 - `level`; `level` is what Holm's procedure
     leaves of `ALPHA` for all comparisons of the session together. `n` blocks count; `needed` is how many a
@@ -243,6 +245,7 @@ def _draft(
     here, there = topology(own[0]), topology(reference[0])
     across = "" if here == there else f", {across_topologies(here, there)}"
     return _Draft(
+        cell=own[0].cell,
         usecase=own[0].usecase,
         topology=shown_topology(there),
         label=labels[own[0].cell] + across,

@@ -8,7 +8,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from adabench.analysis.load import SUCCESS, cell_labels
-from adabench.analysis.style import palette, styled
+from adabench.analysis.style import decimals_of, palette, styled
 from adabench.results.record import Run
 
 __all__ = ["cpu_microseconds", "draw_costs", "samples_per_second"]
@@ -50,6 +50,7 @@ def draw_costs(runs: Sequence[Run]) -> Figure | None:
         figure = Figure(figsize=(10.0, 1.1 + 0.36 * len(cells)), layout="constrained")
         panels = figure.subplots(1, len(PANELS), sharey=True)
         for axes, (measure, scale, title), colour in zip(panels, PANELS, palette(len(PANELS)), strict=True):
+            decimals = decimals_of([scale * _median(by_cell[cell], measure) for cell in cells])
             for row, cell in enumerate(cells):
                 values = [scale * measure(run) for run in by_cell[cell]]
                 axes.barh(row, median(values), height=0.62, color=colour, alpha=0.8, zorder=2)
@@ -57,7 +58,7 @@ def draw_costs(runs: Sequence[Run]) -> Figure | None:
                     values, [row] * len(values), "o", color="white", markeredgecolor="black", markersize=4
                 )
                 axes.annotate(
-                    f"{median(values):.3g}",
+                    f"{median(values):.{decimals}f}",
                     (0, row),
                     (4, 0),
                     textcoords="offset points",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -13,22 +12,23 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adabench.analysis.baseline import shown_topology, topology
 from adabench.analysis.budgets import draw_budgets
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, cell_labels, last_attempts, traced_runs
-from adabench.analysis.style import INK, SVG, as_svg, colours_of, in_order, styled
+from adabench.analysis.style import INK, SVG, as_svg, colours_of, decimals_of, in_order, styled
 from adabench.analysis.sweeps import draw_sweep, swept
+from adabench.analysis.tables import broken
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore, write_atomically
 
 __all__ = ["draw_bars", "draw_figures"]
 
-_DOT_STEP, _DOT_SPREAD = 0.08, 0.5
-_BARS_IN_A_ROW = 6
-_CAPTION = 24
-"""Characters below a bar that do not run into the next bar's."""
+_DOT_STEP, _DOT_SPREAD = 0.08, 0.4
+_NAME = 40
+"""Characters of a line of a bar's name."""
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
@@ -64,55 +64,42 @@ def draw_figures(store: SessionStore) -> list[Path]:
 
 
 def draw_bars(runs: Sequence[Run]) -> Figure:
-    """Training seconds of the cells of one use case.
+    """Training seconds of the cells of one use case: a horizontal bar for each, all on one axis.
 
     Parameters
     ----------
     runs : sequence of Run
-        Measured runs of one use case, the last attempt each; failed ones are named under their bar.
+        Measured runs of one use case, the last attempt each; failed ones are counted beside their bar.
     """
     labels = cell_labels(runs)
     found = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in labels}
     order = in_order({cell: own[0] for cell, own in found.items() if own})
     done = {cell: found[cell] for cell in order}
-    seconds = {cell: [run.seconds.train or 0.0 for run in own] for cell, own in done.items()}
-    rows = _rows({cell: done[cell][0] for cell in order})
-    backends = {own[0].backend for own in done.values()}
-    colours = colours_of({backend: backend for backend in backends})
-    widest = max(len(cells) for cells in rows)
-    with styled():
-        width, height = max(5.0, 1.7 * widest + 1.2), 0.5 + 4.1 * len(rows)
-        figure = Figure(figsize=(width, height), layout="constrained")
-        panels = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
-        for axes, cells in zip(panels, rows, strict=True):
-            for index, cell in enumerate(cells):
-                _bar(axes, index, seconds[cell], colours[done[cell][0].backend])
-            axes.set_xticks(range(len(cells)), [_caption(labels[cell], done[cell], runs) for cell in cells])
-            axes.tick_params(axis="x", labelsize=9)
-            axes.set_xlim(-0.6, widest - 0.4)
-            axes.grid(visible=False, axis="x")
-            axes.set_ylabel("training time of a run (seconds)")
-        # Once all bars are there: it fixes the upper end of every panel, too.
-        panels[0].set_ylim(bottom=0)
-        title = _title(runs[0].usecase, [run for own in done.values() for run in own])
-        panels[0].set_title(title, fontsize=11)
-        figure.supxlabel(_statement([len(values) for values in seconds.values()]), fontsize=8.5)
-        sns.despine(figure, left=True)
-    return figure
-
-
-def _rows(cells: dict[str, Run]) -> list[list[str]]:
-    """Cells in rows of a figure: all in one while they fit, else a row per topology, long ones broken."""
-    if len(cells) <= _BARS_IN_A_ROW:
-        return [list(cells)]
-    by_topology: dict[tuple[int, int, str], list[str]] = {}
-    for cell, run in cells.items():
-        by_topology.setdefault((run.nodes, run.workers, run.network), []).append(cell)
-    return [
-        alike[start : start + _BARS_IN_A_ROW]
-        for alike in by_topology.values()
-        for start in range(0, len(alike), _BARS_IN_A_ROW)
+    seconds = [[run.seconds.train or 0.0 for run in own] for own in done.values()]
+    firsts = [own[0] for own in done.values()]
+    colours = colours_of({run.backend: run.backend for run in firsts})
+    decimals = decimals_of([fmean(values) for values in seconds])
+    numbers = [
+        f"{fmean(values):.{decimals}f} s{_details(own, runs)}"
+        for values, own in zip(seconds, done.values(), strict=True)
     ]
+    with styled():
+        figure = Figure(figsize=(8.5, 1.3 + 0.45 * len(done)), layout="constrained")
+        axes = figure.subplots()
+        for row, (values, run) in enumerate(zip(seconds, firsts, strict=True)):
+            _bar(axes, row, values, colours[run.backend])
+        beside = axes.twinx()
+        for side, texts in ((axes, _names(firsts, labels)), (beside, numbers)):
+            side.set_yticks(range(len(texts)), texts)
+            side.set_ylim(len(texts) - 0.4, -0.6)
+            side.grid(visible=False, axis="y")
+            side.tick_params(axis="y", length=0, labelsize=9)
+            sns.despine(ax=side, left=True, right=True)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("training time of a run (seconds)")
+        axes.set_title(_title(firsts), fontsize=11)
+        figure.supxlabel(_statement([len(values) for values in seconds]), fontsize=8.5)
+    return figure
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:
@@ -128,63 +115,50 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def _bar(axes: Axes, index: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:
+def _bar(axes: Axes, row: int, values: Sequence[float], colour: tuple[float, float, float]) -> None:
     mean = fmean(values)
     if len(values) == 1:
         # One run has neither a mean nor a range.
-        axes.scatter([index], values, s=60, color=[colour], edgecolors="black", linewidths=0.9, zorder=4)
-        axes.annotate(
-            f"{mean:.3g}", (index, mean), (9, 0), textcoords="offset points", va="center", fontsize=9
-        )
+        axes.scatter(values, [row], s=60, color=[colour], edgecolors="black", linewidths=0.9, zorder=4)
         return
-    axes.bar(index, mean, width=0.62, color=colour, alpha=0.8, zorder=2)
+    axes.barh(row, mean, height=0.62, color=colour, alpha=0.8, zorder=2)
     whiskers = [[mean - min(values)], [max(values) - mean]]
-    axes.errorbar(index, mean, yerr=whiskers, fmt="none", ecolor=INK, capsize=7, elinewidth=1.3, zorder=3)
+    axes.errorbar(mean, row, xerr=whiskers, fmt="none", ecolor=INK, capsize=5, elinewidth=1.3, zorder=3)
     middle = (len(values) - 1) / 2
     step = min(_DOT_STEP, _DOT_SPREAD / len(values))
-    spread = [index + step * (number - middle) for number in range(len(values))]
-    axes.scatter(spread, values, s=22, color="white", edgecolors="black", linewidths=0.9, zorder=4)
-    axes.annotate(
-        f"{mean:.3g}", (index, 0), (0, 5), textcoords="offset points", ha="center", fontsize=9, zorder=5
-    )
+    spread = [row + step * (number - middle) for number in range(len(values))]
+    axes.scatter(values, spread, s=16, color="white", edgecolors="black", linewidths=0.8, zorder=4)
 
 
-def _caption(label: str, done: Sequence[Run], runs: Sequence[Run]) -> str:
-    backend, _, extra = label.partition(" (")
-    lines = [backend, *(line for one in extra.rstrip(")").split(", ") if one for line in _broken(one))]
-    metrics = done[0].metrics
-    if metrics:
-        metric = next(iter(metrics))
-        lines.append(f"{metric} {fmean(run.metrics[metric] for run in done):.3f}")
+def _names(runs: Sequence[Run], labels: Mapping[str, str]) -> list[str]:
+    """Labels of cells, each given by one of its runs, with the topology if the cells differ in it."""
+    alike = len({topology(run) for run in runs}) == 1
+    names = []
+    for run in runs:
+        label = labels[run.cell]
+        told = alike or any(f"{name}=" in label for name in ("nodes", "workers", "network", "pinned"))
+        names.append("\n".join(broken(label if told else f"{label}, {shown_topology(topology(run))}", _NAME)))
+    return names
+
+
+def _details(done: Sequence[Run], runs: Sequence[Run]) -> str:
+    """Quality of a cell's runs, and the number of its runs that did not end well."""
+    parts = [f"{name} {fmean(run.metrics[name] for run in done):.3f}" for name in list(done[0].metrics)[:1]]
     others = [run.status for run in runs if run.cell == done[0].cell and run.status != "ok"]
-    lines += [f"{others.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(others)]
-    return "\n".join(lines)
+    parts += [f"{others.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(others)]
+    return "".join(f", {part}" for part in parts)
 
 
-def _broken(text: str) -> list[str]:
-    """Lines that fit below a bar, broken at brackets, commas and equals signs where the text is too long."""
-    lines = [""]
-    for part in re.split(r"(?<=[=,])|(?=\[)", text):
-        if lines[-1] and len(lines[-1]) + len(part) > _CAPTION:
-            lines.append("")
-        lines[-1] += part
-    return lines
-
-
-def _title(usecase: str, runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[Run]) -> str:
+    """What all cells have in common; `runs` has one of each."""
+    parts = [f"{runs[0].usecase}: training time"]
     epochs = {run.params.get("epochs") for run in runs}
-    # Backends that are always one process do not count: the title tells the topology of the others.
-    distributed = {run.backend for run in runs if run.nodes * run.workers > 1}
-    shapes = {
-        (run.nodes, run.workers, run.network) for run in runs if run.backend in distributed or not distributed
-    }
-    parts = [f"{usecase}: training time"]
     if len(epochs) == 1:
         count = epochs.pop()
         parts.append(f"{count} epoch{'s' * (count != 1)}")
+    shapes = {topology(run) for run in runs}
     if len(shapes) == 1:
-        nodes, workers, network = shapes.pop()
-        parts.append(f"{nodes} node{'s' * (nodes > 1)} × {workers} worker{'s' * (workers > 1)}, {network}")
+        parts.append(shown_topology(shapes.pop()))
     return ", ".join(parts)
 
 

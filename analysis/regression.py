@@ -6,6 +6,7 @@ times become days. `judged` measures the errors on rows that no fit has seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from adabench.analysis.tables import aligned
+from adabench.analysis.tracking import tracked
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "FEWEST_GROUPS",
     "FOLDS",
     "LEVEL",
     "MOST_OF_A_PROCESS",
@@ -38,6 +41,10 @@ LEVEL = 0.9
 """Fraction of rows that intervals are to contain."""
 FOLDS = 5
 _FEWEST = 2 * FOLDS
+FEWEST_GROUPS = round(LEVEL / (1 - LEVEL))
+"""Groups that an interval for another group takes: fewer groups cannot show `LEVEL` of all groups."""
+_MARGIN = 0.05
+"""Fraction of the end of a learned range by which a number may exceed it: measured features vary by this."""
 _CHUNK = 256
 """Rows whose intervals are computed at once, to bound the memory."""
 MOST_OF_A_PROCESS = 100
@@ -61,7 +68,8 @@ class Predicted:
     Attributes
     ----------
     seconds, low, high : array of float
-        The prediction and the interval around it, of the level `LEVEL`.
+        The prediction and the interval around it, of the level `LEVEL`. The ends are NaN without an interval:
+        if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
     extrapolated : list of list of str
         For each row in what it lies outside of all that was learned of; empty if in nothing.
     """
@@ -84,16 +92,19 @@ class Judgement:
         Of the relative errors, as parts of the seconds that were measured.
     rank : float
         Spearman's correlation of predicted and measured seconds.
+    intervals : float
+        Fraction of the rows that have an interval.
     covered : float
-        The part of the rows whose seconds are inside the interval.
+        Fraction of the rows with an interval whose seconds are inside it; NaN if there is no interval.
     width : float
-        The median of upper ÷ lower ends of intervals.
+        The median of upper ÷ lower ends of intervals; NaN if there is no interval.
     """
 
     rows: int
     median: float
     p90: float
     rank: float
+    intervals: float
     covered: float
     width: float
 
@@ -110,12 +121,13 @@ class Regression:
     (Barber, Candès, Ramdas and Tibshirani, *Predictive inference with the jackknife+*, Annals of Statistics
     49(1), 2021). Of rows that are drawn like those that were learned of they hold 80 % at least, whatever the
     model, and usually about `LEVEL`.
+
+    With groups, each group has the same weight, however many rows it has, and one more group could have any
+    residual (Lee, Barber and Willett, *Distribution-free inference with hierarchical data*, 2023).
     """
 
-    def __init__(
-        self, parts: list[_Sum], residuals: Floats, folds: Integers, columns: _Columns, whole: _Sum
-    ) -> None:
-        self._parts, self._residuals, self._folds = parts, residuals, folds
+    def __init__(self, parts: list[_Sum], held_out: _HeldOut, columns: _Columns, whole: _Sum) -> None:
+        self._parts, self._held_out = parts, held_out
         self._columns, self._whole = columns, whole
 
     @classmethod
@@ -165,7 +177,9 @@ class Regression:
             own = folds == fold
             parts.append(_Sum(encoded[~own], measured[~own], expected[~own], learn))
             residuals[own] = np.abs(target[own] - parts[-1].predict(encoded[own], expected[own]))
-        return cls(parts, residuals, folds, columns, _Sum(encoded, measured, expected, learn))
+        weights = _weights(np.arange(len(target)) if groups is None else groups)
+        held_out = _HeldOut(residuals, folds, weights)
+        return cls(parts, held_out, columns, _Sum(encoded, measured, expected, learn))
 
     def predict(self, features: pd.DataFrame, base: npt.ArrayLike | None = None) -> Predicted:
         """Predict seconds.
@@ -181,20 +195,47 @@ class Regression:
         expected = np.ones((len(encoded), self._whole.count)) if base is None else _columns(base)
         centre = self._whole.predict(encoded, expected)
         each = np.stack([part.predict(encoded, expected) for part in self._parts])
-        low, high = np.empty(len(encoded)), np.empty(len(encoded))
-        count = len(self._residuals)
-        # The ranks of the jackknife+: beyond the ends there is no bound, but a finite one is said.
-        rank = min(int(np.ceil(LEVEL * (count + 1))), count)
-        for begin in range(0, len(encoded), _CHUNK):
-            some = slice(begin, begin + _CHUNK)
-            centres = each[self._folds, some]
-            widths = self._residuals[:, None]
-            low[some] = np.partition(centres - widths, count - rank, axis=0)[count - rank]
-            high[some] = np.partition(centres + widths, rank - 1, axis=0)[rank - 1]
+        low, high = self._held_out.ends(each)
         # With few rows the prediction of all of them may lie outside of what those of parts say.
         low, high = np.minimum(low, centre), np.maximum(high, centre)
         said = np.exp(np.stack([centre, low, high]))
-        return Predicted(said[0], said[1], said[2], self._columns.outside(features))
+        outside = self._columns.outside(features)
+        said[1:, [bool(texts) for texts in outside]] = np.nan
+        return Predicted(said[0], said[1], said[2], outside)
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Residuals of rows by the models without their folds, and the weights of these rows."""
+
+    residuals: Floats
+    folds: Integers
+    weights: Floats
+
+    def ends(self, each: Floats) -> tuple[Floats, Floats]:
+        """Lower and upper ends of intervals, given each fold's predictions; NaN where there is no bound."""
+        low, high = (np.empty(each.shape[1]) for _ in range(2))
+        for begin in range(0, each.shape[1], _CHUNK):
+            some = slice(begin, begin + _CHUNK)
+            centres, widths = each[self.folds, some], self.residuals[:, None]
+            low[some] = -self._quantile(widths - centres)
+            high[some] = self._quantile(centres + widths)
+        return low, high
+
+    def _quantile(self, values: Floats) -> Floats:
+        """For each column the least value that `LEVEL` of the weights does not exceed."""
+        order = np.argsort(values, axis=0)
+        # A little less, because sums of equal weights are rounded.
+        reached = np.cumsum(self.weights[order], axis=0) >= LEVEL - 1e-9
+        rank = np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0)
+        found = np.take_along_axis(values, rank, axis=0)[0]
+        return np.where(reached.any(axis=0), found, np.nan)
+
+
+def _weights(groups: npt.ArrayLike) -> Floats:
+    """Weights of rows: equal sums for all groups, and as much for a group that is not there."""
+    _, own, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    return np.asarray(1 / (len(sizes) + 1) / sizes[own], dtype=np.float64)
 
 
 def judged(
@@ -223,11 +264,9 @@ def judged(
     measured = several.sum(axis=1)
     labels = np.unique(np.asarray(parts), return_inverse=True)[1]
     together = None if groups is None else np.asarray(groups)
-    if together is not None and len(set(together)) < 3:
-        raise RegressionError(f"{len(set(together))} groups are too few to hold one out: 3 are needed")
     said = np.empty((3, len(measured)))
     outside: list[list[str]] = [[] for _ in measured]
-    for part in range(labels.max() + 1):
+    for part in tracked(range(labels.max() + 1), "holding out"):
         out = labels == part
         if out.all():
             raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
@@ -248,13 +287,15 @@ def judgement_of(measured: Floats, said: Floats) -> Judgement:
     seconds, low, high = said
     errors = np.abs(seconds / measured - 1)
     alike = len(set(measured)) < 2 or len(set(seconds)) < 2
+    given, nan = np.isfinite(low), float("nan")
     return Judgement(
         rows=len(measured),
         median=float(np.median(errors)),
         p90=float(np.quantile(errors, 0.9)),
-        rank=float("nan") if alike else float(spearmanr(seconds, measured).statistic),
-        covered=float(np.mean((low <= measured) & (measured <= high))),
-        width=float(np.median(high / low)),
+        rank=nan if alike else float(spearmanr(seconds, measured).statistic),
+        intervals=float(np.mean(given)),
+        covered=float(np.mean((low <= measured)[given] & (measured <= high)[given])) if given.any() else nan,
+        width=float(np.median((high / low)[given])) if given.any() else nan,
     )
 
 
@@ -264,12 +305,23 @@ def judgement_lines(judgements: Sequence[tuple[str, Judgement]]) -> list[str]:
         (
             held_out,
             f"{one.rows:,}",
-            *(f"{100 * one.median:.1f} %", f"{100 * one.p90:.1f} %", f"{one.rank:.3f}"),
-            *(f"{100 * one.covered:.1f} %", f"{one.width:.3g}"),
+            *(_percent(one.median), _percent(one.p90), f"{one.rank:.3f}", _percent(one.intervals)),
+            *(("-", "-") if math.isnan(one.covered) else (_percent(one.covered), f"{one.width:.3g}")),
         )
         for held_out, one in judgements
     ]
-    return aligned([("held out", "rows", "median", "P90", "rank", "covered", "high/low"), *rows])
+    names = ("held out", "rows", "median", "P90", "rank", "intervals", "covered", "high/low")
+    lines = aligned([names, *rows])
+    if any(one.intervals < 1 for _, one in judgements):
+        lines.append(
+            f"extrapolated rows have no interval, nor have rows of a group that is predicted by fewer than "
+            f"{FEWEST_GROUPS} groups"
+        )
+    return lines
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %" if part < 10 else f"{100 * part:.2g} %"
 
 
 def parts_at_random(rows: int, parts: int, seed: int) -> Integers:
@@ -289,11 +341,12 @@ class _Columns:
     def __init__(self, features: pd.DataFrame) -> None:
         self._numbers: dict[str, tuple[float, float]] = {}
         self._words: dict[str, list[str]] = {}
-        self._times = [name for name in features.columns if _is_time(features[name])]
+        self._times: dict[str, tuple[float, float]] = {}
         for name in features.columns:
-            if name in self._times:
-                continue
-            if _is_number(features[name]):
+            if _is_time(features[name]):
+                days = _days(features[name])
+                self._times[name] = float(days.min()), float(days.max())
+            elif _is_number(features[name]):
                 values = self._finite(features, name)
                 self._numbers[name] = float(values.min()), float(values.max())
             else:
@@ -302,19 +355,24 @@ class _Columns:
             raise RegressionError("there are no features to learn of")
 
     def encoded(self, features: pd.DataFrame) -> Floats:
-        """Logarithms of numbers, a column for each word, which is 1 where it stands, and days."""
+        """Logarithms of numbers, a column for each word, which is 1 where it stands, and days.
+
+        Numbers and days are bounded, so that no prediction extrapolates further than was learned: a number's
+        logarithm by once more its learned range on either side, and a day by the learned days.
+        """
         for name in [*self._numbers, *self._words, *self._times]:
             if name not in features.columns:
                 raise RegressionError(f"there is no column {name!r}, which was learned of")
         columns: list[Floats] = []
-        for name in self._numbers:
-            values = self._finite(features, name)
-            columns.append(np.sign(values) * np.log1p(np.abs(values)))
+        for name, ends in self._numbers.items():
+            low, high = _logarithms(np.array(ends))
+            values = _logarithms(self._finite(features, name))
+            columns.append(np.clip(values, 2 * low - high, 2 * high - low))
         for name, known in self._words.items():
             texts = features[name].astype(str).to_numpy()
             columns += [(texts == word).astype(np.float64) for word in known]
-        for name in self._times:
-            columns.append(features[name].to_numpy(dtype="datetime64[s]").astype(np.float64) / 86_400)
+        for name, ends in self._times.items():
+            columns.append(np.clip(_days(features[name]), *ends))
         return np.column_stack(columns)
 
     def groups(self) -> list[Integers]:
@@ -327,8 +385,9 @@ class _Columns:
         found: list[list[str]] = [[] for _ in range(len(features))]
         for name, (low, high) in self._numbers.items():
             learned = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            least, most = low - _MARGIN * abs(low), high + _MARGIN * abs(high)
             for row, value in enumerate(self._finite(features, name)):
-                if not low <= value <= high:
+                if not least <= value <= most:
                     found[row].append(f"{name} {value:g}, learned of {learned}")
         for name, known in self._words.items():
             for row, text in enumerate(features[name].astype(str)):
@@ -422,6 +481,15 @@ def _columns(seconds: npt.ArrayLike) -> Floats:
     """Of each part; one if there are none."""
     found = np.asarray(seconds, dtype=np.float64)
     return found[:, None] if found.ndim == 1 else found
+
+
+def _logarithms(values: Floats) -> Floats:
+    """Logarithms of one more than these, with their signs."""
+    return np.asarray(np.sign(values) * np.log1p(np.abs(values)), dtype=np.float64)
+
+
+def _days(column: pd.Series[Any]) -> Floats:
+    return np.asarray(column.to_numpy(dtype="datetime64[s]").astype(np.float64) / 86_400, dtype=np.float64)
 
 
 def _is_time(column: pd.Series[Any]) -> bool:

@@ -4,6 +4,7 @@ and dark.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,12 @@ from adabench.analysis.life_of_keys import draw_life_of_run
 from adabench.analysis.load import SUCCESS, last_attempts, traced_runs
 from adabench.analysis.panels import draw_forest, draw_phases, draw_quality, draw_server
 from adabench.analysis.style import adaptive_svg
-from adabench.analysis.tables import comparison_rows, usecase_rows
+from adabench.analysis.tables import MEANINGS, comparison_rows, usecase_rows
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run, Session
 from adabench.results.store import SessionStore, write_atomically
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["rendered", "report_html", "write_report"]
 
 
 def write_report(store: SessionStore, baseline: str | None = None) -> Path:
@@ -69,22 +70,29 @@ def report_html(
         for usecase in dict.fromkeys(run.usecase for run in finished)
     ]
     bad = [run for run in runs if run.status != "ok"]
+    return rendered(
+        "report.html.jinja",
+        session=session,
+        facts=_facts(session, len(finished), len(counted)),
+        command=shlex.join(session.command),
+        sections=sections,
+        meanings=MEANINGS,
+        equivalence=f"{EQUIVALENCE:.0%}",
+        bad=[[run.run_id, run.backend, run.phase, run.status, run.reason or "-"] for run in bad],
+        environment=[[name, _flat(value)] for name, value in session.environment.items()],
+    )
+
+
+def rendered(template: str, **values: object) -> str:
+    """A page of a template of this folder, with the stylesheet."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    return templates.get_template("report.html.jinja").render(
-        session=session,
-        style=Path(__file__).with_name("report.css").read_text(encoding="utf-8"),
-        facts=_facts(session, len(finished), len(counted)),
-        command=shlex.join(session.command),
-        sections=sections,
-        equivalence=f"{EQUIVALENCE:.0%}",
-        bad=[[run.run_id, run.backend, run.phase, run.status, run.reason or "-"] for run in bad],
-        environment=[[name, _flat(value)] for name, value in session.environment.items()],
-    )
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    return templates.get_template(template).render(style=style, **values)
 
 
 def _facts(session: Session, finished: int, measured: int) -> dict[str, object]:
@@ -117,11 +125,18 @@ def _section(
     }
     return {
         "usecase": usecase,
-        "runs": usecase_rows(runs),
+        "runs": _unbroken(*usecase_rows(runs)),
         "comparisons": comparison_rows(comparisons) if comparisons else None,
         "reasons": [f"{one.label}: {one.verdict}: {one.reason}." for one in comparisons if one.reason],
         **{name: None if drawn is None else adaptive_svg(drawn) for name, drawn in figures.items()},
     }
+
+
+def _unbroken(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[list[str]]]:
+    """A table whose cells are broken before their ranges, and not inside of them."""
+    return names, [
+        [re.sub(r"(?<=\[\d)(.*), (?=.*\]$)", "\\1,\N{NO-BREAK SPACE}", cell) for cell in row] for row in rows
+    ]
 
 
 def _comparisons(runs: Sequence[Run], baseline: str | None, analyses: int) -> list[Comparison]:

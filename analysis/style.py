@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "adaptive_svg",
     "as_svg",
     "colours_of",
+    "decimals_of",
     "in_order",
     "palette",
     "rank",
@@ -87,6 +89,14 @@ def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
             red, green, blue = ((1 - white) * part + white for part in _colour(backend))
             found[cell] = (red, green, blue)
     return found
+
+
+def decimals_of(numbers: Sequence[float]) -> int:
+    """Decimals of all numbers of a figure: three digits of the largest, and two of the smallest."""
+    known = [number for number in numbers if number > 0]
+    if not known:
+        return 0
+    return max(2 - math.floor(math.log10(max(known))), 1 - math.floor(math.log10(min(known))), 0)
 
 
 def _colour(backend: str) -> Colour:

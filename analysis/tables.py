@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,13 +17,17 @@ from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
 
 __all__ = [
+    "MEANINGS",
     "aligned",
+    "broken",
+    "comparison_json",
     "comparison_rows",
     "comparison_table",
     "fitted",
     "markdown",
     "needs",
     "run_text",
+    "runs_table",
     "seconds_to_best",
     "session_comparison_table",
     "session_table",
@@ -30,6 +35,26 @@ __all__ = [
     "usecase_rows",
     "write_table",
 ]
+
+_NAME = 22
+"""Least number of characters at which a long name is wrapped."""
+
+MEANINGS = {
+    "n": "measured runs that were trained to their end",
+    "not ok": "other measured runs, and runs that did not reach their target",
+    "training (s)": "seconds of all epochs, without evaluation: mean [least, greatest]",
+    "whole run (s)": "seconds from launch to exit",
+    "best epoch": "epoch with the best quality on the validation split, whose test quality is the run's",
+    "reached after (s)": "training seconds until the end of the best epoch",
+    "local": "pulled keys that were on the node: owned, or a replica",
+    "sent (MB)": "bytes that all nodes sent during the epochs",
+    "blocks": "blocks in which both backends were trained to their end",
+    "ratio": "training time divided by the baseline's in the same block: Hodges-Lehmann estimate",
+    "interval": "exact interval of the ratio, corrected for the number of comparisons",
+    "p": "two-sided p-value of the signed-rank test",
+    "verdict": "faster, slower, equivalent or undecided, or the reason for no verdict",
+}
+"""Meanings of columns whose names are short."""
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
@@ -65,7 +90,7 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     ----------
     comparisons : sequence of Comparison
     width : int, optional
-        Characters per line, for which long names are shortened in the middle.
+        Characters per line: see `fitted`.
     """
     if not comparisons:
         return "there is nothing to compare with the baseline"
@@ -79,11 +104,8 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
         tables.setdefault((one.usecase, one.topology, one.baseline), []).append(one)
     for (usecase, topology, baseline), own in tables.items():
         names, rows = comparison_rows(own)
-        names, rows = names[1:], [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
-        if width is not None:
-            rest = len(markdown(names, [["", *row[1:]] for row in rows]).partition("\n")[0]) - len(names[0])
-            rows = [[shortened(row[0], max(width - rest, len(names[0]))), *row[1:]] for row in rows]
-        lines += ["", f"{usecase}, {topology}, against {baseline}", "", markdown(names, rows)]
+        rows = [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
+        lines += ["", f"{usecase}, {topology}, against {baseline}", "", fitted(names[1:], rows, width)]
     few = [one for one in comparisons if one.verdict == "too few runs"]
     for one in comparisons:
         if one.reason is not None and one not in few:
@@ -96,12 +118,14 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     return "\n".join(lines)
 
 
-def session_comparison_table(changes: Sequence[Change], before: str, after: str) -> str:
+def session_comparison_table(
+    changes: Sequence[Change], before: str, after: str, width: int | None = None
+) -> str:
     """The cells of two sessions: ratio of the later one's training time to the earlier one's, and verdict."""
     rows = [
         [
-            one.usecase,
             one.label,
+            one.usecase,
             f"{one.before}, {one.after}",
             f"{one.ratio:.3f}",
             f"{one.p:.4f}",
@@ -115,9 +139,22 @@ def session_comparison_table(changes: Sequence[Change], before: str, after: str)
             f"rank-sum test, unpaired: what changed on the machine in between is in it "
             f"(Holm, comparisons: {len(changes)})",
             "",
-            markdown(["use case", "cell", "runs", "ratio", "p", "verdict"], rows),
+            fitted(["cell", "use case", "runs", "ratio", "p", "verdict"], rows, width, keys=2),
         ]
     )
+
+
+def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str) -> str:
+    """Comparisons as JSON; numbers that are not known are null.
+
+    Parameters
+    ----------
+    found : sequence of Comparison or Change
+    **names : str
+        Names of the sessions that were compared.
+    """
+    comparisons = [{**msgspec.to_builtins(one), "verdict": one.verdict} for one in found]
+    return msgspec.json.format(msgspec.json.encode({**names, "comparisons": comparisons}), indent=2).decode()
 
 
 def needs(blocks: int, comparisons: int) -> str:
@@ -126,28 +163,67 @@ def needs(blocks: int, comparisons: int) -> str:
     return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
 
 
-def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """A Markdown table; several below one another, each with the first column, if it is wider than `width`.
+def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, keys: int = 1) -> str:
+    """A Markdown table of at most `width` characters per line.
 
-    Names in the first column are shortened where even one other column would not fit beside them.
+    Long names in the first columns are wrapped. If the other columns do not fit beside them, there are
+    several tables below one another, and each has the first columns.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+    width : int, optional
+        Characters per line; None for a table as wide as its cells.
+    keys : int
+        Number of first columns, by which a reader identifies a row.
     """
     if width is None:
         return markdown(names, rows)
     widths = [max(len(line[column]) for line in [names, *rows]) + 3 for column in range(len(names))]
-    first = min(widths[0], max(width - 1 - max(widths[1:], default=0), 15))
+    longest = max(range(keys), key=widths.__getitem__)
+    room = width - 1 - sum(widths) + widths[longest]
+    widths[longest] = min(widths[longest], max(room, _NAME + 3))
     groups: list[list[int]] = [[]]
-    for column in range(1, len(names)):
-        if groups[-1] and first + 1 + sum(widths[one] for one in [*groups[-1], column]) > width:
+    for column in range(keys, len(names)):
+        if groups[-1] and 1 + sum(widths[:keys]) + sum(widths[one] for one in [*groups[-1], column]) > width:
             groups.append([])
         groups[-1].append(column)
-    tables = [
-        markdown(
-            [names[0], *(names[column] for column in group)],
-            [[shortened(row[0], first - 3), *(row[column] for column in group)] for row in rows],
-        )
-        for group in groups
-    ]
+    tables = []
+    for group in groups:
+        shown = [*range(keys), *group]
+        lines = [
+            [line[column] for column in shown]
+            for row in rows
+            for line in _wrapped(row, longest, widths[longest] - 3)
+        ]
+        tables.append(markdown([names[column] for column in shown], lines))
     return "\n\n".join(tables)
+
+
+def broken(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters, broken at spaces, else after punctuation, else anywhere."""
+    lines = [""]
+    for word in re.findall(r"\S+\s?", text) if len(text) > width else [text]:
+        parts = [word] if len(word.rstrip()) <= width else re.findall(r"[^,=:/-]+[,=:/-]*|[,=:/-]+", word)
+        for part in parts:
+            if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+            while len(lines[-1].rstrip()) > width:
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def _wrapped(row: Sequence[str], column: int, width: int) -> list[list[str]]:
+    """The row, and a row for each further line of one of its cells."""
+    first, *others = broken(row[column], width)
+    blank = [""] * len(row)
+    return [
+        [*cells[:column], line, *cells[column + 1 :]]
+        for cells, line in [(list(row), first), *((blank, line) for line in others)]
+    ]
 
 
 def shortened(text: str, width: int) -> str:
@@ -182,6 +258,23 @@ def write_table(store: SessionStore) -> Path:
     file = store.folder / "table.md"
     write_atomically(file, (session_table(store.runs()) + "\n").encode())
     return file
+
+
+def runs_table(runs: Sequence[Run], width: int | None = None) -> str:
+    """All runs of a session in the order they ended, with their cells; `width` as of `fitted`."""
+    labels = cell_labels(runs)
+    rows = [
+        [
+            run.run_id,
+            labels.get(run.cell, run.backend),  # a cell may have a warm-up only
+            run.usecase,
+            "warm-up" if run.phase == "warmup" else f"{run.block + 1}",
+            run.status,
+            f"{run.seconds.total:.1f}",
+        ]
+        for run in runs
+    ]
+    return fitted(["run", "backend", "use case", "block", "status", "whole run (s)"], rows, width, keys=2)
 
 
 def run_text(store: SessionStore, run: Run) -> str:

@@ -185,7 +185,9 @@ def read_runs(file: Path) -> list[Run]:
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
-    """The sessions below `root`, oldest first, whether they can be read or not."""
+    """The sessions below `root`, or `root` itself, oldest first, whether they can be read or not."""
+    if _is_session(root):
+        return [SessionStore(root)]
     if not root.is_dir():
         return []
     try:
@@ -202,9 +204,12 @@ def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, S
     return list(_readable(list_sessions(root), say))
 
 
-def find_session(root: Path, name: str | None = None, say: Say = warn) -> SessionStore:
+def find_session(
+    root: Path, name: str | None = None, say: Say = warn, *, profiles: bool = True
+) -> SessionStore:
     """The session of a path, a name or an unambiguous beginning of a name; without a name the newest that can
-    be read. Raises `RecordError` if there is none, or more than one.
+    be read, and with `profiles` false the newest that is no profile. Raises `RecordError` if there is none,
+    or more than one.
     """
     if name is not None and _is_session(Path(name)):
         return SessionStore(Path(name))
@@ -214,9 +219,11 @@ def find_session(root: Path, name: str | None = None, say: Say = warn) -> Sessio
             f"no session in {root}: run one with `adabench run`, or name the folder with --results"
         )
     if name is None or name == "latest":
-        for store, _, _ in _readable(reversed(stores), say):
-            return store
-        raise RecordError(f"no session in {root} can be read: run another one with `adabench run --fresh`")
+        for store, _, runs in _readable(reversed(stores), say):
+            if profiles or not (runs and all(run.budgets for run in runs)):
+                return store
+        kind = "can be read" if profiles else "can be read and is no profile"
+        raise RecordError(f"no session in {root} {kind}: run another one with `adabench run --fresh`")
     return _only(
         [s for s in stores if s.folder.name == name] or [s for s in stores if s.folder.name.startswith(name)],
         f"session {name!r} in {root}",

@@ -89,7 +89,7 @@ def _samples(where: str, outcome: Outcome, workers: int) -> Finding:
     given = params.epochs * sum(usecase.samples(batch) for share in shares for batch in share)
     trained = sum(result.samples for result in outcome.results)
     return Finding(
-        f"trains every batch of every epoch on {where}",
+        f"trains as many samples as its workers are given on {where}",
         trained == given,
         "" if trained == given else f"{trained} samples, where its workers were given {given}",
     )

@@ -42,6 +42,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("equal seeds give equal initial weights", _weights),
         ("training shares of workers are of equal length", _shares),
         ("training shares of workers are disjoint", _disjoint),
+        ("every worker has the whole validation and test splits", _whole_splits),
         ("a batch holds samples", _samples),
         ("the loss is a finite scalar with gradients", _loss),
         ("keys() names the rows that the loss reads", _keys),
@@ -60,12 +61,13 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
 
 def _unused(kind: type[UseCase]) -> Finding:
     """What is named and not read would be ignored in silence."""
-    promise = "data that are not there are refused"
+    promise = "data that are not there are refused in one line"
     nowhere = Path("no", "such", "data")
     try:
         kind(kind.Params(), nowhere, 1)
-    except DataError:
-        return Finding(promise, True)
+    except DataError as error:
+        lines = str(error).splitlines()
+        return Finding(promise, len(lines) == 1, "" if len(lines) == 1 else f"in {len(lines)} lines: {error}")
     except Exception as error:
         return Finding(promise, False, f"{type(error).__name__} instead of DataError: {error}")
     return Finding(promise, False, f"{nowhere} is ignored")
@@ -104,6 +106,20 @@ def _disjoint(one: UseCase, other: UseCase) -> str:
     alone, again, left, right = (Counter(_joined(found, same)) for found in (first, second, *shares))
     extra = ((left & right) & ((left + right) - (alone | again))).total()
     return f"{extra} samples are in the shares of both of two workers" if extra > spare else ""
+
+
+def _whole_splits(one: UseCase, other: UseCase) -> str:
+    """Metrics of the process that evaluates must not depend on the number of workers."""
+    for split in ("valid", "test"):
+        counts = [
+            sum(map(one.samples, getattr(one.loaders(rank, world), split)))
+            for rank, world in ((0, 1), (0, 2), (1, 2))
+        ]
+        if len(set(counts)) > 1 or not counts[0]:
+            return (
+                f"the {split} split has {counts[0]} samples, and {counts[1]} and {counts[2]} for two workers"
+            )
+    return ""
 
 
 def _joined(found: dict[str, list[bytes]], names: list[str]) -> Iterator[bytes]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adabench.harness.cli.options import Data, shown, with_options
+from adabench.harness.cli.options import Data, Workers, at_least_one, shown, with_options
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
 if TYPE_CHECKING:
     from adabench.backends.policies.resources import Resources
+    from adabench.usecases.interface import UseCase
     from adaps.policy import Catalogue, Policy
 
 __all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"]
 
+_BACKEND = "autoada-automatic"
+"""Backend whose checks count: all backends on the parameter server execute the same policies."""
 _AUTO = "each training measures in its first steps whether rows are to move, as by adaptive, or to stay"
 
 PolicyText = Annotated[
@@ -48,7 +52,8 @@ ForceOption = Annotated[
 class Model:
     """What commands about policies are about: the parameters of a use case's model, on a cluster."""
 
-    def __init__(self, catalogue: Catalogue, resources: Resources) -> None:
+    def __init__(self, usecase: UseCase, catalogue: Catalogue, resources: Resources) -> None:
+        self.usecase = usecase
         self.catalogue = catalogue
         self.resources = resources
 
@@ -73,8 +78,9 @@ def _model(
     from adabench.harness.study.policies import resources_from
 
     cluster = resources_from(resources, nodes)
-    catalogue = model_parameters_of(usecase_from(usecase, data, seed))
-    return Model(catalogue if accesses is None else read_accesses(accesses, catalogue), cluster)
+    found = usecase_from(usecase, data, seed)
+    catalogue = model_parameters_of(found)
+    return Model(found, catalogue if accesses is None else read_accesses(accesses, catalogue), cluster)
 
 
 def _model_or_none(
@@ -109,9 +115,7 @@ def accesses(
     """
     from adabench.harness.study.model_parameters import count_accesses, usecase_from, write_accesses
 
-    for name, value in (("--nodes", nodes), ("--workers", workers), ("--epochs", epochs)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: give 1 or more")
+    at_least_one(nodes=nodes, workers=workers, epochs=epochs)
     found = usecase_from(usecase, data, seed)
     catalogue = count_accesses(found, nodes * workers, epochs, nodes)
     file = out or Path(f"accesses-{found.name}.npz")
@@ -247,9 +251,22 @@ def check_policy(
     model: Model,
     policy: PolicyText,
     force: ForceOption = False,
+    workers: Workers = 1,
+    network: Annotated[
+        str, typer.Option(metavar="NAME", help="Network of the run, such as lan or 0.5ms,2gbit.")
+    ] = "loopback",
 ) -> None:
-    """Check that a policy fits a model and a cluster; say what of it the server does not execute yet."""
+    """Check that a policy fits a model and a cluster, and that `run` executes it.
+
+    Exits with 2 if not.
+    """
+    from adabench.harness.study.policy_per_cell import executed_policy
+
+    at_least_one(workers=workers)
+    nodes, usecase = model.resources.nodes, model.usecase
     found = model.policy(policy, force)
+    wanted = replace(found, made_for=None) if force else found
+    executed_policy(wanted, model.catalogue, lambda: usecase, _BACKEND, nodes, workers, network)
     tell(f"{found.name}: fits {len(model.catalogue.parameters)} parameters on {model.resources.nodes} nodes")
     _tell_rest(model, found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +18,14 @@ from adabench.harness.study.study import Study
 if TYPE_CHECKING:
     import pandas as pd
 
+    from adabench.harness.estimate.recorded import Expected
+
 __all__ = ["predict"]
 
-_SHOWN_EXTRAPOLATIONS, _SHOWN_GROUPS = 10, 12
+_SHOWN_GROUPS, _FEWEST_GROUPS = 12, 3
 
 
-@takes_study(without=("target",))
+@takes_study(without=("target", "quick"))
 def predict(
     study: Study,
     results: Results = None,
@@ -107,6 +110,7 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
     from adabench.analysis.regression import LEVEL, RegressionError, judgement_lines
     from adabench.analysis.tables import fitted
     from adabench.harness.estimate.predict import FEWEST_CELLS, FEWEST_RUNS, Predictor, Records, reference
+    from adabench.harness.estimate.recorded import WIDEST
     from adabench.harness.study.plan import cells_of, planned_runs
 
     records = Records.read([root, *([] if own else reference())], root)
@@ -136,26 +140,33 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
             f"{run.nodes} x {run.workers}",
             run.network,
             f"{one.seconds:.1f}",
-            f"{one.low:.1f} to {one.high:.1f}",
+            f"{one.low:.1f} to {one.high:.1f}" if one.high <= WIDEST * one.low else _no_interval(one),
         ]
         for run, one in zip(planned, found, strict=True)
     ]
     tell(f"learned of {of}; intervals are to hold {LEVEL:.0%}")
     names = ["use case", "backend", "nodes x workers", "network", "seconds", "interval"]
-    tell(fitted(names, rows, terminal_width()))
+    tell(fitted(names, rows, terminal_width(), keys=2))
     _tell_extrapolations([one.extrapolated for one in found], "runs")
 
 
+def _no_interval(one: Expected) -> str:
+    if one.extrapolated:
+        return "extrapolated, no interval"
+    return (
+        "not known: too few cells" if math.isnan(one.low) else f"not known: {one.low:.3g} to {one.high:.3g}"
+    )
+
+
 def _tell_extrapolations(found: list[list[str]], things: str) -> None:
+    """One line: the features in which some rows are outside of all that was learned."""
     beyond = sum(map(bool, found))
-    if not beyond:
-        return
-    tell(f"{beyond:,} of {len(found):,} {things} are unlike all that was learned of; no interval is sure:")
-    different = dict.fromkeys(text for texts in found for text in texts)
-    for text in list(different)[:_SHOWN_EXTRAPOLATIONS]:
-        tell(f"  {text}")
-    if len(different) > _SHOWN_EXTRAPOLATIONS:
-        tell(f"  and {len(different) - _SHOWN_EXTRAPOLATIONS} more")
+    if beyond:
+        names = dict.fromkeys(text.partition(" ")[0] for texts in found for text in texts)
+        tell(
+            f"{beyond:,} of {len(found):,} {things} are extrapolated, no interval: they differ from all "
+            f"measured ones in {', '.join(names)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -204,13 +215,24 @@ class _Measured:
         """Hold out rows at random, and all rows that are alike in the columns `together`."""
         import numpy as np
 
-        from adabench.analysis.regression import FOLDS, judged, judgement_lines, judgement_of, parts_at_random
+        from adabench.analysis.regression import (
+            FOLDS,
+            RegressionError,
+            judged,
+            judgement_lines,
+            judgement_of,
+            parts_at_random,
+        )
 
+        grouped = self.frame.groupby(together or self.features, sort=False, dropna=False)
+        if together and grouped.ngroups < _FEWEST_GROUPS:
+            raise RegressionError(
+                f"{grouped.ngroups} groups are too few to hold one out: {_FEWEST_GROUPS} are needed"
+            )
         rows, seconds = self.frame[self.features], self.frame[self.target].to_numpy(dtype=float)
         parts = parts_at_random(len(rows), FOLDS, self.seed)
         lines = [(f"1/{FOLDS} of the rows", judged(rows, seconds, parts, seed=self.seed)[0])]
         if together:
-            grouped = self.frame.groupby(together, sort=False, dropna=False)
             groups = grouped.ngroup().to_numpy()
             whole, said = judged(rows, seconds, groups, groups, seed=self.seed)
             lines.append((f"each {', '.join(together)}", whole))

@@ -19,7 +19,7 @@ __all__ = ["profile"]
 
 
 # One run has nobody to take turns with.
-@takes_study(without=("interleaved", "turn_steps", "target", "launcher"), repeats=1)
+@takes_study(without=("interleaved", "turn_steps", "target", "launcher", "quick"), repeats=1)
 def profile(study: Study, results: Results = None) -> None:
     """Run one cell once and show where the time of a step goes.
 

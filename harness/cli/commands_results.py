@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adabench.harness.cli.options import Results, SessionName, completed, results_root, shown, terminal_width
-from adabench.harness.cli.terminal import tell
+from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError, unknown
 from adabench.results.record import RecordError
 
 if TYPE_CHECKING:
+    from adabench.analysis.compare import Comparison
     from adabench.harness.plugins.registry import Kind
     from adabench.results.store import SessionStore
 
@@ -72,10 +75,14 @@ def show(
     name: Annotated[
         str | None, typer.Argument(help="A session or a run; the newest session without it.")
     ] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--runs", help="List all runs of the session, warm-ups included.")
+    ] = False,
     results: Results = None,
 ) -> None:
-    """Show a session's runs and table, or all that is known of a run."""
-    from adabench.analysis.tables import run_text, session_table
+    """Show a session's table, or all that is known of a run."""
+    from adabench.analysis.tables import run_text, runs_table, session_table
+    from adabench.harness.session.progress import failure_lines
     from adabench.results.store import find_run, find_session
 
     root = results_root(results)
@@ -91,13 +98,17 @@ def show(
         tell(run_text(run_store, found))
         return
     session, runs = store.session(), store.runs()
+    if table := session_table(runs, terminal_width()):
+        tell(f"{table}\n")
     tell(f"{session.session}  {session.created_at}")
     tell(session.machine)
-    tell(f"{len(runs)} runs recorded of {len(session.plan)} planned; command: {' '.join(session.command)}")
-    for one in runs:
-        line = f"  {one.run_id:<20} {one.phase:<8} block {one.block:>2}  {one.backend:<20} {one.status:<12}"
-        tell(line + (one.reason or f"{one.seconds.total:.1f} s"))
-    tell(session_table(runs, terminal_width()))
+    good = sum(one.status == "ok" for one in runs)
+    tell(f"{good} runs ok of {len(runs)} recorded and {len(session.plan)} planned; --runs lists them")
+    tell(f"command: {shlex.join(session.command)}")
+    for line in failure_lines([one for one in runs if one.status != "ok"]):
+        tell(line)
+    if all_runs:
+        tell(f"\n{runs_table(runs, terminal_width())}")
 
 
 def plot(session: SessionName = None, results: Results = None) -> None:
@@ -130,21 +141,28 @@ def compare(
     fail_undecided: Annotated[
         bool, typer.Option("--fail-undecided", help="With --fail-if: exit with 3 for 'undecided', too.")
     ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a page: names are not wrapped.")
+    ] = False,
     results: Results = None,
 ) -> None:
     """Compare a session's backends, or the cells of two sessions.
 
-    Backends are compared with one of them, the baseline, block by block.
+    Backends are compared with one of them, the baseline, block by block. Without a name this is the newest
+    session that is no profile.
     """
-    from adabench.analysis.compare import UNJUDGED
     from adabench.analysis.compare import compare as compare_runs
     from adabench.analysis.fail_if import parse_condition
     from adabench.analysis.sessions import compare_sessions
-    from adabench.analysis.tables import comparison_table, session_comparison_table
+    from adabench.analysis.tables import comparison_json, comparison_table, session_comparison_table
     from adabench.results.store import find_session
 
     if fail_undecided and fail_if is None:
         raise UsageError("--fail-undecided needs --fail-if, which says what fails otherwise")
+    if json and markdown:
+        raise UsageError("--json and --markdown exclude each other: give one")
+    width = None if markdown else terminal_width()
     if other is not None:
         if baseline is not None or fail_if is not None:
             raise UsageError(
@@ -152,31 +170,38 @@ def compare(
             )
         stores = [find_session(results_root(results), name) for name in (session, other)]
         found_changes = compare_sessions(*(one.runs() for one in stores))
-        tell(session_comparison_table(found_changes, *(one.folder.name for one in stores)))
+        before, after = (one.folder.name for one in stores)
+        text = session_comparison_table(found_changes, before, after, width)
+        typer.echo(comparison_json(found_changes, before=before, after=after) if json else plain(text))
         return
     condition = parse_condition(fail_if) if fail_if is not None else None
-    store = find_session(results_root(results), session)
+    store = find_session(results_root(results), session, profiles=False)
     found = compare_runs(store.runs(), baseline, analyses=store.session().analyses)
-    tell(comparison_table(found, terminal_width()))
-    if condition is None:
-        return
-    unjudged = ("undecided", *UNJUDGED) if fail_undecided else UNJUDGED
-    failed = False
-    for one in found:
-        if one.verdict in unjudged:
-            tell(
-                f"cannot be judged: {one.usecase} {one.label}: {one.verdict}"
-                + (f", {one.reason}" if one.reason else "")
-            )
-        elif condition(one):
-            tell(f"regression: {one.usecase} {one.label}: {fail_if} holds")
-        else:
-            continue
-        failed = True
+    text = f"{'## ' * markdown}session {store.folder.name}\n\n{comparison_table(found, width)}"
+    typer.echo(comparison_json(found, session=store.folder.name) if json else plain(text))
+    if condition is not None:
+        complaints = _complaints(found, condition, f"{fail_if} holds", fail_undecided)
+        for line in complaints:
+            typer.echo(plain(line), err=json)
+        raise typer.Exit(REGRESSION if complaints else 0)
+
+
+def _complaints(
+    found: Sequence[Comparison], condition: Callable[[Comparison], bool], holds: str, undecided: bool
+) -> list[str]:
+    """A line for each comparison that fulfils the condition, or that cannot be judged by it."""
+    from adabench.analysis.compare import UNJUDGED
+
     if not found:
-        tell("cannot be judged: there is nothing to compare with the baseline")
-    if failed or not found:
-        raise typer.Exit(REGRESSION)
+        return ["cannot be judged: there is nothing to compare with the baseline"]
+    lines = []
+    for one in found:
+        if one.verdict in UNJUDGED or (undecided and one.verdict == "undecided"):
+            reason = f", {one.reason}" if one.reason else ""
+            lines.append(f"cannot be judged: {one.usecase} {one.label}: {one.verdict}{reason}")
+        elif condition(one):
+            lines.append(f"regression: {one.usecase} {one.label}: {holds}")
+    return lines
 
 
 def report(
@@ -184,12 +209,22 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="The backend to compare with, as in `compare`.")
     ] = None,
+    all_sessions: Annotated[
+        bool, typer.Option("--all", help="Write one sortable table of the cells of all sessions instead.")
+    ] = False,
     results: Results = None,
 ) -> None:
     """Write a session's report: an HTML file that needs no other."""
     from adabench.analysis.report import write_report
     from adabench.results.store import find_session
 
+    if all_sessions:
+        from adabench.analysis.overview import write_overview
+
+        if session is not None or baseline is not None:
+            raise UsageError("--all is about all sessions: leave out the session and --baseline")
+        tell(shown(write_overview(results_root(results))))
+        return
     tell(shown(write_report(find_session(results_root(results), session), baseline)))
 
 

@@ -113,15 +113,26 @@ def run(
 
 
 @takes_study()
-def plan(study: Study, results: Results = None) -> None:
-    """Show what `run` would do, and how long it takes; run nothing.
+def plan(
+    study: Study,
+    results: Results = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Print the exact order of the runs and the cells' identifiers."),
+    ] = False,
+) -> None:
+    """Show the cells that `run` would train, and the time that it would take; run nothing.
 
-    The cells, the exact order of the runs and an estimate of the time by earlier sessions. It takes the
-    options of `run` that describe a study.
+    The time comes from earlier runs of the same cells. `plan` takes the options of `run` that describe a
+    study.
     """
-    from adabench.harness.session.plan_text import plan_text
+    from rich.console import Console
 
-    typer.echo(plan_text(study, results_root(results), terminal_width()))
+    with Console(stderr=True).status("loading use cases and their data"):
+        from adabench.harness.session.plan_text import plan_text
+
+        text = plan_text(study, results_root(results), terminal_width(), verbose=verbose)
+    tell(text)
 
 
 def _print_session(store: SessionStore, console: Console) -> None:

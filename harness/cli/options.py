@@ -17,7 +17,7 @@ import typer
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import names
 from adabench.harness.study.setting_parsing import SETTINGS, DeclaredSetting
-from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target
+from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target, quick_study
 from adabench.harness.study.syntax import parse_selections
 
 __all__ = [
@@ -95,6 +95,12 @@ STUDY_OPTIONS: dict[str, Any] = {
             help="Measured runs per cell; by default as many as it takes to tell a difference of 5 %.",
         ),
     ],
+    "quick": Annotated[
+        bool | None,
+        typer.Option(
+            "--quick", help="A first look: one block, without a warm-up, of runs that train one epoch."
+        ),
+    ],
     **{name: _option(setting) for name, setting in SETTINGS.items()},
     "timeout": Annotated[
         str | None, typer.Option(metavar="TIME", help="What a run may take, such as 90s or 20m.")
@@ -161,8 +167,12 @@ def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Comman
     """
 
     def described(**given: Any) -> Study:
-        file, study, target = (given.pop(name, None) for name in ("study", "study_name", "target"))
-        return study_from(file, study, {**given, **fixed}, target)
+        own = ("study", "study_name", "target", "quick")
+        file, study, target, quick = (given.pop(name, None) for name in own)
+        if quick and given.get("repeats") is not None:
+            raise UsageError(f"--quick has one block, so it excludes --repeats {given['repeats']}: give one")
+        found = study_from(file, study, {**given, **fixed}, target)
+        return quick_study(found) if quick else found
 
     left_out = {*without, *fixed}
     taken = [_parameter(name, kind, None) for name, kind in STUDY_OPTIONS.items() if name not in left_out]

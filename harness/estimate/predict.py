@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from adabench.analysis.load import SUCCESS, measured
+from adabench.analysis.load import measured
 from adabench.analysis.regression import Judgement, Regression, judged, judgement_of
+from adabench.analysis.tracking import tracked
 from adabench.backends.interface import ServerOptions
 from adabench.harness.errors import UsageError
+from adabench.harness.estimate.recorded import Expected
 from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
 from adabench.harness.machine.environment import capture, probe
 from adabench.harness.plugins.registry import load_backend, load_usecase
@@ -35,13 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FEWEST_RUNS",
-    "Expected",
     "Physics",
     "Predictor",
     "Records",
-    "expected_seconds",
     "physics_of",
-    "recorded_seconds",
     "reference",
 ]
 
@@ -87,27 +85,6 @@ class Physics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Expected:
-    """How long a run will take.
-
-    Attributes
-    ----------
-    seconds, low, high : float
-        From launch to exit, and the interval around it.
-    runs : int
-        That this is learned of.
-    extrapolated : list of str
-        In what it is unlike all of these.
-    """
-
-    seconds: float
-    low: float
-    high: float
-    runs: int
-    extrapolated: list[str]
-
-
-@dataclass(frozen=True)
 class Records:
     """What can be learned of recorded sessions.
 
@@ -148,7 +125,7 @@ class Records:
         rows, total, train, simulated, cells = [], [], [], [], []
         left_out: Counter[str] = Counter()
         for root in roots:
-            for store, session, several in readable_sessions(root):
+            for store, session, several in tracked(readable_sessions(root), f"simulating sessions in {root}"):
                 runs = measured(several)
                 scatter = _scatter((run.cell, run.seconds.train) for run in runs if run.seconds.train)
                 if scatter > _MOST_SCATTER:
@@ -248,7 +225,10 @@ class Predictor:
 
         environment = capture()
         seconds = probe()[1]
-        physics = [self._known.of(run, data.get(run.usecase), _cores_of(environment)) for run in planned]
+        physics = [
+            self._known.of(run, data.get(run.usecase), _cores_of(environment))
+            for run in tracked(planned, "simulating runs")
+        ]
         self._known.write()
         now = datetime.now(timezone.utc).isoformat()
         rows = [_row(run, one, environment, seconds, now) for run, one in zip(planned, physics, strict=True)]
@@ -277,90 +257,6 @@ def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
         for name, value in run.params.items()
         if isinstance(value, str | bool) and name not in learned and value != usual.get(name)
     ]
-
-
-def expected_seconds(
-    planned: Sequence[PlannedRun], root: Path, data: Mapping[str, str]
-) -> tuple[dict[tuple[Any, ...], Expected], int]:
-    """What runs will take by those recorded in a folder: by their own cell's, else predicted.
-
-    Parameters
-    ----------
-    planned : sequence of PlannedRun
-    root : Path
-        Where sessions are kept.
-    data : mapping of str to str
-        Use case -> folder or file of its data.
-
-    Returns
-    -------
-    dict, int
-        `PlannedRun.key` -> what is expected, of those runs of which something is; and of how many runs the
-        predicted ones are learned, 0 if none is predicted.
-    """
-    earlier = _earlier(root)
-    found = _of_own_cells(planned, earlier)
-    unknown: dict[tuple[str, str], list[PlannedRun]] = {}
-    for run in planned:
-        if run.key not in found:
-            unknown.setdefault((run.cell, run.phase), []).append(run)
-    records = None
-    several = len(measured(earlier)) >= FEWEST_RUNS
-    if unknown and several and importlib.util.find_spec("sklearn") is not None:
-        records = Records.read([root], root)
-    if records is None or not records.are_enough:
-        for own in unknown.values():
-            alike = [one.seconds.total for one in earlier if _alike(one, own[0])]
-            if alike:
-                found |= {run.key: _of_runs(alike) for run in own}
-        return found, 0
-    # Runs of a cell differ in nothing that is known before.
-    firsts = [own[0] for own in unknown.values()]
-    said = Predictor(records, root).expected(firsts, data)
-    for own, one in zip(unknown.values(), said, strict=True):
-        found |= {run.key: one for run in own}
-    return found, len(records.cells)
-
-
-def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[Any, ...], Expected]:
-    """What runs will take by those of their own cells, without asking a use case.
-
-    Parameters
-    ----------
-    planned : sequence of PlannedRun
-    root : Path
-        Where sessions are kept.
-
-    Returns
-    -------
-    dict
-        `PlannedRun.key` -> what is expected, of those runs whose cell has been run.
-    """
-    return _of_own_cells(planned, _earlier(root))
-
-
-def _earlier(root: Path) -> list[Run]:
-    return [run for _, _, runs in readable_sessions(root) for run in runs if run.status in SUCCESS]
-
-
-def _of_own_cells(planned: Sequence[PlannedRun], earlier: Sequence[Run]) -> dict[tuple[Any, ...], Expected]:
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for one in earlier:
-        seconds.setdefault((one.cell, one.phase), []).append(one.seconds.total)
-    own = {run.key: seconds.get((run.cell, run.phase)) for run in planned}
-    return {key: _of_runs(several) for key, several in own.items() if several}
-
-
-def _of_runs(seconds: Sequence[float]) -> Expected:
-    return Expected(median(seconds), min(seconds), max(seconds), len(seconds), [])
-
-
-def _alike(run: Run, planned: PlannedRun) -> bool:
-    """Whether two runs are of the same pair, and as long."""
-    return (run.usecase, run.backend, run.phase, run.params.get("epochs")) == (
-        *(planned.usecase, planned.backend, planned.phase),
-        planned.params.get("epochs"),
-    )
 
 
 def reference() -> list[Path]:

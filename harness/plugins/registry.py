@@ -5,10 +5,12 @@ Names are listed without importing anything heavy; only what is used is imported
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -149,7 +151,7 @@ def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
             path = f"{package}.{module.name}"
             if _defines(path, _KINDS[kind].attribute):
                 found[module.name.replace("_", "-")] = ("built in", path)
-    for entry in entry_points(group=_KINDS[kind].entry_points):
+    for entry in _installed(_KINDS[kind].entry_points, tuple(sys.path)):
         if entry.name in found:
             raise UsageError(
                 f"{kind} {entry.name!r} is defined twice: by {found[entry.name][0]} and by {entry.value}"
@@ -160,6 +162,12 @@ def _candidates(kind: Kind) -> dict[str, tuple[str, str | EntryPoint]]:
             )
         found[entry.name] = (entry.dist.name if entry.dist is not None else entry.value, entry)
     return found
+
+
+@functools.cache
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Entry points of the packages in `path`. Reading the metadata of all packages takes milliseconds."""
+    return tuple(entry_points(group=group))
 
 
 def _defines(module: str, attribute: str) -> bool:

@@ -14,7 +14,7 @@ from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import interim_analyses
 from adabench.harness.errors import UsageError
-from adabench.harness.estimate.predict import recorded_seconds
+from adabench.harness.estimate.recorded import recorded_seconds
 from adabench.harness.launch.launcher import Launcher, Supervision
 from adabench.harness.machine.interruption import Interruption
 from adabench.harness.machine.noise import noise_complaints

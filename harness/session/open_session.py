@@ -22,8 +22,8 @@ from adabench.harness.machine.environment import (
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import planned_runs, study_id
 from adabench.harness.study.study import Study
-from adabench.results.record import Session
-from adabench.results.store import SessionStore, readable_sessions
+from adabench.results.record import RecordError, Session
+from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
 __all__ = ["open_session"]
 
@@ -51,6 +51,8 @@ def open_session(
     environment : dict, optional
         Environment as of `environment.capture`; by default this machine's.
     """
+    if any(store.folder == root for store in list_sessions(root)):
+        raise RecordError(f"{root} is a session, and takes no other: name the folder that contains it")
     if environment is None:
         environment = capture()
     plan = planned_runs(cells, study)

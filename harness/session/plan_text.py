@@ -8,7 +8,7 @@ from pathlib import Path
 from adabench.analysis.compare import blocks_needed
 from adabench.analysis.load import cell_labels
 from adabench.analysis.tables import fitted, needs
-from adabench.harness.estimate.predict import expected_seconds
+from adabench.harness.estimate.recorded import WIDEST, recorded_seconds, total_of
 from adabench.harness.session.progress import duration
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.setting_parsing import SETTINGS
@@ -17,33 +17,44 @@ from adabench.results.record import PlannedRun
 
 __all__ = ["plan_text", "too_short"]
 
+_PREDICT = "`adabench predict` with the same options predicts times from other recorded runs"
 
-def plan_text(study: Study, root: Path, width: int | None = None) -> str:
-    """Cells, order and time of a study; earlier sessions in `root` give the time, and lines have `width`
-    characters.
+
+def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bool = False) -> str:
+    """The cells and the time of a study.
+
+    Parameters
+    ----------
+    study : Study
+    root : Path
+        Folder of the sessions whose runs give the time.
+    width : int, optional
+        Characters per line.
+    verbose : bool
+        Whether the text includes the identifiers of the cells and the order of the runs.
     """
     found = cells_of(study)
     study = with_repeats(study, found)
     planned = planned_runs(found, study)
     labels = cell_labels(planned)
     cells = {run.cell: run for run in planned if run.phase == "measured"}
-    names = {cell: f"{index + 1}" for index, cell in enumerate(cells)}
-    rows = [
-        [names[cell], run.usecase, labels[cell], f"{run.nodes} x {run.workers}", run.network, cell]
-        for cell, run in cells.items()
-    ]
     counts = f"{len(cells)} cells, {study.repeats} blocks, {len(planned)} runs"
     lines = [f"study {study.name}: {', '.join([counts, *_same_for_all(planned[0])])}", ""]
-    lines += [fitted(["", "use case", "backend", "nodes x workers", "network", "cell"], rows, width), ""]
-    for block, usecase in dict.fromkeys((run.block, run.usecase) for run in planned):
-        order = [run for run in planned if (run.block, run.usecase) == (block, usecase)]
-        title = "warm-up" if order[0].phase == "warmup" else f"block {block + 1}"
-        lines.append(
-            f"{title} {usecase} (seed {order[0].seed}): " + " ".join(names[run.cell] for run in order)
-        )
-    lines += ["", *_estimate(planned, root, study)]
+    names = ["use case", "backend", "nodes x workers", "network"]
+    rows = [
+        [run.usecase, labels[cell], f"{run.nodes} x {run.workers}", run.network]
+        for cell, run in cells.items()
+    ]
+    if verbose:
+        names = ["", *names, "cell"]
+        rows = [[f"{index + 1}", *rows[index], cell] for index, cell in enumerate(cells)]
+    lines += [fitted(names, rows, width, keys=2 + verbose), ""]
+    lines += _order(planned, list(cells)) if verbose else []
+    lines += _estimate(planned, root)
     short = too_short(planned, study.repeats)
-    return "\n".join(lines if short is None else [*lines, short])
+    lines += [] if short is None else [short]
+    lines += [] if verbose else ["--verbose prints the order of the runs and the identifiers of the cells"]
+    return "\n".join(lines)
 
 
 def too_short(plan: Sequence[PlannedRun], blocks: int, analyses: int = 1) -> str | None:
@@ -63,15 +74,31 @@ def _same_for_all(run: PlannedRun) -> list[str]:
     ]
 
 
-def _estimate(planned: Sequence[PlannedRun], root: Path, study: Study) -> list[str]:
-    found, learned = expected_seconds(planned, root, study.data)
-    if len(found) < len(planned):
-        unlike = f"{len(planned) - len(found)} of {len(planned)} runs"
-        return [f"time: not known; {unlike} are like nothing recorded in {root}"]
-    about = f"time: about {duration(sum(one.seconds for one in found.values()))}"
-    if not learned:
-        return [f"{about}, by earlier runs in {root}"]
-    low, high = (duration(sum(getattr(one, end) for one in found.values())) for end in ("low", "high"))
-    lines = [f"{about}, between {low} and {high}, predicted by {learned} runs in {root}"]
-    texts = sorted({text for one in found.values() for text in one.extrapolated})
-    return [*lines, f"unlike those: {'; '.join(texts)}"] if texts else lines
+def _order(planned: Sequence[PlannedRun], cells: Sequence[str]) -> list[str]:
+    """A line for the runs of each use case in each block."""
+    lines = []
+    for block, usecase in dict.fromkeys((run.block, run.usecase) for run in planned):
+        order = [run for run in planned if (run.block, run.usecase) == (block, usecase)]
+        title = "warm-up" if order[0].phase == "warmup" else f"block {block + 1}"
+        numbers = " ".join(f"{cells.index(run.cell) + 1}" for run in order)
+        lines.append(f"{title} {usecase} (seed {order[0].seed}): {numbers}")
+    return [*lines, ""]
+
+
+def _estimate(planned: Sequence[PlannedRun], root: Path) -> list[str]:
+    """The time of the runs whose cells are recorded; no time is guessed for the others."""
+    known = recorded_seconds(planned, root)
+    if not known:
+        return [f"time: not known, because no run of these cells is recorded in {root}", _PREDICT]
+    seconds, low, high = total_of(known.values())
+    some = "" if len(known) == len(planned) else f" for {len(known)} of {len(planned)} runs"
+    if high > WIDEST * low:
+        between = f"recorded runs of these cells add up to between {duration(low)} and {duration(high)}"
+        lines = [f"time: not known{some}, because {between}"]
+    else:
+        between = f"between {duration(low)} and {duration(high)}"
+        lines = [f"time: about {duration(seconds)}{some}, {between}, by earlier runs in {root}"]
+    if some:
+        left = len(planned) - len(known)
+        lines += [f"not included: {left} run{'s' * (left > 1)} of cells that were never recorded", _PREDICT]
+    return lines

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from adabench.analysis.load import SUCCESS
 from adabench.analysis.tables import shortened
-from adabench.harness.estimate.predict import Expected
+from adabench.harness.estimate.recorded import Expected
 from adabench.harness.run.spec import RankState
 from adabench.results.record import PlannedRun, Run
 

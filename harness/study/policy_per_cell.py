@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +18,10 @@ from adabench.harness.study.policies import made_where_counted, refused
 from adaps.policy import Catalogue, Policy
 from adaps.policy.limits import not_executed
 
-__all__ = ["with_policy_per_cell"]
+if TYPE_CHECKING:
+    from adabench.usecases.interface import UseCase
+
+__all__ = ["executed_policy", "with_policy_per_cell"]
 
 
 def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
@@ -42,6 +46,7 @@ class PolicyBuilder:
         self._catalogues: dict[bytes, Catalogue] = {}
         self._counted: dict[tuple[bytes, int, int], Catalogue] = {}
         self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
+        self._built_last: tuple[bytes, UseCase] | None = None
 
     def policy_of(self, cell: Cell) -> str:
         text = cell.options["policy"]
@@ -58,45 +63,84 @@ class PolicyBuilder:
         policy, catalogue = made_where_counted(
             text, Resources.alike(cell.nodes), self._catalogue(cell), lambda: self._with_accesses(cell)
         )
-        if policy.data.numbers:
-            policy = self._dealt(cell, policy)
-        backend = load_backend(cell.backend)()
-        from adabench.backends.interface import TakesPolicy
+        settings = (cell.nodes, cell.workers, cell.network)
+        return executed_policy(policy, catalogue, lambda: self._usecase(cell), cell.backend, *settings)
 
-        if isinstance(backend, TakesPolicy):
-            network = "loopback" if link_of(cell.network) is not None else cell.network
-            usecase = usecase_of(cell, self._seed)
-            backend.check_policy(usecase, policy, cell.nodes, cell.workers, network)
-        else:
-            for sentence in not_executed(policy, catalogue):
-                raise UsageError(f"{policy.source}: {sentence}")
-        return policy
-
-    def _dealt(self, cell: Cell, policy: Policy) -> Policy:
-        """The policy with the shares that batches have in whole samples, if the use case supports them."""
-        from adabench.usecases.interface import DataError
-
-        usecase = usecase_of(cell, self._seed)
-        try:
-            policy = with_whole_samples(policy, usecase.params.batch)
-            partitioned(usecase, policy, cell.workers).loaders(0, cell.nodes * cell.workers)
-        except DataError as error:
-            raise UsageError(f"use case {cell.usecase!r}: {error}") from error
-        return policy
+    def _usecase(self, cell: Cell) -> UseCase:
+        """The cell's use case. Only one is kept, because its data can fill the memory."""
+        key = data_key(cell)
+        if self._built_last is None or self._built_last[0] != key:
+            self._built_last = None
+            self._built_last = key, usecase_of(cell, self._seed)
+        return self._built_last[1]
 
     def _catalogue(self, cell: Cell) -> Catalogue:
         key = data_key(cell)
         if key not in self._catalogues:
-            self._catalogues[key] = model_parameters_of(usecase_of(cell, self._seed))
+            self._catalogues[key] = model_parameters_of(self._usecase(cell))
         return self._catalogues[key]
 
     def _with_accesses(self, cell: Cell) -> Catalogue:
         key = (data_key(cell), cell.nodes, cell.workers)
         if key not in self._counted:
             self._counted[key] = count_accesses(
-                usecase_of(cell, self._seed), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
+                self._usecase(cell), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
             )
         return self._counted[key]
+
+
+def executed_policy(
+    policy: Policy,
+    catalogue: Catalogue,
+    usecase: Callable[[], UseCase],
+    backend: str,
+    nodes: int,
+    workers: int,
+    network: str,
+) -> Policy:
+    """The policy as a run executes it: shares of the data are whole samples.
+
+    Parameters
+    ----------
+    policy : Policy
+        Policy that fits the catalogue.
+    catalogue : Catalogue
+        Parameters of the use case's model.
+    usecase : callable
+        Returns the use case, if it is needed.
+    backend, nodes, workers, network
+        As of a cell.
+
+    Raises
+    ------
+    UsageError
+        If the backend does not execute the policy, or the use case cannot deal its data by it.
+    """
+    from adabench.backends.interface import TakesPolicy
+
+    made = load_backend(backend)()
+    with refused():
+        if policy.data.numbers:
+            policy = _dealt(usecase(), policy, nodes, workers)
+        if isinstance(made, TakesPolicy):
+            imitated = "loopback" if link_of(network) is not None else network
+            made.check_policy(usecase(), policy, nodes, workers, imitated)
+            return policy
+    for sentence in not_executed(policy, catalogue):
+        raise UsageError(f"{policy.source}: {sentence}")
+    return policy
+
+
+def _dealt(usecase: UseCase, policy: Policy, nodes: int, workers: int) -> Policy:
+    """The policy with the shares that batches have in whole samples, if the use case supports them."""
+    from adabench.usecases.interface import DataError
+
+    try:
+        policy = with_whole_samples(policy, usecase.params.batch)
+        partitioned(usecase, policy, workers).loaders(0, nodes * workers)
+    except DataError as error:
+        raise UsageError(f"use case {usecase.name!r}: {error}") from error
+    return policy
 
 
 def _takes_policy(cell: Cell) -> bool:

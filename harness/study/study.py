@@ -32,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target"]
+__all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target", "quick_study"]
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
 
@@ -184,6 +184,12 @@ class _GivenValues:
             yield
         except UsageError as error:
             raise UsageError(f"{self._origin[key]} {key}: {error}") from error
+
+
+def quick_study(study: Study) -> Study:
+    """The study with one block, and one epoch per run: it shows the strategies and measures nothing."""
+    usecases = [msgspec.structs.replace(one, values={**one.values, "epochs": [1]}) for one in study.usecases]
+    return msgspec.structs.replace(study, usecases=usecases, repeats=1, warmup=False)
 
 
 def parse_target(text: str) -> dict[str, float]:

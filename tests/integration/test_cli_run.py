@@ -89,7 +89,7 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
     assert [key(run) for run in store.runs()][:6] == [key(run) for run in runs]
     assert sorted(key(run)[1] for run in store.runs()) == [-1, -1, 0, 0, 1, 1, 2, 2]
 
-    shown = adabench("show")
+    shown = adabench("show", "--runs")
     assert shown.returncode == 0
     assert all(run.run_id in shown.stdout for run in store.runs())
     assert '"epoch_seconds"' in adabench("show", gloo[0].run_id).stdout

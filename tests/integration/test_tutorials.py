@@ -37,6 +37,14 @@ def test_one_node(tmp_path: Path, warm: ForkServer) -> None:
     assert "epoch" not in finish(start("python resume.py", tmp_path, {}, warm))  # nothing is left to do
 
 
+def test_a_model_of_torchrec(tmp_path: Path, warm: ForkServer) -> None:
+    page = "../guides/from-torchrec"
+    (program,) = [block.text for block in blocks_of(page) if block.is_program]
+    (tmp_path / "converted.py").write_text(program, encoding="utf-8")
+    (command,) = [command for command in commands_of(page) if command.line.startswith("python")]
+    finish(start(command.line, tmp_path, {}, warm), command.output)
+
+
 def test_the_server_alone(run_ranks: RunRanks) -> None:
     (program,) = [block.text for block in blocks_of("one-node") if block.is_program and block.file is None]
     for process in run_ranks(program, 2):
@@ -91,7 +99,7 @@ def test_plugins(
         for command in commands_of(page):
             said = finish(start(command.line, tmp_path, variables, warm), command.output)
             if command.line.startswith("adabench check usecase"):
-                assert said.count("ok ") == len(said.splitlines()) == 12
+                assert said.count("ok ") == len(said.splitlines()) == 13
     (shown,) = [block.text for block in blocks_of("backend") if block.language == "python"]
     assert shown in (tmp_path / "adabench-mine" / "adabench_mine.py").read_text(encoding="utf-8")
 

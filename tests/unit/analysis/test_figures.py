@@ -12,8 +12,8 @@ from matplotlib.patches import Rectangle
 from adabench.analysis.costs import draw_costs
 from adabench.analysis.figures import draw_bars, draw_figures
 from adabench.analysis.load import cell_labels, load_frame, measured
-from adabench.analysis.style import BACKENDS, colours_of, rank
-from adabench.analysis.tables import markdown, session_table
+from adabench.analysis.style import BACKENDS, colours_of, decimals_of, rank
+from adabench.analysis.tables import broken, fitted, markdown, session_table
 from adabench.analysis.thesis import draw_thesis
 from adabench.harness.plugins.registry import names
 from adabench.results.record import RecordError, Run, Seconds, Status
@@ -67,18 +67,18 @@ def store(tmp_path: Path, runs: list[Run]) -> SessionStore:
 
 def test_bars_are_means_whiskers_the_extremes_and_every_run_a_dot(runs: list[Run]) -> None:
     axes = draw_bars([run for run in runs if run.phase == "measured"]).axes[0]
-    heights = [patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle)]
-    assert heights == pytest.approx([11, 13])
+    widths = [patch.get_width() for patch in axes.patches if isinstance(patch, Rectangle)]
+    assert widths == pytest.approx([11, 13])
     lines = [found for found in axes.collections if isinstance(found, LineCollection)]
-    ends = {tuple(float(y) for _, y in segment) for found in lines for segment in found.get_segments()}
+    ends = {tuple(float(x) for x, _ in segment) for found in lines for segment in found.get_segments()}
     assert ends == {(10, 12), (12, 14)}
     dots = [
         np.asarray(found.get_offsets()) for found in axes.collections if isinstance(found, PathCollection)
     ]
-    assert [sorted(one[:, 1]) for one in dots] == [sorted(times) for times in TIMES.values()]
+    assert [sorted(one[:, 0]) for one in dots] == [sorted(times) for times in TIMES.values()]
 
 
-def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
+def test_many_cells_have_one_axis_and_a_colour_a_backend() -> None:
     names = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
     runs = [
         msgspec.structs.replace(a_run(name, block, 10.0 * nodes), nodes=nodes, cell=f"{name} {nodes}")
@@ -86,14 +86,34 @@ def test_many_cells_have_a_row_a_topology_and_a_colour_a_backend() -> None:
         for name in names
         for block in (0, 1)
     ]
-    figure = draw_bars(runs)
-    rows = [[label.get_text().split("\n")[:2] for label in axes.get_xticklabels()] for axes in figure.axes]
-    assert rows == [[[name, f"nodes={nodes}"] for name in names] for nodes in (1, 2)]
-    colours = [[patch.get_facecolor() for patch in axes.patches] for axes in figure.axes]
-    assert colours[0] == colours[1]
-    assert len(set(colours[0])) == len(names)
-    assert "node" not in figure.axes[0].get_title()
-    assert all(axes.get_ylim()[0] == 0.0 and axes.get_ylim()[1] > 20.0 for axes in figure.axes)
+    axes, beside = draw_bars(runs).axes
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == [f"{name} (nodes={nodes})" for name in names for nodes in (1, 2)]
+    assert len(beside.get_yticklabels()) == len(shown)
+    colours = [patch.get_facecolor() for patch in axes.patches]
+    assert len(set(colours)) == len(names)
+    assert colours[::2] == colours[1::2]
+    assert "node" not in axes.get_title()
+    assert axes.get_xlim()[0] == 0.0
+
+
+def test_a_title_is_true_for_all_bars_and_other_bars_have_their_topology() -> None:
+    runs = [a_run("manual", block, 10.0) for block in range(2)]
+    (axes, _) = draw_bars(runs).axes
+    assert axes.get_title() == "ctr: training time, 3 epochs, 2 nodes, loopback"
+    alone = [msgspec.structs.replace(a_run("single", block, 10.0), nodes=1) for block in range(2)]
+    (axes, _) = draw_bars([*alone, *runs]).axes
+    assert axes.get_title() == "ctr: training time, 3 epochs"
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == ["single, 1 node", "manual, 2 nodes, loopback"]
+
+
+def test_all_numbers_of_a_figure_have_equal_digits() -> None:
+    (_, beside) = draw_bars([a_run("manual", 0, 9.75), a_run("prefetch", 0, 123.0)]).axes
+    assert [label.get_text().split(" ")[0] for label in beside.get_yticklabels()] == ["9.8", "123.0"]
+    assert [decimals_of(numbers) for numbers in ([6.08, 2.0], [54.0, 123.0], [0.0, 0.012], [0.0])] == [
+        *(2, 0, 4, 0),
+    ]
 
 
 def test_a_backend_has_one_place_and_one_colour_in_all_figures() -> None:
@@ -103,8 +123,8 @@ def test_a_backend_has_one_place_and_one_colour_in_all_figures() -> None:
     assert len({colour_of(name) for name in BACKENDS}) == len(BACKENDS) - 1
     assert [colour_of(name) for name in ("mine", "yours")] == [colour_of(name) for name in ("mine", "yours")]
     for given in (["prefetch", "manual", "mine"], ["mine", "prefetch"]):
-        (axes,) = draw_bars([a_run(name, block, 10.0) for name in given for block in range(2)]).axes
-        shown = [text.get_text().partition("\n")[0] for text in axes.get_xticklabels()]
+        axes, _ = draw_bars([a_run(name, block, 10.0) for name in given for block in range(2)]).axes
+        shown = [text.get_text() for text in axes.get_yticklabels()]
         assert shown == sorted(given, key=rank)
         drawn = [bar.get_facecolor()[:3] for bar in axes.patches if isinstance(bar, Rectangle)]
         assert drawn == [colour_of(name) for name in shown]
@@ -116,7 +136,7 @@ def colour_of(backend: str) -> tuple[float, float, float]:
 
 def test_single_runs_are_dots_without_a_mean_or_a_range() -> None:
     figure = draw_bars([a_run(name, 0, 10.0) for name in ("manual", "prefetch")])
-    (axes,) = figure.axes
+    axes, _ = figure.axes
     assert not axes.patches
     assert not [one for one in axes.collections if isinstance(one, LineCollection)]
     assert len([one for one in axes.collections if isinstance(one, PathCollection)]) == 2
@@ -131,7 +151,7 @@ def test_a_figure_states_n_units_and_failures(store: SessionStore) -> None:
         "mean of n = 3 runs",
         "min and max",
         "(seconds)",
-        "2 nodes × 1 worker",
+        "2 nodes, loopback",
         "1 failed",
         "auc 0.740",
     ):
@@ -200,17 +220,17 @@ def test_a_label_names_every_parameter_in_which_cells_of_a_use_case_differ() -> 
     ]
 
 
-def test_names_of_policies_do_not_run_into_each_other_below_bars() -> None:
+def test_names_of_policies_are_wrapped_beside_bars() -> None:
     techniques = ("full_replication", "relocation")
     runs = [
         msgspec.structs.replace(run, params={"policy": f"uniform[technique={technique}]"}, cell=technique)
         for technique in techniques
         for run in [a_run("manual", block, 1.0) for block in range(2)]
     ]
-    captions = [tick.get_text() for tick in draw_bars(runs).axes[0].get_xticklabels()]
-    assert max(len(line) for caption in captions for line in caption.splitlines()) <= 24
-    assert [caption.replace("\n", "") for caption in captions] == [
-        f"manualpolicy=uniform[technique={technique}]auc 0.740" for technique in techniques
+    names = [tick.get_text() for tick in draw_bars(runs).axes[0].get_yticklabels()]
+    assert max(len(line) for name in names for line in name.splitlines()) <= 40
+    assert ["".join(name.split()) for name in names] == [
+        f"manual(policy=uniform[technique={technique}])" for technique in techniques
     ]
 
 
@@ -241,6 +261,41 @@ def test_markdown_columns_line_up() -> None:
         len({len(line) for line in markdown(["a", "long name"], [["1", "2"], ["333333", ""]]).splitlines()})
         == 1
     )
+
+
+NAMES = ("autoada-automatic (lookahead=10, policy=adaptive)", "a" * 100, "manual")
+
+
+@pytest.mark.parametrize("columns", [2, 4, 9])
+@pytest.mark.parametrize("keys", [1, 2])
+@pytest.mark.parametrize("width", [70, 80, 100])
+def test_names_are_wrapped_and_every_part_of_a_table_has_them(columns: int, keys: int, width: int) -> None:
+    names = ["name", *(f"column {number}" for number in range(columns))]
+    rows = [[name, *(f"{row} {number}" for number in range(columns))] for row, name in enumerate(NAMES)]
+    text = fitted(names, rows, width, keys=keys)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for table in text.split("\n\n"):
+        head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        assert head[:keys] == names[:keys]
+        assert "".join(line[0] for line in lines).replace(" ", "") == "".join(NAMES).replace(" ", "")
+        # The other cells of a row are in the first of its lines.
+        assert [line[keys:] for line in lines if any(line[1:])] == [
+            [row[names.index(name)] for name in head[keys:]] for row in rows
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("manual (policy=adaptive)", ["manual", "(policy=adaptive)"]),
+        ("m (lookahead=10,policy=nups[times=50])", ["m (lookahead=10,", "policy=nups[times=50])"]),
+        ("x" * 30, ["x" * 22, "x" * 8]),
+        ("short name", ["short name"]),
+    ],
+)
+def test_a_name_is_broken_at_spaces_else_after_punctuation(text: str, lines: list[str]) -> None:
+    assert broken(text, 22) == lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

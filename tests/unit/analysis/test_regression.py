@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from adabench.analysis import regression
 from adabench.analysis.regression import (
+    FEWEST_GROUPS,
     LEVEL,
     MOST_OF_A_PROCESS,
     Regression,
     RegressionError,
     judged,
+    judgement_lines,
     judgement_of,
     parts_at_random,
     usable,
@@ -62,7 +65,7 @@ def test_few_rows_are_learned_by_a_process_and_more_by_trees() -> None:
     for rows in (sizes[sizes < 50], sizes):
         seconds = (1 + rows) ** 2 * np.exp(0.01 * random.standard_normal(len(rows)))
         said = Regression.fit(pd.DataFrame({"size": rows}), seconds).predict(pd.DataFrame({"size": [99.0]}))
-        assert (said.low <= said.seconds).all()
+        assert np.isnan([said.low, said.high]).all()
         slopes.append(float(said.seconds[0]) / 100**2)
     assert slopes[0] == pytest.approx(1.0, abs=0.2)
     assert slopes[1] < 0.4
@@ -139,17 +142,50 @@ def test_an_interval_is_that_of_cv_plus(lines: None) -> None:
         assert np.log(said.low[row]) == pytest.approx(sorted(lows)[40 - rank])
 
 
-def test_a_group_is_predicted_by_others_and_has_a_wider_interval(lines: None) -> None:
-    random = np.random.default_rng(3)
-    group = np.repeat(np.arange(8), 30)
-    frame = pd.DataFrame({"size": 2.0 ** random.integers(0, 12, 240), "hidden": 1.0})
-    seconds = (1 + frame["size"]) * np.exp(random.standard_normal(8)[group])  # each group its own factor
-    at_random, _ = judged(frame, seconds, parts_at_random(240, 3, 0))
+def groups_of_measurements(count: int, seed: int) -> tuple[pd.DataFrame, Any, Any]:
+    """Measurements of groups that each have their own factor, and from 1 to 60 rows."""
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(count), random.integers(1, 60, count))
+    frame = pd.DataFrame({"size": 2.0 ** random.integers(0, 12, len(group)), "hidden": 1.0})
+    noise = random.standard_normal(count)[group] + 0.01 * random.standard_normal(len(group))
+    return frame, (1 + frame["size"]).to_numpy() * np.exp(noise), group
+
+
+def test_intervals_for_another_group_cover_as_many_groups_as_they_say(lines: None) -> None:
+    covered = []
+    for seed in range(60):
+        frame, seconds, group = groups_of_measurements(16, seed)
+        known, new = group < 15, np.flatnonzero(group == 15)[:1]
+        said = Regression.fit(frame[known], seconds[known], group[known]).predict(frame.iloc[new])
+        inside = (said.low <= seconds[new]) & (seconds[new] <= said.high)
+        covered += list(inside[np.isfinite(said.low)])
+    assert len(covered) > 50
+    assert np.mean(covered) >= LEVEL - 0.04
+
+
+@pytest.mark.parametrize("count", [FEWEST_GROUPS - 1, FEWEST_GROUPS])
+def test_few_groups_give_no_interval(lines: None, count: int) -> None:
+    frame, seconds, group = groups_of_measurements(count, 1)
+    said = Regression.fit(frame, seconds, group).predict(frame[:3])
+    assert np.isfinite(said.seconds).all()
+    assert np.isfinite([said.low, said.high]).all() == (count == FEWEST_GROUPS)
     whole, _ = judged(frame, seconds, group, group)
-    own = [judged(frame, seconds, group)[0], whole]
-    assert at_random.covered == pytest.approx(LEVEL, abs=0.06)
-    assert whole.width > at_random.width
-    assert own[0].covered <= own[1].covered
+    assert whole.intervals == 0
+    assert np.isnan([whole.covered, whole.width]).all()
+
+
+def test_a_group_that_is_larger_than_all_others_has_no_interval_and_bounded_errors() -> None:
+    """A steep line through few sizes would be off by many orders of magnitude."""
+    random = np.random.default_rng(0)
+    nodes = np.repeat([2.0, 2.1, 2.2, 1e9], 12)
+    seconds = np.minimum(nodes, 2.5) ** 40 * np.exp(0.1 * random.standard_normal(48))
+    whole, said = judged(pd.DataFrame({"nodes": nodes}), seconds, nodes)
+    assert np.isnan(said.low[nodes > 3]).all()
+    assert [bool(text) for text in said.extrapolated] == [*[False] * 36, *[True] * 12]
+    assert whole.intervals <= 0.75
+    (line,) = judgement_lines([("each nodes", whole)])[1:2]
+    assert len(line) < 80
+    assert (np.abs(np.log10(said.seconds / seconds)) < 8).all()
 
 
 def test_what_lies_outside_is_told_by_name(lines: None) -> None:
@@ -201,14 +237,34 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     code, out, err = judge(*options, "--leave-out", "nodes")
     assert (code, err) == (0, "")
     head, *rows = out.splitlines()
-    assert head.split() == ["held", "out", "rows", "median", "P90", "rank", "covered", "high/low"]
+    assert head.split() == [
+        "held",
+        "out",
+        "rows",
+        "median",
+        "P90",
+        "rank",
+        "intervals",
+        "covered",
+        "high/low",
+    ]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
-    assert [" ".join(line.split()[:-9]) for line in rows] == list(held_out)
+    *rows, note = rows
+    assert "rows of a group that is predicted by fewer than 9 groups" in note
+    assert [" ".join(line[: line.index(" %")].split()[:-2]) for line in rows] == list(held_out)
+    assert [line.split()[-1] for line in rows] == [rows[0].split()[-1], *["-"] * 9]
     code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")
     assert (code, same) == (0, out)
     assert err == "warning: --model quadratic is ignored, as the number of rows decides on it: leave it out\n"
-    code, _, err = judge(*options, "--leave-out", "link")
-    assert (code, "2 groups are too few to hold one out: 3 are needed" in err) == (2, True)
+
+
+def test_too_few_groups_are_refused_before_anything_is_fitted(
+    judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regression, "_fitted", None)
+    code, out, err = judge("--table", "t.csv", "--target", "seconds", "--leave-out", "link")
+    assert (code, out) == (2, "")
+    assert "2 groups are too few to hold one out: 3 are needed" in err
 
 
 def test_rows_of_another_table_are_predicted(judge: Any, lines: None, tmp_path: Path) -> None:
@@ -216,13 +272,14 @@ def test_rows_of_another_table_are_predicted(judge: Any, lines: None, tmp_path: 
     options = ("--table", "t.csv", "--target", "seconds", "--at", "new.csv")
     code, out, err = judge(*options)
     assert (code, err) == (0, "")
-    assert "1 of 2 rows are unlike all that was learned of" in out
+    told = "1 of 2 rows are extrapolated, no interval: they differ from all measured ones in nodes"
+    assert out.splitlines()[1] == told
     assert "nodes 64, learned of 1 to 8" in out
     assert judge(*options, "-o", "p.csv")[0] == 0
     found = pd.read_csv(tmp_path / "p.csv")
     assert list(found.columns) == [*("size", "link", "nodes", "predicted", "low", "high"), "extrapolated"]
-    assert (found["low"] <= found["predicted"]).all()
-    assert (found["predicted"] <= found["high"]).all()
+    assert found["low"][0] <= found["predicted"][0] <= found["high"][0]
+    assert found[["low", "high"]].loc[1].isna().all()
 
 
 def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, tmp_path: Path) -> None:

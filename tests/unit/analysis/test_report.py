@@ -14,7 +14,7 @@ from adabench.analysis.compare import compare
 from adabench.analysis.export import export_runs
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.report import report_html, write_report
-from adabench.analysis.tables import usecase_rows
+from adabench.analysis.tables import MEANINGS, comparison_rows, usecase_rows
 from adabench.results.record import Git, RecordError, Run, Seconds, Session
 from adabench.results.store import SessionStore
 from tests.records import make_run, make_session, plan_of
@@ -115,6 +115,28 @@ def test_the_time_of_the_best_epoch_stands_with_its_quality(session: Session, ru
     page = report_html(session, early)
     assert "reached after (s)" in page
     assert "stars are the epochs that were best by validation" in page
+
+
+def test_a_report_explains_its_columns_and_folds_long_values(session: Session, runs: list[Run]) -> None:
+    flags = "-O3 " * 100
+    page = report_html(msgspec.structs.replace(session, environment={"flags": flags, "cpu": "c"}), runs)
+    explained = re.findall(r"<dt>([^<]*)</dt>", page)
+    for names in (usecase_rows(runs)[0], comparison_rows(compare(runs))[0]):
+        assert set(names) & MEANINGS.keys() <= set(explained)
+        assert set(names) - {"use case", "backend", "auc", "logloss"} <= MEANINGS.keys()
+    (folded,) = re.findall(r"<summary>(-O3[^<]*)</summary>([^<]*)</details>", page)
+    assert len(folded[0]) <= 60
+    assert folded[1] == flags
+    assert "<td>c</td>" in page
+
+
+def test_ranges_of_a_report_are_not_broken_so_that_its_tables_need_no_scrollbar(
+    session: Session, runs: list[Run]
+) -> None:
+    page = report_html(session, runs)
+    for cell in re.findall(r"<td>(\d[^<]*\])</td>", page):
+        assert re.fullmatch(r"\S+ \[\S+,\N{NO-BREAK SPACE}\S+\]", cell, re.ASCII)
+    assert "nowrap" not in page
 
 
 def test_a_report_needs_nothing_but_itself(session: Session, runs: list[Run]) -> None:

@@ -91,12 +91,12 @@ def test_a_rank_sum_is_right_as_often_as_it_says() -> None:
 def test_the_command_compares_two_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept(tmp_path, "one", some({"a": 1}), "2026-01-01T00:00:00+00:00", "abcd")
     kept(tmp_path, "two", some({"a": 1.2}, seed=1), "2026-01-02T00:00:00+00:00", "ef01")
-    compare("one", "two", None, None, False, tmp_path)
+    compare("one", "two", results=tmp_path)
     said = capsys.readouterr().out
     assert "training time in two: its ratio to that in one; below 1 is faster" in said
     assert "slower" in said
     with pytest.raises(UsageError, match="--baseline and --fail-if are for the backends of one session"):
-        compare("one", "two", "a", None, False, tmp_path)
+        compare("one", "two", "a", results=tmp_path)
 
 
 def test_history_follows_a_cell_over_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

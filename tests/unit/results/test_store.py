@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adabench.results.record import RecordError, Run, Seconds, Session, sum_counters
+from adabench.results.record import Budget, RecordError, Run, Seconds, Session, sum_counters
 from adabench.results.store import (
     SessionStore,
     find_run,
@@ -178,6 +178,31 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     store.append(a_run(schema=99))
     with pytest.raises(RecordError, match="has schema 99; this version reads 1 and 2"):
         read_runs(store.runs_file)
+
+
+def test_a_session_can_be_named_as_the_folder_of_results(tmp_path: Path) -> None:
+    for name in ("ctr-1", "gcn-1"):
+        SessionStore(tmp_path / name).create(a_session(name))
+    SessionStore(tmp_path / "ctr-1").append(a_run("abc-b0"))
+    for wanted in (None, "latest", "ctr"):
+        assert find_session(tmp_path / "ctr-1", wanted).folder == tmp_path / "ctr-1"
+    assert find_run(tmp_path / "ctr-1", "abc")[1].run_id == "abc-b0"
+    assert [store.folder.name for store in list_sessions(tmp_path / "gcn-1")] == ["gcn-1"]
+
+
+def test_the_newest_session_can_be_one_that_is_no_profile(tmp_path: Path) -> None:
+    for name, budgets in (
+        ("compared", []),
+        ("profiled", [Budget(rank=0, steps=1, seconds=1.0, parts={}, background={})]),
+    ):
+        SessionStore(tmp_path / name).create(a_session(name))
+        SessionStore(tmp_path / name).append(a_run(budgets=budgets))
+    assert find_session(tmp_path).folder.name == "profiled"
+    assert find_session(tmp_path, profiles=False).folder.name == "compared"
+    assert find_session(tmp_path, "profiled", profiles=False).folder.name == "profiled"
+    (tmp_path / "compared" / "session.json").unlink()
+    with pytest.raises(RecordError, match=r"no session in .* can be read and is no profile: run another one"):
+        find_session(tmp_path, profiles=False)
 
 
 def test_sessions_are_found_by_name_beginning_and_path(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.launch.launcher import Outcome
 from adabench.harness.plugins.registry import load_usecase, names
 from adabench.harness.run.spec import RankResult, RunSpec
+from adabench.usecases.interface import DataError
 
 
 def trained(spec: RunSpec, dropped: int) -> Outcome:
@@ -49,7 +50,7 @@ def test_a_backend_that_drops_batches_is_found_out(
 
     monkeypatch.setattr(check_backend, "launch_unrecorded", launch)
     findings = list(check_backend.check_backend("prefetch"))
-    samples = [one for one in findings if one.promise.startswith("trains every batch of every epoch on ")]
+    samples = [one for one in findings if one.promise.startswith("trains as many samples as its workers")]
     assert len(samples) == 3
     assert [one.ok for one in samples] == [kept] * 3
     assert all(one.ok for one in findings if one not in samples)
@@ -85,3 +86,28 @@ def test_workers_with_the_same_samples_are_found(name: str) -> None:
     right, wrong = (one(params, None, 1) for one in (kind, Same))
     assert check_usecase._disjoint(right, right) == ""
     assert "samples are in the shares of both of two workers" in check_usecase._disjoint(wrong, wrong)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_worker_without_the_whole_of_a_split_is_found(split: str) -> None:
+    kind: Any = load_usecase("ctr")
+
+    class Shared(kind):  # type: ignore[misc]
+        def loaders(self, rank: int, world: int) -> Any:
+            loaders = super().loaders(rank, world)
+            return loaders._replace(**{split: list(getattr(loaders, split))[rank::world]})
+
+    right, wrong = (one(kind.Params(rows=20_000), None, 1) for one in (kind, Shared))
+    assert check_usecase._whole_splits(right, right) == ""
+    assert f"the {split} split has " in check_usecase._whole_splits(wrong, wrong)
+
+
+def test_data_errors_of_several_lines_are_found() -> None:
+    class Talks:
+        Params = dict
+
+        def __init__(self, params: Any, data: Any, seed: int) -> None:
+            raise DataError("one\ntwo")
+
+    finding = check_usecase._unused(Talks)  # type: ignore[arg-type]
+    assert (finding.ok, finding.detail) == (False, "in 2 lines: one\ntwo")

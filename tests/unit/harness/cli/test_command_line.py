@@ -15,6 +15,8 @@ from adabench.harness.cli import commands_results
 from adabench.harness.cli.options import study_from
 from adabench.harness.plugins.describe import parameter_rows
 from adabench.harness.plugins.registry import load_backend, load_builder, load_usecase
+from adabench.harness.study.plan import cells_of, planned_runs
+from adabench.harness.study.study import quick_study
 
 
 def test_it_tells_its_version(said: Any) -> None:
@@ -31,6 +33,20 @@ def test_options_with_several_values_add_up() -> None:
     assert [(one.nodes, one.workers, one.network) for one in study.settings] == [
         (nodes, 1, network) for nodes in (1, 2) for network in ("lan", "slow", "0.5ms,2gbit")
     ]
+
+
+def test_a_quick_study_has_one_block_of_one_epoch(said: Any, refused: Any, tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text('usecases = "ctr[epochs=3,4,rows=1000]"\nbackends = "single"\nrepeats = 9\n')
+    code, out, err = said("plan", str(file), "--quick", "--verbose")
+    assert (code, err) == (0, "")
+    assert out.startswith("study s: 1 cells, 1 blocks, 1 runs\n")
+    assert "warm-up" not in out
+    quick = quick_study(study_from(file, None, {}, None))
+    assert [run.params["epochs"] for run in planned_runs(cells_of(quick), quick)] == [1]
+    assert refused("plan", "--quick", "-r", "3").startswith(
+        "--quick has one block, so it excludes --repeats 3"
+    )
 
 
 @pytest.mark.parametrize(

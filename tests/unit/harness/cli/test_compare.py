@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -37,7 +40,7 @@ def a_session(root: Path, runs: list[Run]) -> None:
 
 def exit_code(root: Path, fail_if: str | None, *, fail_undecided: bool = False) -> int:
     try:
-        compare("s", None, "prefetch", fail_if, fail_undecided, root)
+        compare("s", None, "prefetch", fail_if, fail_undecided, results=root)
     except typer.Exit as ended:
         return ended.exit_code
     return 0
@@ -93,6 +96,64 @@ def test_whether_undecided_passes_is_the_users_word(
     assert "cannot be judged: ctr other: undecided" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--fail-undecided needs --fail-if"):
         exit_code(tmp_path, None, fail_undecided=True)
+
+
+def test_a_comparison_is_printed_for_programs_and_for_pages(said: Any, tmp_path: Path) -> None:
+    a_session(tmp_path, blocks(6, 2))
+    given = ("--results", str(tmp_path))
+    code, out, err = said("compare", "--json", *given, "--fail-if", SLOWDOWN)
+    assert (code, err) == (3, f"regression: ctr other: {SLOWDOWN} holds\n")
+    found = json.loads(out)
+    assert found["session"] == "s"
+    (one,) = found["comparisons"]
+    assert (one["label"], one["baseline"], one["verdict"], one["n"]) == ("other", "prefetch", "slower", 6)
+    assert one["ratio"] == pytest.approx(2.0)
+
+    code, out, err = said("compare", "--markdown", *given)
+    assert (code, err) == (0, "")
+    assert out.startswith("## session s\n\n")
+    assert "| other   | 6      | 2.000 |" in out
+    assert said("compare", *given)[1] == out.removeprefix("## ")
+    assert said("compare", "--markdown", "--json", *given)[0] == 2
+
+
+def test_numbers_that_are_not_known_are_null(said: Any, tmp_path: Path) -> None:
+    a_session(tmp_path, [a_run("prefetch", 0, 1.0), a_run("other", 1, 1.0)])
+    (one,) = json.loads(said("compare", "--json", "--results", str(tmp_path))[1])["comparisons"]
+    assert (one["ratio"], one["verdict"], one["reason"]) == (None, "no runs", "no block has both runs")
+
+
+def test_two_sessions_are_compared_for_programs(said: Any, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        a_session(tmp_path / name, blocks(6, 2))
+    paths = [str(tmp_path / name / "s") for name in ("old", "new")]
+    found = json.loads(said("compare", *paths, "--json")[1])
+    assert (found["before"], found["after"]) == ("s", "s")
+    assert {one["verdict"] for one in found["comparisons"]} == {"undecided"}
+
+
+def test_a_session_is_shown_by_its_table_and_its_runs_by_their_cells(said: Any, tmp_path: Path) -> None:
+    lookahead = [
+        msgspec.structs.replace(a_run("prefetch", 0, 1.0), run_id=f"r{ahead}", cell=f"{ahead}", params=params)
+        for ahead in (5, 10)
+        for params in ({"lookahead": ahead},)
+    ]
+    failed = msgspec.structs.replace(a_run("other", 0, 1.0), status="failed", reason="it burned")
+    a_session(tmp_path, [*lookahead, failed])
+    code, out, err = said("show", "--results", str(tmp_path / "s"))
+    assert (code, err) == (0, "")
+    assert out.startswith("ctr\n\n| backend ")
+    assert "2 runs ok of 3 recorded and 0 planned; --runs lists them" in out
+    assert out.splitlines()[-1] == "failed: other (other-0): it burned"
+    assert "r10" not in out
+    out = said("show", "s", "--runs", "--results", str(tmp_path))[1]
+    assert "| r10     | prefetch (lookahead=10) |" in out
+
+
+def test_a_report_is_written_for_a_session_given_by_its_path(said: Any, tmp_path: Path) -> None:
+    a_session(tmp_path, blocks(2, 1))
+    for arguments in ((str(tmp_path / "s"),), ("--results", str(tmp_path / "s"))):
+        assert said("report", *arguments) == (0, "s/report.html\n", "")
 
 
 def test_a_long_name_is_shortened_in_the_middle() -> None:

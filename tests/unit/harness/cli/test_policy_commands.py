@@ -137,6 +137,31 @@ def test_a_policy_for_another_job_is_only_taken_by_force(
     assert said("policy", "check", *mine, "--force")[0] == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("policy", "network"),
+    [
+        ("adaptive", "loopback"),
+        ("petuum", "loopback"),
+        ("allreduce", "lan"),
+        ("robust[aggregation=krum,faulty=1]", "loopback"),
+        ("robust[aggregation=median,faulty=1]", "loopback"),
+        ("random[seed=3]", "loopback"),
+        ("random[seed=4]", "loopback"),
+        ("mine.toml", "loopback"),
+    ],
+)
+def test_a_check_refuses_the_policies_that_a_run_refuses(
+    said: Any, policy: str, network: str, workers: int
+) -> None:
+    write_mine("[data]\nshares = [0.999, 0.001]")
+    settings = ("--nodes", "2", "--workers", f"{workers}", "--network", network)
+    checked, _, complaint = said("policy", "check", policy, *CTR[:2], *settings[:4], "--network", network)
+    planned, _, refusal = said("plan", *CTR, "-b", f"autoada-automatic[policy={policy}]", *settings)
+    assert checked == planned
+    assert (checked, refusal) == (0, "") or complaint.removeprefix("error: ") in refusal
+
+
 @mistakes(
     """
 policy check static CTR => for how many nodes? Give --nodes 2

@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from adabench.harness.cli.options import study_from
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate import predict
-from adabench.harness.estimate.predict import (
-    Predictor,
-    Records,
-    expected_seconds,
-    physics_of,
-    reference,
-)
+from adabench.harness.estimate.predict import Predictor, Records, physics_of, reference
+from adabench.harness.estimate.recorded import Expected, recorded_seconds
+from adabench.harness.session.plan_text import plan_text
 from adabench.harness.session.progress import SessionProgress
+from adabench.harness.study.plan import cells_of, planned_runs
 from adabench.results.record import POLICY_LEFT_OUT, Noise, Run, Seconds
 from adabench.results.store import SessionStore
 from adaps.policy import Policy
 from tests.lines import fits_lines
-from tests.records import make_run, make_session, plan_of
+from tests.records import ended, make_run, make_session, plan_of
 
 SMALL = {"rows": 1000, "vocabulary": 50, "dim": 4, "hidden": [8]}
 SECONDS_PER_STEP, AROUND = 0.02, 4.0
-BLOCKS = 3
+BATCHES, EPOCHS, BLOCKS = (16, 32, 64, 128), (40, 50, 80), 3
+MACHINE = {"cpu": "c", "cores": {"usable": 2}}
+CELLS = len(BATCHES) * len(EPOCHS)
 
 
 def run_of(batch: int, epochs: int, backend: str = "single", block: int = 0, **fields: Any) -> Run:
@@ -49,13 +49,15 @@ def run_of(batch: int, epochs: int, backend: str = "single", block: int = 0, **f
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results with eight cells, and no others: batches of 16 to 128, 40 or 80 epochs."""
+    """Results with twelve cells, and no others: batches of 16 to 128, 40, 50 or 80 epochs."""
     monkeypatch.setattr(predict, "reference", list)
+    monkeypatch.setattr(predict, "capture", lambda: MACHINE)
+    monkeypatch.setattr(predict, "probe", lambda: (0.0, 0.004))
     fits_lines(monkeypatch)
     root = tmp_path / "results"
     store = SessionStore(root / "s")
-    store.create(make_session("s", environment={"cpu": "c", "cores": {"usable": 2}}))
-    for batch, epochs, block in itertools.product((16, 32, 64, 128), (40, 80), range(BLOCKS)):
+    store.create(make_session("s", environment=MACHINE))
+    for batch, epochs, block in itertools.product(BATCHES, EPOCHS, range(BLOCKS)):
         store.append(run_of(batch, epochs, block=block))
     return root
 
@@ -75,14 +77,15 @@ def test_physics_is_what_is_known_before_anything_is_measured() -> None:
 
 def test_a_cell_that_is_not_recorded_is_predicted_by_others(recorded: Path) -> None:
     records = Records.read([recorded], recorded)
-    assert (len(records.cells), len(set(records.cells)), records.left_out) == (8 * BLOCKS, 8, {})
+    assert (len(records.cells), len(set(records.cells)), records.left_out) == (CELLS * BLOCKS, CELLS, {})
     (found,) = Predictor(records, recorded).expected([run_of(48, 60)], {})
     assert found.seconds == pytest.approx(AROUND + SECONDS_PER_STEP * 60 * 14, rel=0.25)
     assert found.low < found.seconds < found.high
-    assert found.runs == 8 * BLOCKS
+    assert found.runs == CELLS * BLOCKS
 
 
-def test_what_is_unlike_all_recorded_runs_is_told(recorded: Path) -> None:
+def test_what_is_unlike_all_recorded_runs_is_told(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "capture", lambda: {**MACHINE, "cpu": "another"})
     predictor = Predictor(Records.read([recorded], recorded), recorded)
     params = {**SMALL, "batch": 64, "epochs": 500, "optimizer": "sgd"}
     (found,) = predictor.expected([run_of(64, 500, "manual", params=params)], {})
@@ -107,11 +110,11 @@ def test_runs_whose_parameters_are_no_more_are_left_out_and_counted(recorded: Pa
 
 def test_a_session_of_a_busy_machine_is_left_out(recorded: Path) -> None:
     store = SessionStore(recorded / "noisy")
-    store.create(make_session("noisy", environment={"cpu": "c", "cores": {"usable": 2}}))
+    store.create(make_session("noisy", environment=MACHINE))
     for block, train in enumerate((8.0, 10.0, 13.0)):
         store.append(run_of(16, 20, block=block, seconds=Seconds(train=train, total=train + 1)))
     records = Records.read([recorded], recorded)
-    assert len(records.cells) == 8 * BLOCKS
+    assert len(records.cells) == CELLS * BLOCKS
     said = "session noisy: runs of a cell are 20% off their median, by what else was done on the machine"
     assert records.left_out == {said: 3}
 
@@ -158,28 +161,62 @@ def test_each_cell_is_simulated_once(recorded: Path, monkeypatch: pytest.MonkeyP
 
 def test_own_cells_are_expected_to_take_what_they_took(recorded: Path) -> None:
     known, new = run_of(64, 40), run_of(64, 60)
-    found, learned = expected_seconds([known, new], recorded, {})
+    found = recorded_seconds([known, new], recorded)
+    assert list(found) == [known.key]
     assert found[known.key].seconds == run_of(64, 40, block=1).seconds.total  # the median of three
-    assert (found[known.key].runs, found[new.key].runs, learned) == (BLOCKS, 8 * BLOCKS, 8 * BLOCKS)
-    assert predict.recorded_seconds([known, new], recorded) == {known.key: found[known.key]}
+    assert found[known.key].runs == BLOCKS
 
 
-def test_too_little_is_recorded_for_a_prediction(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        ([], "time: not known, because no run of these cells is recorded in "),
+        ([10.0, 11.0, 30.0], "time: about 11 s, between 10 s and 30 s, by earlier runs in "),
+        (
+            [10.0, 11.0, 31.0],
+            "time: not known, because recorded runs of these cells add up to between 10 s and 31 s",
+        ),
+    ],
+    ids=["nothing", "narrow", "wide"],
+)
+def test_a_plan_has_a_time_only_if_its_cells_are_recorded_and_alike(
+    tmp_path: Path, seconds: list[float], text: str
+) -> None:
+    study = study_from(
+        None, None, {"usecases": ["ctr[rows=1000]"], "backends": ["single"], "repeats": "1"}, None
+    )
+    (planned,) = planned_runs(cells_of(study), study)
     store = SessionStore(tmp_path / "s")
     store.create(make_session("s"))
-    store.append(run_of(64, 40))
-    alike, other = run_of(32, 40), run_of(32, 40, "manual")
-    found, learned = expected_seconds([alike, other], tmp_path, {})
-    assert (list(found), learned) == ([alike.key], 0)
-    assert found[alike.key].seconds == run_of(64, 40).seconds.total
+    other = msgspec.structs.replace(planned, cell="another")
+    for block, one in enumerate(seconds):
+        store.append(ended(planned, run_id=f"{block}", block=block, seconds=Seconds(total=one)))
+        store.append(ended(other, run_id=f"other-{block}", block=block, seconds=Seconds(total=99.0)))
+    said = plan_text(study, tmp_path)
+    assert text in said
+    assert ("adabench predict" in said) == (not seconds)
+
+
+def test_a_plan_counts_the_runs_whose_time_is_not_known(tmp_path: Path) -> None:
+    overrides = {"usecases": ["ctr[rows=1000]"], "backends": ["single", "manual"], "repeats": "1"}
+    study = study_from(None, None, overrides, None)
+    planned, _ = planned_runs(cells_of(study), study)
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(ended(planned, run_id="0", seconds=Seconds(total=10.0)))
+    said = plan_text(study, tmp_path)
+    assert "time: about 10 s for 1 of 2 runs, between 10 s and 10 s" in said
+    assert "not included: 1 run of cells that were never recorded" in said
+    assert "(seed 1)" not in said
+    assert f"block 1 ctr (seed {study.seed}): " in plan_text(study, tmp_path, verbose=True)
 
 
 def test_a_run_that_takes_twice_as_long_is_told() -> None:
     out = io.StringIO()
     run = run_of(64, 40)
-    expected = predict.Expected(run.seconds.total / 2.1, 1.0, 2.0, 7, [])
+    expected = Expected(run.seconds.total / 2.1, 1.0, 2.0, 7, [])
     for factor, said in ((1.0, True), (1.1, False)):
-        told = predict.Expected(expected.seconds * factor, 1.0, 2.0, 7, [])
+        told = Expected(expected.seconds * factor, 1.0, 2.0, 7, [])
         console = Console(file=out, width=200)
         with SessionProgress([run], [], {run.cell: "single"}, console, {run.key: told}) as progress:
             progress.end(run)
@@ -192,33 +229,40 @@ def test_runs_are_predicted_and_judged(said: Any, recorded: Path) -> None:
     given = ("--results", str(recorded))
     code, out, err = said("predict", *study, *given)
     assert (code, err) == (0, "")
-    assert out.startswith("learned of 24 runs of 8 cells; intervals are to hold 90%\n")
-    assert "unlike all that was learned of" in out  # another machine
+    assert out.startswith(f"learned of {CELLS * BLOCKS} runs of {CELLS} cells; intervals are to hold 90%\n")
+    assert "no interval" not in out
+    code, out, err = said("predict", *study, "-b", "manual", "--nodes", "2", *given)
+    assert (code, err) == (0, "")
+    told = "1 of 2 runs are extrapolated, no interval: they differ from all measured ones in nodes, "
+    assert out.splitlines()[-1].startswith(told)
+    assert "backend" in out.splitlines()[-1]
+    assert out.count("extrapolated, no interval") == 2  # in the table, and in the last line
     code, out, err = said("predict", *given, "--judge")
     assert (code, err) == (0, "")
     first, head, *lines = out.splitlines()
-    assert first == "24 runs of 8 cells; runs of one cell are 1.0% off their median, at the median"
+    count = f"{CELLS * BLOCKS} runs of {CELLS} cells"
+    assert first == f"{count}; runs of one cell are 1.0% off their median, at the median"
     assert head.split()[:3] == ["held", "out", "rows"]
     assert [line.split()[:2] for line in lines] == [["cells:", one] for one in ("train", "total")]
     assert said("predict", *given, "--judge", "--own")[1] == out
-    code, out, _ = said("plan", *study, "--results", str(recorded), "-r", "1")
-    assert (code, "predicted by 24 runs in" in out) == (0, True)
 
 
 def test_predictions_that_extrapolate_are_judged_apart(said: Any, recorded: Path) -> None:
     store = SessionStore(recorded / "s")
-    for block in range(BLOCKS):
-        slow = run_of(64, 40, "manual", block)  # nothing else is known of this backend
+    for block, backend in itertools.product(range(BLOCKS), ("manual", "prefetch")):
+        slow = run_of(64, 40, backend, block)  # nothing else is known of this backend
         seconds = Seconds(train=50.0, total=50.0 + AROUND)
         store.append(msgspec.structs.replace(slow, seconds=seconds))
     code, out, _ = said("predict", "--results", str(recorded), "--judge")
     assert code == 0
-    lines = [line.rsplit(maxsplit=9) for line in out.splitlines()[2:]]
+    *rows, note = out.splitlines()[2:]
+    assert note.startswith("extrapolated rows have no interval")
+    lines = [line.split("  ", 1)[0:1] + line.split()[-11:] for line in rows]
     assert [name for name, *_ in lines] == [
         text for one in ("train", "total") for text in (f"cells: {one}", f"{one}, not extrapolated")
     ]
-    rows, worst = zip(*((int(rest[0]), float(rest[3])) for _, *rest in lines), strict=True)
-    assert rows == (27, 24, 27, 24)
+    counts, worst = zip(*((int(rest[0]), float(rest[3])) for _, *rest in lines), strict=True)
+    assert counts == (42, 36, 42, 36)
     assert worst[0] > worst[1]
 
 

@@ -24,9 +24,9 @@ from adabench.harness.session.one_run import Attempt, SessionContext
 from adabench.harness.session.progress import failure_lines
 from adabench.harness.study.plan import cells_of, study_id, with_repeats
 from adabench.harness.study.study import Study, load_study
-from adabench.results.record import PlannedRun, Run, Seconds, Status
-from adabench.results.store import list_sessions
-from tests.records import ended
+from adabench.results.record import PlannedRun, RecordError, Run, Seconds, Status
+from adabench.results.store import SessionStore, list_sessions
+from tests.records import ended, make_session
 
 Answer = Callable[[PlannedRun, int], tuple[Status, float]]
 
@@ -85,6 +85,14 @@ def test_a_session_continues_and_a_longer_study_only_adds_blocks(tmp_path: Path,
     assert sorted({block for _, block, _ in calls[6:]}) == [2, 3]
     run(tmp_path, ResumeOptions(fresh=True))
     assert len(list_sessions(tmp_path)) == 2
+
+
+def test_no_session_is_made_inside_of_a_session(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(lambda planned, attempt: ("ok", 10.0))
+    SessionStore(tmp_path).create(make_session())
+    with pytest.raises(RecordError, match="is a session, and takes no other: name the folder that contains"):
+        run(tmp_path, ResumeOptions())
+    assert not calls
 
 
 def test_blocks_are_added_until_intervals_are_narrow(tmp_path: Path, made_up: Any) -> None:

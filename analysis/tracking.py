@@ -1,0 +1,26 @@
+"""Progress of long computations, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+__all__ = ["tracked"]
+
+T = TypeVar("T")
+
+
+def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
+    """The items, with a progress bar on standard error while they are taken.
+
+    Parameters
+    ----------
+    items : sequence
+    doing : str
+        Text before the bar.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
