@@ -53,6 +53,8 @@ class LoaderSource(Iterable[Any]):
     ----------
     loader : iterable
         The loader.
+    alone : bool
+        Whether the training has one worker in this process. Several share the global generators.
 
     Attributes
     ----------
@@ -63,8 +65,8 @@ class LoaderSource(Iterable[Any]):
         generators; None while this is not known.
     """
 
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self.generators = LoaderGenerators(loader)
+    def __init__(self, loader: Iterable[Any], alone: bool) -> None:
+        self.generators = LoaderGenerators(loader, alone)
         self.runs_ahead: bool | None = None
         self._loader = loader
         self._left: deque[HeldBatch] = deque()

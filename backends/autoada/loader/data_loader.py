@@ -62,10 +62,11 @@ class AdaDataLoader:
         Give each worker of each node its own part of the data. Otherwise every node trains on all that
         `loader` gives it, and a warning says so if two begin with equal batches. Takes a
         `torch.utils.data.DataLoader` that goes through its data set in order or shuffled, also by a
-        `BatchSampler`; with one worker it stays as it is. Of several, each takes every n-th item of a common order, and the last ones may get
-        an item that another has, too, so that all make as many state. The order of a shuffled one follows
-        from the seed that worker 0 has, that of the sampler's generator or ``torch.manual_seed``, and from
-        the number of the pass. All workers make and iterate such loaders in the same order.
+        `BatchSampler`; with one worker it stays as it is. Of several, each takes every n-th item of a common
+        order, and the last ones may get an item that another has, too, so that all make as many steps. The
+        order of a shuffled one follows from the seed that worker 0 has, that of the sampler's generator or
+        ``torch.manual_seed``, and from the number of the pass. All workers make and iterate such loaders in
+        the same order.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class AdaDataLoader:
         models = self._candidates()
         loader = self._own_loader()
         if self._source is None:
-            self._source = LoaderSource(loader)
+            self._source = LoaderSource(loader, models[0].node.workers == 1)
         if isinstance(loader, Iterator) and self._running is not None:
             running = self._running()
             if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:

@@ -214,7 +214,10 @@ class PredictedKeys(IntentSource):
             return None  # it is for the forward pass to say which row does not exist, if it does read it
 
     def _make_predictor(self) -> IntentPredictor:
-        return IntentPredictor(self._state.module, list(self._state.tables), self._call)
+        predictor = IntentPredictor(self._state.module, list(self._state.tables), self._call)
+        if self._state.identity.node.workers > 1:
+            predictor.foresee_no_draws()
+        return predictor
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._calls_per_batch is not None
@@ -304,7 +307,8 @@ class PredictedKeys(IntentSource):
         recorded = () if self._loop.recorded is None else self._loop.recorded
         names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
         where = self._call_place
-        return (
+        drawn = "" if self.predictor.foresees_draws else " or on random numbers that cannot be foreseen"
+        return drawn + (
             f" or on what is not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
             if names
             else ""

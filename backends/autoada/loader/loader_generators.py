@@ -45,7 +45,7 @@ def _global_generators() -> list[Any]:
     """The global generators, whose states are read for each batch that is fetched ahead."""
     numpy = np.random.mtrand._rand
     quick = type(numpy._bit_generator) is np.random.MT19937
-    return [torch.default_generator, _NumpyMemory() if quick else numpy, random._inst]  # type: ignore[attr-defined]
+    return [torch.default_generator, _NumpyMemory() if quick else numpy, random._inst]
 
 
 class LoaderGenerators:
@@ -58,10 +58,13 @@ class LoaderGenerators:
     ----------
     loader : object
         The loader.
+    alone : bool
+        Whether no other thread is expected to draw from the global generators; otherwise these are left out.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self._all = _global_generators()
+    def __init__(self, loader: Any, alone: bool = True) -> None:
+        self._alone = alone
+        self._all = _global_generators() if alone else []
         seen: set[int] = set()
         _find(loader, self._all, seen, _DEPTH)
 
@@ -71,7 +74,9 @@ class LoaderGenerators:
 
     def global_states(self) -> GeneratorStates:
         """Complete state of each global generator."""
-        generators = (torch.default_generator, np.random.mtrand._rand, random._inst)  # type: ignore[attr-defined]
+        if not self._alone:
+            return []
+        generators = (torch.default_generator, np.random.mtrand._rand, random._inst)
         return [generator_state(each) for each in generators]
 
     def set(self, states: GeneratorStates, present: GeneratorStates) -> None:

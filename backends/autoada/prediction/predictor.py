@@ -152,8 +152,20 @@ class IntentPredictor:
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
-        """Context for the real forward passes of a batch, which notes the values that simulations ask for."""
+        """Context for the real forward passes of the batch of `prediction`.
+
+        It notes the values that simulations ask for.
+        """
         return Watch(self._simulation.speculation)
+
+    def foresee_no_draws(self) -> None:
+        """Treat rows that depend on draws from PyTorch's generator as unknown: other threads draw from it."""
+        self._simulation.foresees_draws = self._simulation.rng.follows_torch = False
+
+    @property
+    def foresees_draws(self) -> bool:
+        """Whether rows that depend on draws from the global generators are predicted."""
+        return self._simulation.foresees_draws
 
     def restart_draws(self) -> None:
         """Let the next prediction begin with the present state of the random generators."""

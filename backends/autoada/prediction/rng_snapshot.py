@@ -13,26 +13,30 @@ from torch import Tensor
 
 
 class RngSnapshot(NamedTuple):
-    """State of the generators."""
+    """State of the generators; that of PyTorch is None if it is not followed."""
 
-    torch: Tensor
+    torch: Tensor | None
     numpy: dict[str, Any]
     python: Any
 
     @classmethod
-    def now(cls) -> RngSnapshot:
+    def now(cls, follow_torch: bool = True) -> RngSnapshot:
         """State of the global generators now."""
-        return cls(torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
+        of_torch = torch.get_rng_state() if follow_torch else None
+        return cls(of_torch, np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
     def set(self) -> None:
         """Set the global generators to this state."""
-        torch.set_rng_state(self.torch)
+        if self.torch is not None:
+            torch.set_rng_state(self.torch)
         np.random.set_state(self.numpy)  # noqa: NPY002
         random.setstate(self.python)
 
     def same_as(self, other: RngSnapshot) -> bool:
         """Whether nothing was drawn between the two."""
-        return torch.equal(self.torch, other.torch) and self.same_on_host(other)
+        if self.torch is not None and other.torch is not None and not torch.equal(self.torch, other.torch):
+            return False
+        return self.same_on_host(other)
 
     def same_on_host(self, other: RngSnapshot) -> bool:
         """Whether nothing was drawn from NumPy and Python between the two."""
@@ -82,23 +86,27 @@ class SimulationRng:
         State with which the next simulation begins; None for the present one.
     drew_on_host : bool
         Whether the last simulation drew from NumPy or Python.
+    follows_torch : bool
+        Whether simulations may draw from PyTorch's generator. With workers in other threads, which draw from
+        it meanwhile, they may not.
     """
 
     def __init__(self) -> None:
         self.next: RngSnapshot | None = None
         self.drew_on_host = False
+        self.follows_torch = True
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Context of one simulation."""
-        before = RngSnapshot.now()
+        before = RngSnapshot.now(self.follows_torch)
         start = self.next or before
         if self.next is not None:
             start.set()
         try:
             yield
         finally:
-            after = RngSnapshot.now()
+            after = RngSnapshot.now(self.follows_torch)
             self.drew_on_host = not after.same_on_host(start)
             drew = not after.same_as(start)
             if drew:

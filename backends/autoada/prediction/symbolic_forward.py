@@ -290,7 +290,7 @@ class SymbolicForward(CallMode):
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         """Draw as many numbers as the real call, whose output is unknown."""
-        if not self._draws_all:
+        if not self._draws_all or not self.foresees_draws:
             self.left_draws = True
             return
         given, options = pytree.tree_map(_Form.of, (args, kwargs))

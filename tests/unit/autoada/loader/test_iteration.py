@@ -7,6 +7,7 @@ import os
 import random
 import resource
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.data import (
 )
 
 import autoada
+from autoada.loader.intent_source import PredictedKeys
 from autoada.prediction.batch_structure import leaves
 from autoada.training.random_state import random_state
 
@@ -400,6 +402,30 @@ def test_processes_that_stay_are_reported_if_a_pass_is_left_early(caplog: pytest
     seen("processes that stay", 2, 0, [two_batches, two_batches], False)
     (message,) = [message for message in caplog.messages if "processes stay" in message]
     assert "persistent_workers=False" in message
+
+
+def test_workers_of_one_process_leave_the_generators_that_they_share_alone() -> None:
+    """Each worker's fetches and predictions happen while the other one draws."""
+    made = Net()
+    node = autoada.create_node(made, workers=2)
+
+    def work(worker: int) -> int:
+        model = autoada.AdaModel(Net(), node=node, worker=worker)
+        loader = autoada.AdaDataLoader(DataLoader(Items(), 2, shuffle=True), 3, model=model)
+        steps = 0
+        for ids in loader:
+            model(ids).backward()
+            steps += 1
+        source = loader._source
+        assert source is not None
+        assert source.generators.states() == []
+        predicted = loader._intent_source(model)
+        assert isinstance(predicted, PredictedKeys)
+        assert not predicted.predictor.foresees_draws
+        return steps
+
+    with node, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, range(2))) == [13, 13]
 
 
 def test_errors_of_the_loader_are_raised_in_their_turn() -> None:
