@@ -293,7 +293,7 @@ def test_batches_and_random_numbers_are_those_of_plain_pytorch(kind: str, draws:
             assert plain == seen(kind, lookahead, seed, ways, draws), (seed, lookahead, ways)
 
 
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", sorted(SHARED))
 def test_iterators_that_share_data_are_refused_while_batches_are_held(kind: str) -> None:
     def both(choice: random.Random, loader: Any) -> Iterator[Any]:
         for batches in zip(loader, loader, strict=False):
