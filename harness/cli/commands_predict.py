@@ -198,8 +198,8 @@ class _Measured:
         used = _columns(features, frame, table) or [str(name) for name in frame.columns if name != target]
         if len(used) > _MOST_FEATURES:
             raise UsageError(
-                f"{table} has {len(used)} columns to predict from; at most {_MOST_FEATURES} are used: name them "
-                "with --features"
+                f"{table} has {len(used)} columns to predict from; at most {_MOST_FEATURES} are used: name "
+                "them with --features"
             )
         if target in used:
             raise UsageError(f"--features {features}: {target!r} is what is predicted; leave it out")
