@@ -102,6 +102,8 @@ def find_dialect(
 ) -> Dialect | None:
     """The first dialect under which the cells of the lines fit; None if there is none.
 
+    Dialects come first in which a cell in quotes contains the separator: nothing else explains such lines.
+
     Parameters
     ----------
     lines : sequence of str
@@ -111,7 +113,18 @@ def find_dialect(
     dialects : sequence of Dialect
         Dialects in the order in which they are tried.
     """
-    return next((dialect for dialect in dialects if fits(cells_of(lines, dialect))), None)
+    explained = [
+        dialect for dialect in dialects if dialect.quoted and _has_separator_in_quotes(lines, dialect)
+    ]
+    return next((dialect for dialect in (*explained, *dialects) if fits(cells_of(lines, dialect))), None)
+
+
+def _has_separator_in_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
+    try:
+        rows = list(csv.reader(lines, delimiter=dialect.separator, strict=True))
+    except csv.Error:
+        return False
+    return any(dialect.separator in cell for row in rows for cell in row)
 
 
 @contextmanager
@@ -234,10 +247,19 @@ def text_blocks(
                 line += batch.num_rows
 
 
-def numbered(column: Any, numbers: dict[str, int]) -> NDArray[np.int32]:
-    """Numbers of an array of texts; texts that `numbers` has not get the next ones, and are added to it."""
+def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDArray[np.int32]:
+    """Numbers of an array of names; names that `numbers` has not get the next ones, and are added to it.
+
+    Raises
+    ------
+    DataError
+        If a name is empty; `path` and `line`, the number of the first, say where.
+    """
     coded = column.dictionary_encode()
-    known = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
+    if "" in (names := coded.dictionary.to_pylist()):
+        row = coded.indices.to_pylist().index(names.index(""))
+        raise DataError(f"{path}, line {line + row}: a name is empty")
+    known = [numbers.setdefault(text, len(numbers)) for text in names]
     found: NDArray[np.int32] = np.array(known, dtype=np.int32)[coded.indices.to_numpy()]
     return found
 

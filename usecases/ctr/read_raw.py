@@ -30,7 +30,8 @@ MISSING_ID = 1 << 32
 def read_raw(path: Path) -> Table:
     """Read one file of raw rows.
 
-    Columns are separated as `raw_layout` finds. A missing integer counts as 0, a missing categorical as a value of its own.
+    Columns are separated as `raw_layout` finds. A missing integer counts as 0, a missing categorical as a
+    value of its own.
 
     Raises
     ------

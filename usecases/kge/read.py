@@ -7,9 +7,9 @@ many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and
 ``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. One file of
 lines is split by a hash of the line's number.
 
-Cells of lines are separated by tabs, commas, semicolons, vertical bars, spaces or ``::``, and may be in double
-quotes: the first of these dialects under which the first lines of all files have equally many columns, at least
-three. A first line that names head, relation and tail is a header, and may order the columns differently.
+Cells of lines are separated by tabs, commas, semicolons, vertical bars, spaces or ``::``, and may be in
+double quotes: the first of these dialects under which the first lines of all files have equally many columns,
+at least three. A first line that names head, relation and tail is a header, and may order them differently.
 """
 
 from __future__ import annotations
@@ -163,10 +163,11 @@ def _named(
             f"{path}: the first line, {first[:60]!r}, has {len(cells)} columns: it must have {FORMATS}"
         )
     header = _header(cells)
-    for _, (heads, names, tails) in text_blocks(
+    known = entities, relations, entities
+    for line, texts in text_blocks(
         path, dialect, len(cells), header or (0, 1, 2), skipped=int(header is not None)
     ):
-        columns = numbered(heads, entities), numbered(names, relations), numbered(tails, entities)
+        columns = [numbered(text, names, path, line) for text, names in zip(texts, known, strict=True)]
         yield np.stack(columns, axis=1)
 
 

@@ -108,7 +108,8 @@ def _blocks(path: Path) -> Iterator[Block]:
     items: dict[str, int] = {}
     shape = (layout.dialect, layout.width, layout.columns, int(layout.header))
     for line, texts in text_blocks(path, *shape):
-        yield Block(numbered(texts[0], users), numbered(texts[1], items), _ratings(texts[2], path, line))
+        named = numbered(texts[0], users, path, line), numbered(texts[1], items, path, line)
+        yield Block(*named, _ratings(texts[2], path, line))
     if not users:
         raise DataError(f"{path} has no ratings: it must be {FORMATS}")
 
