@@ -23,8 +23,10 @@ def test_paths_with_accents_are_read_and_written(tmp_path: Path, environment: st
     lines = [f"u{row % 7},i{row % 5},{row % 5 + 1}\n" for row in range(80)]
     (tmp_path / "dätä.csv").write_text("".join(lines))
     done = subprocess.run(
-        [sys.executable, "-m", "adabench.harness.cli", "run", "-u", "mf[epochs=1,batch=16]", "-b", "single"]
-        + ["--nodes", "1", "-r", "1", "--data", "dätä.csv", "--results", "résults"],
+        [
+            *(sys.executable, "-m", "adabench.harness.cli", "run", "-u", "mf[epochs=1,batch=16]"),
+            *("-b", "single", "--nodes", "1", "-r", "1", "--data", "dätä.csv", "--results", "résults"),
+        ],
         cwd=tmp_path,
         env={**os.environ, **ENVIRONMENTS[environment]},
         capture_output=True,
