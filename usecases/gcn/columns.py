@@ -72,7 +72,9 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     with _opened(file, fits) as (path, stream, dialect):
         if names is not None:
             _require_whole_lines(path, dialect)
-        table = pd.read_csv(stream, header=header, usecols=columns, low_memory=False, **_options(dialect))
+        table: pd.DataFrame = pd.read_csv(
+            stream, header=header, usecols=columns, low_memory=False, **_options(dialect)
+        )
     _require_width(table, width, file)
     return table
 
