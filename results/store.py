@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import functools
 import lzma
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from adabench.results.checksum import is_sealed, is_whole, seal
 from adabench.results.record import READABLE, RecordError, Run, Session
 
 __all__ = [
+    "LARGEST_FILE",
     "SessionStore",
     "find_run",
     "find_session",
@@ -33,8 +36,9 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 
 
+@functools.cache
 def warn(sentence: str) -> None:
-    """Print a warning to standard error."""
+    """Print a warning to standard error, once in a process."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
@@ -79,9 +83,9 @@ class SessionStore:
             ) from error
         return _decoded(content, Session, f"{self.session_file}", "a session's description")
 
-    def runs(self) -> list[Run]:
-        """All recorded runs in the order they ended; a torn last line is no record."""
-        return read_runs(self.runs_file)
+    def runs(self, say: Say = warn) -> list[Run]:
+        """All recorded runs in the order they ended, as `read_runs` reads them."""
+        return read_runs(self.runs_file, say)
 
     def append(self, run: Run) -> None:
         """Record a run durably: after this returns, a crash no longer loses it. Earlier runs are always
@@ -168,8 +172,27 @@ class SessionStore:
             ) from error
 
 
-def read_runs(file: Path) -> list[Run]:
-    """Read ``runs.jsonl``; a missing file holds no runs, and a damaged line raises `RecordError`."""
+def read_runs(file: Path, say: Say = warn) -> list[Run]:
+    """Read ``runs.jsonl``; a missing file holds no runs.
+
+    Parameters
+    ----------
+    file : Path
+        The file. A torn last line is no record.
+    say : callable
+        Receives a sentence about each line that is damaged, or that repeats an earlier run. Such a line is
+        passed over.
+
+    Returns
+    -------
+    list of Run
+        Intact records in the order of their lines, each run once.
+
+    Raises
+    ------
+    RecordError
+        If the file cannot be read, or no line is intact.
+    """
     try:
         content = _read(file)
     except FileNotFoundError:
@@ -178,23 +201,38 @@ def read_runs(file: Path) -> list[Run]:
         raise RecordError(f"{file} cannot be read ({_reason(error)})") from error
     # What follows the last newline was torn by a crash: the run it would have described is not recorded.
     lines = content.split(b"\n")[:-1]
-    return [
-        _decoded(line, Run, f"{file}, line {number},", "a run's record")
-        for number, line in enumerate(lines, start=1)
-    ]
+    runs: dict[str, Run] = {}
+    damaged: list[RecordError] = []
+    passed_over = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            run = _decoded(line, Run, f"{file}, line {number},", "a run's record")
+        except RecordError as error:
+            damaged.append(error)
+            passed_over.append(f"{error}: the line is passed over")
+            continue
+        if runs.setdefault(run.run_id, run) is not run:
+            passed_over.append(f"{file}, line {number}, repeats run {run.run_id}: the run counts once")
+    if damaged and not runs:
+        raise damaged[0]
+    for sentence in passed_over[:MOST_SENTENCES]:
+        say(sentence)
+    if (more := len(passed_over) - MOST_SENTENCES) > 0:
+        say(f"{file}: {more} more lines are passed over")
+    return list(runs.values())
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
     """The sessions below `root`, or `root` itself, oldest first, whether they can be read or not."""
     if _is_session(root):
         return [SessionStore(root)]
-    if not root.is_dir():
-        return []
     try:
+        if not root.is_dir():
+            return []
         stores = [SessionStore(folder) for folder in root.iterdir() if _is_session(folder)]
         return sorted(stores, key=lambda store: (_written(store.session_file), store.folder.name))
     except OSError as error:
-        raise RecordError(f"the results folder {root} cannot be read ({error})") from error
+        raise RecordError(f"the results folder {root} cannot be read ({_reason(error)})") from error
 
 
 def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, Session, list[Run]]]:
@@ -257,7 +295,10 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 LARGEST_FILE = 1 << 30
-"""Bytes that a compressed file may hold; a small file made to fill the memory holds more."""
+"""Bytes that a file may hold, compressed or not; a small file made to fill the memory holds more."""
+
+MOST_SENTENCES = 5
+"""Number of lines of a file that are named because they are passed over."""
 
 
 def _compressed(file: Path) -> Path:
@@ -267,12 +308,22 @@ def _compressed(file: Path) -> Path:
 def _read(file: Path) -> bytes:
     """Content of a file, or of its compressed form if only that exists."""
     if file.exists() or not (compressed := _compressed(file)).exists():
-        return file.read_bytes()
+        return _regular(file)
     reader = lzma.LZMADecompressor()
-    content = reader.decompress(compressed.read_bytes(), LARGEST_FILE)
+    content = reader.decompress(_regular(compressed), LARGEST_FILE)
     if not reader.eof:
         raise lzma.LZMAError(f"it is incomplete, or holds more than {LARGEST_FILE >> 20} MiB")
     return content
+
+
+def _regular(file: Path) -> bytes:
+    """Content of a regular file. Reading another one, such as a pipe, may never end."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is not a regular file")
+    if status.st_size > LARGEST_FILE:
+        raise OSError(f"it holds more than {LARGEST_FILE >> 20} MiB")
+    return file.read_bytes()
 
 
 def _reason(error: OSError | lzma.LZMAError) -> str:
@@ -281,7 +332,8 @@ def _reason(error: OSError | lzma.LZMAError) -> str:
 
 def _is_session(folder: Path) -> bool:
     file = folder / "session.json"
-    return file.is_file() or _compressed(file).is_file()
+    # Unlike Path.is_file, this is false for a name that is too long for a path.
+    return os.path.isfile(file) or os.path.isfile(_compressed(file))
 
 
 def _written(file: Path) -> int:
@@ -292,7 +344,7 @@ def _written(file: Path) -> int:
 def _readable(stores: Iterable[SessionStore], say: Say) -> Iterator[tuple[SessionStore, Session, list[Run]]]:
     for store in stores:
         try:
-            found = store.session(), store.runs()
+            found = store.session(), store.runs(say)
         except RecordError as error:
             say(f"session {store.folder.name} is passed over: {error}")
             continue

@@ -17,6 +17,9 @@ array([-0.5, -0.5, -0.5, -0.5], dtype=float32)
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from adaps._core import NodeTable, TraceEvent, Worker, deduplicate, sum_by_key
 from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
 from adaps.export import load_export
@@ -41,6 +44,9 @@ from adaps.simulation import (
 )
 from adaps.tables import Table
 from adaps.trace import trace_frame, write_chrome_trace
+
+if TYPE_CHECKING:
+    from adaps import checkpoint as checkpoint
 
 __all__ = [
     "SAMPLING_SCHEMES",
@@ -89,7 +95,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[NetworkLink]:
+def __getattr__(name: str) -> Any:
+    if name == "checkpoint":  # It loads NumPy, which nothing else here needs.
+        return importlib.import_module("adaps.checkpoint")
     if name != "Line":
         raise AttributeError(f"module 'adaps' has no attribute {name!r}")
     import warnings

@@ -93,6 +93,8 @@ class Node:
         self._making_exports = threading.Lock()
 
     def __enter__(self) -> Node:
+        if self._core.closed:
+            raise AdapsError("this node is closed and cannot be entered: make a new one")
         return self
 
     def __exit__(

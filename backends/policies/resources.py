@@ -212,6 +212,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ResourcesError(f"{file}: {(error.strerror or str(error)).lower()}") from error
         except UnicodeDecodeError as error:
             raise ResourcesError(f"{file}: it is not UTF-8") from error
+        except RecursionError as error:
+            raise ResourcesError(f"{file}: it is nested too deeply") from error
         except tomllib.TOMLDecodeError as error:
             raise ResourcesError(f"{file}: it is no TOML: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:

@@ -18,6 +18,8 @@ std::atomic<std::uint64_t> forks{0};
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 
+thread_local const NodeHandle::Call* innermost_call = nullptr;  // of this thread
+
 }  // namespace
 
 NodeHandle::NodeHandle(std::vector<TableSpec> tables, const Settings& settings)
@@ -107,6 +109,7 @@ std::vector<TraceEvent> NodeHandle::trace_events() {
 void NodeHandle::close() {
   check_process();
   if (node_ == nullptr || closing_) return;
+  check_not_in_call();
   if (calls_.load() != 0) {
     throw Failure(
         "the node cannot be closed while another thread is in one of its calls: join the worker threads "
@@ -125,6 +128,7 @@ void NodeHandle::close() {
 
 void NodeHandle::abandon() {
   if (forks.load(std::memory_order_relaxed) != forks_ || node_ == nullptr || closing_) return;
+  check_not_in_call();
   end_calls();
   destroy();
 }
@@ -140,14 +144,22 @@ void NodeHandle::leave_unclosed() {
   serve_until_exit(std::move(node_));
 }
 
-NodeHandle::Call::Call(NodeHandle& handle) : handle_(handle) {
+NodeHandle::Call::Call(NodeHandle& handle) : handle_(handle), outer_(innermost_call) {
   handle.node();
   handle.calls_.fetch_add(1);
+  innermost_call = this;
 }
 
 NodeHandle::Call::~Call() {
+  innermost_call = outer_;
   handle_.calls_.fetch_sub(1);
   if (handle_.abandoned_.load()) handle_.calls_.notify_all();
+}
+
+bool NodeHandle::Call::is_under_way(const NodeHandle& handle) {
+  const Call* call = innermost_call;
+  while (call != nullptr && &call->handle_ != &handle) call = call->outer_;
+  return call != nullptr;
 }
 
 void NodeHandle::check_interrupt() const {
@@ -163,6 +175,15 @@ void NodeHandle::check_process() const {
         "fork, or start "
         "processes with the 'spawn' method)");
   }
+}
+
+// The end of a node waits for its calls, so a thread that ended the node within a call would wait for itself.
+void NodeHandle::check_not_in_call() const {
+  if (Call::is_under_way(*this))
+    throw Failure(
+        "the node cannot be closed within one of its calls, which a signal handler interrupts: let the "
+        "handler "
+        "set a flag or raise, and close the node when the call has ended");
 }
 
 // Makes calls that block fail, and waits for their end.

@@ -67,8 +67,12 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
+    // Whether this thread is in a call on the node, which a signal handler has interrupted.
+    static bool is_under_way(const NodeHandle& handle);
+
    private:
     NodeHandle& handle_;
+    const Call* const outer_;  // the call of this thread that this one interrupts
   };
 
   // Makes a blocked call raise what a signal handler raised (Ctrl-C), or end because the node is being
@@ -77,6 +81,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
 
  private:
   void check_process() const;
+  void check_not_in_call() const;
   void end_calls();
   void keep_figures();
   void destroy();

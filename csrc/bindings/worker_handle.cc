@@ -30,10 +30,15 @@ WorkerHandle::WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, int
 }
 
 WorkerHandle::ExclusiveCall::ExclusiveCall(WorkerHandle& handle) : handle_(handle), call_(*handle.node_) {
-  if (handle.busy_.exchange(true, std::memory_order_acquire))
-    throw Failure("worker " + std::to_string(handle.index_) +
-                  " is in a call of another thread: give each thread a worker of its own, with "
-                  "adaps.Node(..., workers=...)");
+  const std::thread::id own = std::this_thread::get_id();
+  std::thread::id caller{};
+  if (handle.caller_.compare_exchange_strong(caller, own, std::memory_order_acquire)) return;
+  throw Failure("worker " + std::to_string(handle.index_) +
+                (caller == own
+                     ? " is in a call of this thread, which a signal handler interrupts: let the handler "
+                       "set a flag, and call the worker when the first call has ended"
+                     : " is in a call of another thread: give each thread a worker of its own, with "
+                       "adaps.Node(..., workers=...)"));
 }
 
 std::optional<Ticket> WorkerHandle::pull(py::handle keys, py::handle out, bool asynchronous) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <type_traits>
 
 #include "arrays.h"
@@ -53,11 +54,11 @@ class WorkerHandle {
   void finalize();
 
  private:
-  // A call of this worker: a second one at the same time, by another thread, is refused.
+  // A call of this worker: a second one at the same time is refused.
   class ExclusiveCall {
    public:
     explicit ExclusiveCall(WorkerHandle& handle);
-    ~ExclusiveCall() { handle_.busy_.store(false, std::memory_order_release); }
+    ~ExclusiveCall() { handle_.caller_.store({}, std::memory_order_release); }
     ExclusiveCall(const ExclusiveCall&) = delete;
     ExclusiveCall& operator=(const ExclusiveCall&) = delete;
 
@@ -80,8 +81,8 @@ class WorkerHandle {
   Worker& worker_;
   const int index_;
   HeldArrays& held_;
-  Ticket next_look_ = 0;  // of release_finished
-  std::atomic<bool> busy_{false};
+  Ticket next_look_ = 0;                   // of release_finished
+  std::atomic<std::thread::id> caller_{};  // the thread that is in a call of this worker
 };
 
 }  // namespace adaps::bindings

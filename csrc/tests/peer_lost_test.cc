@@ -180,14 +180,16 @@ struct Waiting {
     channel.set_now(time);
     return channel.on_tick();
   }
+  NodeState& other(NodeId rank) { return rank == 1 ? one : two; }
   void comes(NodeId from, bool for_good) {
-    BarrierMessage message;
-    message.for_good = for_good ? 1 : 0;
-    channel.on_frame(from, frame_of(message));
+    Channel& own = *other(from).channels[0];
+    own.partition().set_waker([] {});
+    own.partition().submit_arrival(for_good);
+    own.on_tick();
+    own.outbox().drain([&](NodeId, const Frame& frame) { channel.on_frame(from, frame); });
   }
   void tell_others() {
-    channel.outbox().drain(
-        [&](NodeId to, const Frame& frame) { (to == 1 ? one : two).channels[0]->on_frame(0, frame); });
+    channel.outbox().drain([&](NodeId to, const Frame& frame) { other(to).channels[0]->on_frame(0, frame); });
   }
 };
 

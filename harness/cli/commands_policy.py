@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -206,7 +207,7 @@ def diff(
     """Say in what two policies differ; exit with 1 if they do."""
     if model is None:
         for text in (one, other):
-            if not Path(text).is_file():
+            if not os.path.isfile(text):
                 raise UsageError(f"{text} is no file: a builder needs --usecase and --nodes to make a policy")
         lines = _document_diff(one, other)
     else:

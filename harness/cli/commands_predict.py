@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 _SHOWN_GROUPS, _FEWEST_GROUPS = 12, 3
+_MOST_FEATURES = 256
+"""Number of columns of a table from which seconds are predicted; 300 take more than a minute."""
 
 
 @takes_study(without=("target", "quick"))
@@ -205,6 +207,11 @@ class _Measured:
         if not good.all():
             tell(f"{(~good).sum():,} of {len(good):,} rows are left out: no finite seconds more than 0")
         used = _columns(features, frame, table) or [str(name) for name in frame.columns if name != target]
+        if len(used) > _MOST_FEATURES:
+            raise UsageError(
+                f"{table} has {len(used)} columns to predict from; at most {_MOST_FEATURES} are used: name "
+                "them with --features"
+            )
         if target in used:
             raise UsageError(f"--features {features}: {target!r} is what is predicted; leave it out")
         if not good.any():

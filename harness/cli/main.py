@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -93,6 +94,10 @@ def _data() -> None: ...
 
 def main() -> None:
     """The entry point: a user's mistake is one sentence and exit code 2."""
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        # Names of files are UTF-8 in records, whatever the locale; only a new process can change to it.
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, sys.orig_argv)
     for stream in (sys.stdout, sys.stderr):
         # Names of files may be of any bytes.
         if isinstance(stream, io.TextIOWrapper):

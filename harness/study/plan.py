@@ -15,7 +15,7 @@ from adabench.harness.study.cell import Cell, digest, with_identity
 from adabench.harness.study.policy_per_cell import with_policy_per_cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import Study
-from adabench.harness.study.syntax import combinations, convert_params
+from adabench.harness.study.syntax import check_number, combinations, convert_params
 from adabench.results.record import PlannedRun
 from adabench.results.run_settings import RunSettings
 
@@ -31,7 +31,12 @@ def cells_of(study: Study) -> list[Cell]:
     `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that
     does not fit or is not executed.
     """
-    cells: list[Cell] = []
+    of_usecases, of_backends = (
+        sum(len(combinations(selected.values)) for selected in selections)
+        for selections in (study.usecases, study.backends)
+    )
+    check_number("cells", of_usecases * of_backends * len(study.settings))
+    cells: dict[str, Cell] = {}
     for selected in study.usecases:
         usecase = load_usecase(selected.name)
         for params in combinations(selected.values):
@@ -39,9 +44,8 @@ def cells_of(study: Study) -> list[Cell]:
             path = study.data.get(selected.name)
             own = msgspec.to_builtins(checked)
             for cell in _with_backends(selected.name, own, path, study):
-                if cell not in cells:
-                    cells.append(cell)
-    chosen = select(cells, study.include, study.exclude, study.sample, study.seed)
+                cells.setdefault(cell.id, cell)
+    chosen = select(list(cells.values()), study.include, study.exclude, study.sample, study.seed)
     return with_policy_per_cell(with_identity(chosen, study.seed), study.seed)
 
 

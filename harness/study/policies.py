@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -114,7 +115,7 @@ def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = Fa
 
 
 def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
-    if Path(text).is_file() or text.endswith(".toml"):
+    if os.path.isfile(text) or text.endswith(".toml"):
         return Policy.read(text)
     parsed = parse_one(text)
     if parsed is None:

@@ -19,6 +19,7 @@ from adabench.harness.study.syntax import (
     Selection,
     as_list,
     between,
+    check_number,
     check_slow_pair,
     checked_text,
     parse_duration,
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 MOST_REPEATS = 10_000
 LARGEST_SEED = 2**31
+MOST_BYTES = 1 << 20
+"""Length of a study file that is read."""
 
 _FOLDER = Path(__file__).parents[1] / "studies"
 
@@ -140,7 +143,8 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
     for setting in SETTINGS.values():
         with given.located(setting.name):
             setting.check(values)
-    settings = combined_settings(values)
+    with given.located("nodes"):
+        settings = combined_settings(values)
     with given.located("network"):
         for one in settings:
             if one.nodes > 1:  # one node has no links
@@ -206,11 +210,19 @@ def parse_target(text: str) -> dict[str, float]:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UsageError(f"study file {file} is longer than {MOST_BYTES >> 20} MiB: split it")
+        return tomllib.loads(content.decode())
     except FileNotFoundError as error:
         raise UsageError(f"there is no study file {file}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"study file {file} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise UsageError(
+            f"study file {file} is nested too deeply: a study needs tables and lists only"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
 
@@ -220,9 +232,12 @@ def _selections(value: Any) -> list[Selection]:
     selections = [selection for text in texts for selection in parse_selections(checked_text(text))]
     if not selections:
         raise UsageError("at least one name is needed")
-    repeated = {s.name for s in selections if sum(s == other for other in selections) > 1}
-    if repeated:
-        raise UsageError(f"{sorted(repeated)[0]!r} is listed twice with the same parameters")
+    check_number("names", len(selections))
+    seen: set[bytes] = set()
+    for selection in selections:
+        if (key := msgspec.json.encode(selection, order="deterministic")) in seen:
+            raise UsageError(f"{selection.name!r} is listed twice with the same parameters")
+        seen.add(key)
     return selections
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import typing
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ __all__ = [
     "Selection",
     "as_list",
     "between",
+    "check_number",
     "check_slow_pair",
     "checked_text",
     "combinations",
@@ -32,6 +34,8 @@ __all__ = [
 T = TypeVar("T", bound=msgspec.Struct)
 
 LARGEST = 2**63 - 1
+MOST_CELLS = 10_000
+"""Number of combinations of a study, so that a mistake in it is found before a memory is full."""
 MOST_SECONDS = 1e9
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -72,8 +76,15 @@ def parse_one(text: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Every combination of one value per parameter."""
+    """Every combination of one value per parameter; `UsageError` if there are more than `MOST_CELLS`."""
+    check_number("combinations", math.prod(map(len, values.values())))
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+def check_number(what: str, count: int) -> None:
+    """Refuse a study of more than `MOST_CELLS` names, combinations or cells."""
+    if count > MOST_CELLS:
+        raise UsageError(f"a study has at most {MOST_CELLS} {what}, and this one has {count}: split it")
 
 
 def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
@@ -160,14 +171,13 @@ def check_slow_pair(network: str, nodes: int) -> None:
 
 def parse_networks(text: str) -> list[str]:
     """Check several networks: ``lan,slow,0.5ms,2gbit``, whose last is one with its rate behind the comma."""
-    parts = text.split(",")
-    networks: list[str] = []
-    while parts:
-        first = parts.pop(0)
-        if parts and _RATE.fullmatch(parts[0].strip().lower()):
-            first = f"{first},{parts.pop(0).strip()}"
-        networks.append(parse_network(first))
-    return networks
+    links: list[str] = []
+    for part in text.split(","):
+        if links and _RATE.fullmatch(part.strip().lower()):
+            links[-1] += f",{part.strip()}"
+        else:
+            links.append(part)
+    return [parse_network(link) for link in links]
 
 
 def as_list(value: Any) -> list[Any]:

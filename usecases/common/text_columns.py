@@ -1,18 +1,19 @@
-"""Opens text files of any packing and encoding, and reads their columns in blocks by pyarrow."""
+"""Opens text files of any packing, encoding and CSV dialect, and reads their columns in blocks by pyarrow."""
 
 from __future__ import annotations
 
 import bz2
 import codecs
+import csv
 import gzip
 import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,48 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 __all__ = [
+    "DIALECTS",
     "PACKINGS",
     "UNREADABLE",
+    "Dialect",
+    "cells_of",
     "files_called",
+    "find_dialect",
     "first_line",
     "first_lines",
     "numbered",
     "open_bytes",
+    "sample_lines",
     "text_blocks",
 ]
+
+
+class Dialect(NamedTuple):
+    """The way in which a line is divided into cells.
+
+    Attributes
+    ----------
+    separator : str
+        One or two characters between cells.
+    quoted : bool
+        Whether cells may be in double quotes, which then may contain the separator.
+    """
+
+    separator: str
+    quoted: bool
+
+
+DIALECTS = tuple(
+    Dialect(separator, quoted)
+    for separator, quoted in (
+        *(("::", False), ("\t", False), ("\t", True), (",", True), (",", False)),
+        *((";", True), (";", False), ("|", False), ("|", True), (" ", False)),
+    )
+)
+"""Dialects in the order in which they are tried."""
+
+SAMPLE_LINES = 100
+"""Number of lines that decide how a file is read."""
 
 PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 """Endings of packed files, in lower case. The content decides how a file is unpacked, not its name."""
@@ -43,6 +77,54 @@ _BLOCK_BYTES = 1 << 22
 _LONGEST_LINE = 1 << 26
 _SEPARATOR = "\x1f"
 """Unit separator of ASCII, which replaces a separator of two characters: pyarrow takes only one."""
+
+
+def sample_lines(path: Path) -> list[str]:
+    """The lines that decide how a file is read, without empty ones at the end."""
+    lines = first_lines(path, SAMPLE_LINES)
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def cells_of(lines: Sequence[str], dialect: Dialect) -> list[list[str]]:
+    """The cells of each line; none if lines cannot be divided in this way."""
+    if not dialect.quoted:
+        return [line.split(dialect.separator) for line in lines]
+    try:
+        return list(csv.reader(lines, delimiter=dialect.separator))
+    except csv.Error:  # A quote that is not closed makes a cell of many lines, which may be too long.
+        return [[] for _ in lines]
+
+
+def find_dialect(
+    lines: Sequence[str], fits: Callable[[list[list[str]]], bool], dialects: Sequence[Dialect] = DIALECTS
+) -> Dialect | None:
+    """The first dialect under which the cells of the lines fit; None if there is none.
+
+    Dialects come first in which a cell in quotes contains the separator: nothing else explains such lines.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        Some lines of a file (`sample_lines`), or of several files of one dialect.
+    fits : callable
+        Whether the cells of all lines can be those of the file.
+    dialects : sequence of Dialect
+        Dialects in the order in which they are tried.
+    """
+    explained = [
+        dialect for dialect in dialects if dialect.quoted and _has_separator_in_quotes(lines, dialect)
+    ]
+    return next((dialect for dialect in (*explained, *dialects) if fits(cells_of(lines, dialect))), None)
+
+
+def _has_separator_in_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
+    try:
+        rows = list(csv.reader(lines, delimiter=dialect.separator, strict=True))
+    except csv.Error:
+        return False
+    return any(dialect.separator in cell for row in rows for cell in row)
 
 
 @contextmanager
@@ -99,11 +181,10 @@ def first_lines(path: Path, count: int) -> list[str]:
 
 def text_blocks(
     path: Path,
-    separator: str,
+    dialect: Dialect,
     width: int,
     columns: Sequence[int],
     skipped: int,
-    quoted: bool = False,
     file: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, list[Any]]]:
     """Some columns of a file, as pyarrow's arrays of texts, block by block.
@@ -114,16 +195,14 @@ def text_blocks(
     ----------
     path : Path
         A text file that `open_bytes` can open.
-    separator : str
-        One or two characters.
+    dialect : Dialect
+        The way in which its lines are divided.
     width : int
         Number of columns of each line.
     columns : sequence of int
         Numbers of the wanted columns.
     skipped : int
         Number of lines at the beginning that are not read.
-    quoted : bool
-        Whether cells may be in double quotes.
     file : binary file, optional
         The same file, already open.
 
@@ -140,22 +219,23 @@ def text_blocks(
         If the file cannot be read, or a line has another number of columns (`UNREADABLE`).
     """
     import pyarrow as pa  # loads slowly, and nothing that is in the cache needs it
-    from pyarrow import csv
+    from pyarrow import csv as arrow
 
+    separator = dialect.separator
     names = [str(number) for number in range(width)]
     wanted = [names[column] for column in columns]
     line = 1 + skipped
     with open_bytes(path, file) as content:
         lines = io.BufferedReader(_Lines(content, separator if len(separator) > 1 else None))
-        reader = csv.open_csv(
+        reader = arrow.open_csv(
             pa.PythonFile(lines, mode="r"),
-            read_options=csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=_BLOCK_BYTES),
-            parse_options=csv.ParseOptions(
+            read_options=arrow.ReadOptions(column_names=names, skip_rows=skipped, block_size=_BLOCK_BYTES),
+            parse_options=arrow.ParseOptions(
                 delimiter=separator if len(separator) == 1 else _SEPARATOR,
-                quote_char='"' if quoted else False,
+                quote_char='"' if dialect.quoted else False,
                 ignore_empty_lines=False,
             ),
-            convert_options=csv.ConvertOptions(
+            convert_options=arrow.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
                 include_columns=wanted,
                 strings_can_be_null=False,
@@ -167,10 +247,19 @@ def text_blocks(
                 line += batch.num_rows
 
 
-def numbered(column: Any, numbers: dict[str, int]) -> NDArray[np.int32]:
-    """Numbers of an array of texts; texts that `numbers` has not get the next ones, and are added to it."""
+def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDArray[np.int32]:
+    """Numbers of an array of names; names that `numbers` has not get the next ones, and are added to it.
+
+    Raises
+    ------
+    DataError
+        If a name is empty; `path` and `line`, the number of the first, say where.
+    """
     coded = column.dictionary_encode()
-    known = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
+    if "" in (names := coded.dictionary.to_pylist()):
+        row = coded.indices.to_pylist().index(names.index(""))
+        raise DataError(f"{path}, line {line + row}: a name is empty")
+    known = [numbers.setdefault(text, len(numbers)) for text in names]
     found: NDArray[np.int32] = np.array(known, dtype=np.int32)[coded.indices.to_numpy()]
     return found
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from adabench.usecases.common.text_columns import UNREADABLE, first_line, text_blocks
-from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, read_raw
+from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, raw_layout, read_raw
 from adabench.usecases.ctr.table import DENSE_FIELDS, Table, log_transform
 from adabench.usecases.interface import DataError
 
@@ -78,12 +78,11 @@ def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
 
 
 def _blocks(path: Path, file: IO[bytes]) -> Iterator[Table]:
-    first = first_line(path)
-    if not first:
+    if not first_line(path):
         raise _Unusable("it is empty")
-    separator, header = "\t" if "\t" in first else ",", first.startswith("label")
+    dialect, header = raw_layout(path)
     empty = True
-    for _, columns in text_blocks(path, separator, COLUMNS, range(COLUMNS), int(header), file=file):
+    for _, columns in text_blocks(path, dialect, COLUMNS, range(COLUMNS), int(header), file=file):
         empty = False
         yield _table(columns)
     if empty:

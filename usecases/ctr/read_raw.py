@@ -10,7 +10,14 @@ from string import hexdigits
 
 import numpy as np
 
-from adabench.usecases.common.text_columns import UNREADABLE, open_bytes
+from adabench.usecases.common.text_columns import (
+    UNREADABLE,
+    Dialect,
+    cells_of,
+    find_dialect,
+    open_bytes,
+    sample_lines,
+)
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, log_transform
 from adabench.usecases.interface import DataError
 
@@ -23,8 +30,8 @@ MISSING_ID = 1 << 32
 def read_raw(path: Path) -> Table:
     """Read one file of raw rows.
 
-    Columns are separated by tabs, or by commas if the first line has no tab; a first line that begins with
-    ``label`` is a header. A missing integer counts as 0, a missing categorical as a value of its own.
+    Columns are separated as `raw_layout` finds. A missing integer counts as 0, a missing categorical as a
+    value of its own.
 
     Raises
     ------
@@ -33,8 +40,9 @@ def read_raw(path: Path) -> Table:
         be used; names the line.
     """
     try:
+        dialect, header = raw_layout(path)
         with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:
-            return _parse(path, text)
+            return _parse(path, text, dialect, header)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: it must be a file of raw Criteo rows") from None
     except UNREADABLE as error:
@@ -45,16 +53,35 @@ def read_raw(path: Path) -> Table:
         ) from error
 
 
-def _parse(path: Path, lines: Iterable[str]) -> Table:
-    separator = ""
+def raw_layout(path: Path) -> tuple[Dialect, bool]:
+    """The dialect of a file, and whether its first line is a header, whose first cell is ``label``.
+
+    It is the first dialect with which the first lines have a column for each field and labels of 0 and 1. If
+    there is none, columns are separated by tabs, or by commas if the first line has no tab.
+    """
+    lines = sample_lines(path) or [""]
+
+    def fits(rows: list[list[str]]) -> bool:
+        data = rows[_is_header(rows[0]) :]
+        return all(len(row) == COLUMNS for row in rows) and all(row[0] in ("0", "1") for row in data)
+
+    dialect = find_dialect(lines, lambda rows: bool(rows) and fits(rows))
+    dialect = dialect or Dialect("\t" if "\t" in lines[0] else ",", False)
+    return dialect, _is_header(cells_of(lines[:1], dialect)[0])
+
+
+def _is_header(cells: list[str]) -> bool:
+    return bool(cells) and cells[0].strip().lower() == "label"
+
+
+def _parse(path: Path, lines: Iterable[str], dialect: Dialect, header: bool) -> Table:
     labels, counts, ids = array("B"), array("d"), array("q")
     for number, line in enumerate(lines, 1):
         if line == "\n":
             continue
-        separator = separator or ("\t" if "\t" in line else ",")
-        cells = line.rstrip("\n").split(separator)
-        if number == 1 and cells[0] == "label":
+        if number == 1 and header:
             continue
+        (cells,) = cells_of([line.rstrip("\n")], dialect)
         if len(cells) != COLUMNS:
             raise DataError(
                 f"{path}, line {number} has {len(cells)} columns: it must have {COLUMNS}, "

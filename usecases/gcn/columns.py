@@ -1,31 +1,54 @@
-"""Reading columns of csv files, with errors that name the file and the value."""
+"""Reading columns of csv files of any dialect, with errors that name the file and the value."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from adabench.usecases.common.text_columns import (
+    DIALECTS,
+    PACKINGS,
+    UNREADABLE,
+    Dialect,
+    cells_of,
+    files_called,
+    find_dialect,
+    first_line,
+    open_bytes,
+    sample_lines,
+    text_blocks,
+)
 from adabench.usecases.gcn.graph import UNLABELLED
 from adabench.usecases.interface import DataError
 
 __all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
 
 
+COMMA = Dialect(",", True)
+CSV_DIALECTS = (COMMA, *(one for one in DIALECTS if len(one.separator) == 1 and one != COMMA))
+
+
 def require(file: Path) -> Path:
-    """The file, which must exist."""
-    if not file.is_file():
+    """The file, which must exist, perhaps packed in another way than its name says."""
+    if file.is_file():
+        return file
+    name = file.name.lower()
+    plain = name.removesuffix(next((packing for packing in PACKINGS[1:] if name.endswith(packing)), ""))
+    found = files_called(file.parent, [plain]) if file.parent.is_dir() else []
+    if len(found) != 1:
         raise DataError(f"{file}: there is no such file")
-    return file
+    return found[0]
 
 
 def read_columns(file: Path, names: Sequence[str] | None = None, width: int | None = None) -> pd.DataFrame:
-    """Read a csv file, compressed or not.
+    """Read a csv file, packed or not.
 
     Parameters
     ----------
@@ -42,14 +65,22 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     """
     header = None if names is None else 0
     columns = None if names is None else list(names)
-    with _readable(file):
-        table = pd.read_csv(require(file), header=header, usecols=columns, low_memory=False)
+
+    def fits(rows: list[list[str]]) -> bool:
+        return width is not None or {*(names or ())} <= {*rows[0]}
+
+    with _opened(file, fits) as (path, stream, dialect):
+        if names is not None:
+            _require_whole_lines(path, dialect)
+        table: pd.DataFrame = pd.read_csv(
+            stream, header=header, usecols=columns, low_memory=False, **_options(dialect)
+        )
     _require_width(table, width, file)
     return table
 
 
 def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
-    """A csv file without a header, compressed or not, in blocks of at most so many rows.
+    """A csv file without a header, packed or not, in blocks of at most so many rows.
 
     Parameters
     ----------
@@ -63,21 +94,45 @@ def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
     DataError
         As `read_columns` does.
     """
-    with _readable(file), pd.read_csv(require(file), header=None, chunksize=rows, low_memory=False) as blocks:
-        for table in blocks:
+
+    def fits(rows: list[list[str]]) -> bool:
+        return all(len(row) == width for row in rows)
+
+    with ExitStack() as stack:
+        _, stream, dialect = stack.enter_context(_opened(file, fits))
+        blocks = pd.read_csv(stream, header=None, chunksize=rows, low_memory=False, **_options(dialect))
+        for table in stack.enter_context(blocks):
             _require_width(table, width, file)
             yield table
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def _opened(file: Path, fits: Callable[[list[list[str]]], bool]) -> Iterator[tuple[Path, IO[bytes], Dialect]]:
+    """The path of a file, its content as UTF-8, and the first dialect that fits its first lines."""
     try:
-        yield
+        path = require(file)
+        dialect = find_dialect(sample_lines(path) or [""], fits, CSV_DIALECTS) or COMMA
+        with open_bytes(path) as stream:
+            yield path, stream, dialect
     except DataError:
         raise
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{file}: not a readable csv file with the expected columns ({reason})") from error
+
+
+def _options(dialect: Dialect) -> dict[str, Any]:
+    """The options of pandas for a dialect."""
+    return {"sep": dialect.separator, "quoting": csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE}
+
+
+def _require_whole_lines(path: Path, dialect: Dialect) -> None:
+    """Raise an error if a line has fewer cells than the header; pandas would add empty ones."""
+    (header,) = cells_of([first_line(path)], dialect)
+    if not header:
+        return  # The file is empty, which pandas reports.
+    for _ in text_blocks(path, dialect, len(header), (0,), skipped=1):
+        pass
 
 
 def _require_width(table: pd.DataFrame, width: int | None, file: Path) -> None:

@@ -18,7 +18,7 @@ from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
 
 __all__ = ["Graph", "load"]
 
-FORMAT = 1
+FORMAT = 2
 HELD_OUT_ONE_IN = 20
 """Of triples that come without a split: so many validate, and so many test."""
 SPLITS = ("train", "valid", "test")

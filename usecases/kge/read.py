@@ -1,4 +1,4 @@
-"""Reads triples: OpenKE's numbers, or names that are separated by tabs.
+"""Reads triples: OpenKE's numbers, or lines of names in any CSV dialect.
 
 A folder of OpenKE's has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, then
 lines of head, tail and relation, all numbers from 0; ``entity2id.txt`` and ``relation2id.txt`` begin with how
@@ -6,11 +6,15 @@ many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and
 ``.txt``, ``.tsv`` or ``.del``, packed or not: lines of head, relation and tail. If a folder has ``.txt`` and
 ``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. One file of
 lines is split by a hash of the line's number.
+
+Cells of lines are separated by tabs, commas, semicolons, vertical bars, spaces or ``::``, and may be in
+double quotes: the first of these dialects under which the first lines of all files have equally many columns,
+at least three. A first line that names head, relation and tail is a header, and may order them differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,18 +22,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.text_columns import (
+    DIALECTS,
     UNREADABLE,
+    Dialect,
+    cells_of,
     files_called,
+    find_dialect,
     first_line,
     first_lines,
     numbered,
+    sample_lines,
     text_blocks,
 )
 from adabench.usecases.interface import DataError
 
 __all__ = ["Block", "Files", "Sizes", "find", "triple_blocks"]
 
-FORMATS = "lines of head, relation and tail, separated by tabs"
+FORMATS = "lines of head, relation and tail, separated by tabs, commas or another separator"
+TRIPLE_DIALECTS = (*DIALECTS[1:], DIALECTS[0])
+"""Names often contain ``::``, so it is tried last."""
+HEADERS = (("head", "h", "subject", "s"), ("relation", "r", "predicate", "p"), ("tail", "t", "object", "o"))
+"""Names of the columns in a header, in lower case."""
 OPENKE_FORMAT = "a count, then lines of head, tail and relation, all numbers"
 OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
 COUNTS = ("entity2id.txt", "relation2id.txt")
@@ -100,10 +113,11 @@ def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block
     entities: dict[str, int] = {}
     relations: dict[str, int] = {}
     most = [0, 0]
+    dialect = TRIPLE_DIALECTS[0] if files.openke else _dialect(files.triples)
     for index, path in enumerate(files.triples):
         empty, wanted = True, OPENKE_FORMAT if files.openke else FORMATS
         try:
-            blocks = _numbers(path) if files.openke else _named(path, entities, relations)
+            blocks = _numbers(path) if files.openke else _named(path, dialect, entities, relations)
             for block in blocks:
                 empty = False
                 occurring = int(block[:, [0, 2]].max()) + 1, int(block[:, 1].max()) + 1
@@ -125,23 +139,53 @@ def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block
     sizes.append(Sizes(*most))
 
 
-def _named(path: Path, entities: dict[str, int], relations: dict[str, int]) -> Iterator[Block]:
+def _dialect(files: Sequence[Path]) -> Dialect:
+    """The dialect of all files, as a name must be the same text in all of them."""
+    try:
+        samples = [sample_lines(path) for path in files]
+    except UNREADABLE:  # The reader names the file that cannot be read.
+        samples = []
+    lines = [line for sample in samples for line in sample]
+
+    def fits(rows: list[list[str]]) -> bool:
+        return bool(rows) and len(rows[0]) >= 3 and all(len(row) == len(rows[0]) for row in rows)
+
+    return find_dialect(lines, fits, TRIPLE_DIALECTS) or TRIPLE_DIALECTS[0]
+
+
+def _named(
+    path: Path, dialect: Dialect, entities: dict[str, int], relations: dict[str, int]
+) -> Iterator[Block]:
     first = first_line(path)
-    width = first.count("\t") + 1
-    if width < 3:
+    (cells,) = cells_of([first], dialect) or [[""]]
+    if len(cells) < 3:
         raise DataError(
-            f"{path}: the first line, {first[:60]!r}, has {width} columns: it must have {FORMATS}"
+            f"{path}: the first line, {first[:60]!r}, has {len(cells)} columns: it must have {FORMATS}"
         )
-    for _, (heads, names, tails) in text_blocks(path, "\t", width, (0, 1, 2), skipped=0):
-        columns = numbered(heads, entities), numbered(names, relations), numbered(tails, entities)
+    header = _header(cells)
+    known = entities, relations, entities
+    for line, texts in text_blocks(
+        path, dialect, len(cells), header or (0, 1, 2), skipped=int(header is not None)
+    ):
+        columns = [numbered(text, names, path, line) for text, names in zip(texts, known, strict=True)]
         yield np.stack(columns, axis=1)
+
+
+def _header(cells: list[str]) -> tuple[int, int, int] | None:
+    """The columns of head, relation and tail if a line names each of them once; otherwise it is a triple."""
+    plain = [cell.strip().lower() for cell in cells]
+    named = [[number for number, name in enumerate(plain) if name in known] for known in HEADERS]
+    if any(len(columns) != 1 for columns in named):
+        return None
+    (head,), (relation,), (tail,) = named
+    return head, relation, tail
 
 
 def _numbers(path: Path) -> Iterator[Block]:
     count = _count(path)
     separator = "\t" if any("\t" in line for line in first_lines(path, 2)[1:]) else " "
     found = 0
-    for line, texts in text_blocks(path, separator, 3, (0, 2, 1), skipped=1):
+    for line, texts in text_blocks(path, Dialect(separator, False), 3, (0, 2, 1), skipped=1):
         yield np.stack([_integers(column, path, line) for column in texts], axis=1)
         found += len(texts[0])
     if found != count:

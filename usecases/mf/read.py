@@ -9,7 +9,6 @@ colon does not count (``user_id:token``). Users and items may be any text.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.text_columns import (
+    DIALECTS,
     UNREADABLE,
+    Dialect,
+    cells_of,
     files_called,
-    first_lines,
     numbered,
+    sample_lines,
     text_blocks,
 )
 from adabench.usecases.interface import DataError
@@ -32,15 +34,6 @@ FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '
 
 FOLDER_FILES = ("ratings.csv", "ratings.dat", "u.data")
 """Names of the file of ratings in a folder."""
-
-SAMPLE_LINES = 100
-"""Number of lines that decide how a file is read."""
-
-DIALECTS = (
-    *(("::", False), ("\t", False), ("\t", True), (",", True), (",", False)),
-    *((";", True), (";", False), ("|", False), ("|", True), (" ", False)),
-)
-"""Separators, and whether cells may be in double quotes, in the order in which they are tried."""
 
 NAMES = (
     ("user", "userid", "user_id", "uid", "reviewerid"),
@@ -65,8 +58,7 @@ class Block(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    separator: str
-    quoted: bool
+    dialect: Dialect
     width: int
     header: bool
     columns: tuple[int, int, int]
@@ -114,22 +106,21 @@ def _blocks(path: Path) -> Iterator[Block]:
     layout = _layout(path)
     users: dict[str, int] = {}
     items: dict[str, int] = {}
-    shape = (layout.separator, layout.width, layout.columns, int(layout.header), layout.quoted)
+    shape = (layout.dialect, layout.width, layout.columns, int(layout.header))
     for line, texts in text_blocks(path, *shape):
-        yield Block(numbered(texts[0], users), numbered(texts[1], items), _ratings(texts[2], path, line))
+        named = numbered(texts[0], users, path, line), numbered(texts[1], items, path, line)
+        yield Block(*named, _ratings(texts[2], path, line))
     if not users:
         raise DataError(f"{path} has no ratings: it must be {FORMATS}")
 
 
 def _layout(path: Path) -> _Layout:
-    lines = first_lines(path, SAMPLE_LINES)
-    while lines and not lines[-1]:
-        lines.pop()
-    first = lines[0] if lines else ""
+    lines = sample_lines(path) or [""]
+    first = lines[0]
     fitting: list[_Layout] = []
     problems: list[DataError] = []
-    for separator, quoted in DIALECTS:
-        rows = _parsed(lines, separator, quoted)
+    for dialect in DIALECTS:
+        rows = cells_of(lines, dialect) or [[]]
         if len(rows[0]) < 2:
             continue
         try:
@@ -137,7 +128,7 @@ def _layout(path: Path) -> _Layout:
         except DataError as error:
             problems.append(error)
             continue
-        fitting.append(_Layout(separator, quoted, len(rows[0]), header, columns))
+        fitting.append(_Layout(dialect, len(rows[0]), header, columns))
         if all(len(row) == len(rows[0]) and _is_number(row[columns[2]]) for row in rows[header:]):
             return fitting[-1]
     if fitting:  # the first line alone fits: the reader names the line that does not
@@ -145,13 +136,6 @@ def _layout(path: Path) -> _Layout:
     if problems:
         raise problems[0]
     raise DataError(f"{path}: the first line, {first[:60]!r}, has one column: it must be {FORMATS}")
-
-
-def _parsed(lines: list[str], separator: str, quoted: bool) -> list[list[str]]:
-    """Cells of some lines, at least of one."""
-    if not quoted:
-        return [line.split(separator) for line in lines or [""]]
-    return list(csv.reader(lines, delimiter=separator)) or [[]]
 
 
 def _columns(path: Path, first: str, cells: list[str]) -> tuple[bool, tuple[int, int, int]]:

@@ -157,17 +157,21 @@ class Publisher(Generic[Content]):
     def _take_over(self) -> None:
         """Publish an edition that repeats the last one's content, unless its writer still lives."""
         for _ in range(_MOST_TRIES):
-            seen = newest_number(self._directory)
+            # A directory of another kind is refused before it is locked: its lock may be held for that kind.
+            seen = newest(self._directory, self._kind)
             self._lock()
-            before = newest(self._directory, self._kind)
-            # They differ if another job has begun meanwhile; locks may get lost, so it may hold one, too: try
-            # again.
-            if seen == (None if before is None else before.number):
-                number = 1 if before is None else before.number + 1
-                if self._published(number, None if before is None else before.content):
-                    self._last = number
-                    return
-            self.end()
+            try:
+                before = newest(self._directory, self._kind)
+                # They differ if another job has begun meanwhile. Locks may get lost, so it may hold one as
+                # well: try again.
+                if (seen and seen.number) == (before and before.number):
+                    number = 1 if before is None else before.number + 1
+                    if self._published(number, None if before is None else before.content):
+                        self._last = number
+                        return
+            finally:
+                if not self._last:
+                    self.end()
         raise CheckpointError(f"{self._directory} is written to by other jobs again and again")
 
     def _check(self, found: Edition[Content] | None) -> None:

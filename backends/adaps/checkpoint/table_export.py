@@ -91,6 +91,8 @@ class _Target:
     changed: dict[int, _core.ChangedRows]
     bytes_of_parts: list[int]
     """Sizes of the parts that this job has published there; only rank 0 counts them."""
+    is_used: bool = False
+    """Whether an export of these changes has succeeded."""
 
 
 class Exports:
@@ -195,14 +197,17 @@ class Exporter:
             everything = not self._all.all_agree(not self._needs_everything(directory, chosen))
             with self._all.frozen():
                 counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
-        except CheckpointError:
+        except BaseException:
             self._give_up(folder, chosen)
             raise
         export = node.last
         assert export is not None
         if self._all.is_node_primary:
             writing = _Writing(node, folder, number, chosen, counts, everything)
-            threading.Thread(target=export._run, args=(writing.run,), name="adaps export").start()
+            try:
+                threading.Thread(target=export._run, args=(writing.run,), name="adaps export").start()
+            except RuntimeError:  # This process may not start more threads, and the other nodes wait.
+                export._run(writing.run)
         return export
 
     def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> None:
@@ -240,6 +245,8 @@ class Exporter:
             node.last = None
             if (target := node.targets.get((folder.parent, chosen))) is not None:
                 _settle(target, told=False)
+                if not target.is_used:  # Its numbers of versions take four bytes per row.
+                    del node.targets[folder.parent, chosen]
         if self._all.is_primary:
             node_files.remove(folder)
 
@@ -375,5 +382,6 @@ def _text(tables: Sequence[ExportedTable]) -> str:
 
 
 def _settle(target: _Target, told: bool) -> None:
+    target.is_used = target.is_used or told
     for changed in target.changed.values():
         changed.settle(told)

@@ -122,7 +122,8 @@ class Rendezvous:
         Raises
         ------
         RendezvousError
-            At the deadline (seconds of `time.monotonic`), naming the ranks that are missing; if another
+            At the deadline (seconds of `time.monotonic`), naming the ranks that are missing, and another
+            number of nodes that one of them expects; if another
             process has come as rank 0 after this one; if the store is lost for good; if nodes on several
             hosts have no secret, or listen where the others cannot reach them; if nodes do not agree.
         """
@@ -132,6 +133,7 @@ class Rendezvous:
         entry = f"{secrets.token_hex(8)} {msgspec.json.encode(own).decode()}"
         while True:
             try:
+                self.store.set(self._size_key(self.rank), str(self.world_size))
                 if self.rank == 0:
                     return self._lead(entry, given, deadline)
                 return self._follow(entry, given, deadline)
@@ -237,7 +239,20 @@ class Rendezvous:
         return self.store.add(self._key("generation"), 0)
 
     def _missing(self, ranks: list[int]) -> RendezvousError:
-        return RendezvousError(f"{ranks_in_words(ranks)} of {self.world_size} nodes did not come in time")
+        missing = f"{ranks_in_words(ranks)} of {self.world_size} nodes did not come in time"
+        for rank in ranks:
+            key = self._size_key(rank)
+            size = self.store.get(key).decode("utf-8", "replace") if self.store.check([key]) else ""
+            if size.isdigit() and size != str(self.world_size):
+                return RendezvousError(
+                    f"{missing}: a process came as rank {rank} with WORLD_SIZE={size}, and rank {self.rank} "
+                    f"has WORLD_SIZE={self.world_size}. Start all processes with the same WORLD_SIZE"
+                )
+        return RendezvousError(missing)
+
+    def _size_key(self, rank: int) -> str:
+        """The key of the number of nodes that a rank expects, which nodes of all sizes share."""
+        return f"{self.prefix}/world size of rank {rank}"
 
     def _key(self, *parts: object) -> str:
         # Processes that expect another number of nodes have keys of their own, so they never meet these.

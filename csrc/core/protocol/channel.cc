@@ -12,7 +12,7 @@ namespace adaps {
 
 Channel::Channel(NodeContext& node, int index)
     : context_(node, index),
-      membership_(node, context_.outbox),
+      membership_(node, context_.outbox, index),
       refreshes_(context_),
       replicas_(context_, refreshes_, parked_),
       ownership_(context_, replicas_),
@@ -169,11 +169,11 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
     prefetcher.step();
     switch (reader.peek_type()) {
       case MessageType::kRequest:
-        requests_.on_request(reader.read<RequestMessage>(), reader);
+        requests_.on_request(from, reader.read<RequestMessage>(), reader);
         send_first(++requests, 2 * reader.bytes_left() >= payload.size());
         break;
       case MessageType::kIntent:
-        ownership_.on_intent(reader.read<IntentMessage>());
+        ownership_.on_intent(from, reader.read<IntentMessage>());
         break;
       case MessageType::kAnswer:
         requests_.on_answer(from, reader.read<AnswerMessage>(), reader);
@@ -185,14 +185,14 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       }
       case MessageType::kRefresh:
-        replicas_.on_refresh(reader.read<RefreshMessage>(), reader);
+        replicas_.on_refresh(from, reader.read<RefreshMessage>(), reader);
         break;
       case MessageType::kDelta:
         replicas_.on_delta(from, reader.read<DeltaMessage>(), reader);
         break;
       case MessageType::kAck: {
         const auto& message = reader.read<AckMessage>();
-        replicas_.on_ack(message);
+        replicas_.on_ack(from, message);
         settle(message.key);
         break;
       }
@@ -218,7 +218,7 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         syncs_.on_mark(from, reader.read<SyncMessage>());
         break;
       case MessageType::kEcho:
-        syncs_.on_echo(reader.read<SyncMessage>());
+        syncs_.on_echo(from, reader.read<SyncMessage>());
         break;
       case MessageType::kBarrier:
         membership_.on_barrier(from, reader.read<BarrierMessage>(), context_.now);

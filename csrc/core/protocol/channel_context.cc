@@ -24,6 +24,12 @@ void ChannelContext::check_key(Key key) const {
   if (key >= node.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
 }
 
+void ChannelContext::check_origin(NodeId from, Route route, NodeId origin) const {
+  if (origin >= node.settings.nodes || (route.hops == 0 && origin != from))
+    throw ProtocolError("rank " + std::to_string(from) + " sends a message of rank " +
+                        std::to_string(origin) + ", which that rank did not send");
+}
+
 void ChannelContext::note_lead(const SlotHeader& header) {
   const std::uint32_t lead = static_cast<std::uint32_t>(now) - header.asked_at();
   counters.lead_micros.add(lead);

@@ -30,6 +30,9 @@ struct ChannelContext {
 
   // Throws ProtocolError if a message names a key that no table has.
   void check_key(Key key) const;
+  // Throws ProtocolError if a request or an intent cannot come from its origin: a node outside of the
+  // cluster, or another node than the sender although no node has passed it on.
+  void check_origin(NodeId from, Route route, NodeId origin) const;
   LockedKey lock(Key key) { return {node.store, key, table_hint}; }
   // Gives the home node's key that nobody touched yet its initial value.
   void materialize(LockedKey& key) {

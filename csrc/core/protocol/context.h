@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -69,6 +70,13 @@ class LocalBarrier {
   std::vector<Operation*> waiting_;
 };
 
+// How far this node has left the cluster. The value only increases.
+enum class Leaving : std::uint8_t {
+  kNot,       // its workers train
+  kWaiting,   // it has sent BARRIER with `for_good`, and serves its rows until every node has
+  kComplete,  // every node has left
+};
+
 struct NodeContext {
   // Throws std::invalid_argument naming the setting that is wrong.
   NodeContext(std::vector<TableSpec> specs, const Settings& settings_in);
@@ -102,6 +110,7 @@ struct NodeContext {
   WorkerStates workers;
   std::vector<std::unique_ptr<Partition>> partitions;  // one for each channel
   LocalBarrier barrier;
+  std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;
   std::atomic<Micros> now{0};       // as the channels were last told
   std::atomic<bool> frozen{false};  // no key moves; see snapshot.h

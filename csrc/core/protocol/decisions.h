@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "common/node_set.h"
 #include "common/random.h"
 #include "common/types.h"
 #include "protocol/dirty_list.h"
@@ -41,7 +42,7 @@ enum class IntentResponse : std::uint8_t { kRelocate, kReplicate };
 struct PendingSync {
   Operation* operation;
   std::uint32_t number;
-  int echoes_left;
+  NodeSet awaited;  // nodes whose ECHO is missing
 };
 
 struct Decisions {

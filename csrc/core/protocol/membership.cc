@@ -10,12 +10,17 @@ constexpr NodeId kCounting = 0;  // the node that counts arrivals
 constexpr const char* kStalledReason =
     "it lives, but has not come to where others wait for it within stall_timeout";
 
+[[noreturn]] void refuse(NodeId from, const char* reason) {
+  throw ProtocolError("rank " + std::to_string(from) + " " + reason);
+}
+
 }  // namespace
 
-Membership::Membership(NodeContext& node, Outbox& outbox)
+Membership::Membership(NodeContext& node, Outbox& outbox, int channel)
     : node_(node),
       rank_(node.settings.rank),
       outbox_(outbox),
+      counts_(channel == 0),
       at_barrier_(node.settings.nodes),
       left_(node.settings.nodes),
       said_goodbye_(node.settings.nodes) {}
@@ -26,6 +31,8 @@ void Membership::arrived(bool for_good, Micros now) {
   BarrierMessage message;
   message.for_good = for_good ? 1 : 0;
   message.failed = !for_good && node_.barrier.failed() ? 1 : 0;
+  awaits_release_ = awaits_release_ || !for_good;
+  if (for_good) node_.leaving.store(Leaving::kWaiting);
   if (rank_ == kCounting) {
     on_barrier(rank_, message, now);
   } else {
@@ -34,7 +41,9 @@ void Membership::arrived(bool for_good, Micros now) {
 }
 
 void Membership::on_barrier(NodeId from, const BarrierMessage& message, Micros now) {
-  if (rank_ != kCounting) throw ProtocolError("a node arrives at rank " + std::to_string(rank_));
+  if (rank_ != kCounting || !counts_) refuse(from, "arrives where no node counts arrivals");
+  if (left_[from]) refuse(from, "arrives after it has left");
+  if (at_barrier_[from] && message.for_good == 0) refuse(from, "arrives twice at one barrier");
   (message.for_good != 0 ? left_ : at_barrier_)[from] = true;
   if (message.failed != 0) failed_node_ = from;
   waiting_since_ = std::min(waiting_since_, now);
@@ -66,17 +75,23 @@ void Membership::release_if_complete(Micros now) {
 
 // Workers are told which node failed, so a rank that does not exist must not reach them.
 void Membership::on_release(NodeId from, const ReleaseMessage& message) {
-  if (from != kCounting) throw ProtocolError("a release by rank " + std::to_string(from));
+  if (from != kCounting || !counts_) refuse(from, "ends a barrier, which only rank 0 may on channel 0");
+  const bool has_left = node_.leaving.load() == Leaving::kWaiting;
+  if (message.all_left != 0 ? !has_left : !has_left && !awaits_release_)
+    refuse(from, "ends a barrier at which this node has not arrived");
   if (message.failed != 0 && message.failed_node >= node_.settings.nodes)
     throw ProtocolError("a message names rank " + std::to_string(message.failed_node));
   release(message);
 }
 
 void Membership::release(const ReleaseMessage& message) {
+  awaits_release_ = false;
   std::optional<NodeId> failed_node;
   if (message.failed != 0) failed_node = message.failed_node;
   for (Operation* operation : node_.barrier.take(failed_node)) operation->finish();
-  if (message.all_left != 0) become_closed();
+  if (message.all_left == 0) return;
+  node_.leaving.store(Leaving::kComplete);
+  node_.announce_ending();
 }
 
 void Membership::say_goodbye() {
@@ -85,15 +100,14 @@ void Membership::say_goodbye() {
   node_.announce_ending();
 }
 
-// A node says goodbye only when it knows that every node has left the cluster.
+// A node says goodbye when rank 0 has reported to it that every node has left. Rank 0 itself knows this
+// before any other node does; another node at least has left. The message ends nothing: only rank 0 ends the
+// job.
 void Membership::on_goodbye(NodeId from) {
+  const Leaving earliest = rank_ == kCounting ? Leaving::kComplete : Leaving::kWaiting;
+  if (node_.leaving.load() < earliest) refuse(from, "says goodbye before all nodes have left");
+  if (said_goodbye_[from]) refuse(from, "says goodbye twice");
   said_goodbye_[from] = true;
-  become_closed();
-}
-
-void Membership::become_closed() {
-  closed_.store(true, std::memory_order_release);
-  node_.announce_ending();
 }
 
 // --- nodes that do not come ---
@@ -139,8 +153,9 @@ void Membership::announce_loss(NodeId lost, bool stalled) {
 void Membership::on_lost(NodeId from, const LostMessage& message) {
   if (message.node >= node_.settings.nodes)
     throw ProtocolError("a message names rank " + std::to_string(message.node));
-  if (closed()) return;
   const bool stalled = message.stalled != 0;
+  if (stalled && from != kCounting) refuse(from, "reports a stalled node, which only rank 0 may");
+  if (closed()) return;
   if (message.node == rank_) {
     node_.fail(from, stalled ? "it waited for this node longer than stall_timeout"
                              : "it has lost its connection to this node");

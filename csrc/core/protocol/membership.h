@@ -1,10 +1,10 @@
 // Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
 // (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports
-// and passes on losses.
+// and passes on losses. Each on_ function throws ProtocolError for a message that its sender may not send
+// now.
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ namespace adaps {
 
 class Membership {
  public:
-  Membership(NodeContext& node, Outbox& outbox);
+  Membership(NodeContext& node, Outbox& outbox, int channel);
 
   // All workers of this node have arrived at a barrier, or left for good.
   void arrived(bool for_good, Micros now);
@@ -29,8 +29,8 @@ class Membership {
   void say_goodbye();
   void on_goodbye(NodeId from);
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
-  // Every node has left the cluster; known on channel 0.
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // Every node has left the cluster.
+  bool closed() const { return node_.leaving.load() == Leaving::kComplete; }
 
   // When to give up on nodes that have not come to where others wait for them; kNever if nobody waits.
   Micros stall_due() const;
@@ -59,11 +59,12 @@ class Membership {
   }
   void release_if_complete(Micros now);
   void release(const ReleaseMessage& message);
-  void become_closed();
 
   NodeContext& node_;
   const NodeId rank_;
   Outbox& outbox_;
+  const bool counts_;            // this is channel 0, which arrivals and releases use
+  bool awaits_release_ = false;  // this node has arrived at a barrier, and its end has not been reported
   // On node 0, channel 0, by node:
   std::vector<bool> at_barrier_, left_;
   std::optional<NodeId> failed_node_;  // a node at the barrier on which something failed
@@ -71,7 +72,6 @@ class Membership {
   std::vector<bool> said_goodbye_;
   std::optional<LostPeer> lost_peer_;
   std::atomic<bool> goodbye_sent_{false};
-  std::atomic<bool> closed_{false};
 };
 
 }  // namespace adaps

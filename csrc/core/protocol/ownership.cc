@@ -79,6 +79,7 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
                   "a key is transferred to a node that neither asked for it nor holds it");
   SlotHeader& header = key.header();
   const bool was_copy = state != State::kPending;
+  ADAPS_INVARIANT(is_from_owner(header, from), "a key is transferred by a node that does not own it");
   const bool has_value = message.payload != Payload::kNone;
   if (!was_copy) channel_.note_lead(header);
   if (message.payload == Payload::kEncoded) throw ProtocolError("a key is transferred with a rounded value");
@@ -104,11 +105,16 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   }
 }
 
-void Ownership::on_intent(const IntentMessage& message) {
+void Ownership::on_intent(NodeId from, const IntentMessage& message) {
   channel_.check_key(message.key);
-  if (message.origin >= channel_.node.settings.nodes) {
-    throw ProtocolError("an intent from rank " + std::to_string(message.origin));
-  }
+  channel_.check_origin(from, message.route, message.origin);
+  ADAPS_INVARIANT(decisions().uses_intent(channel_.node, message.key),
+                  "an intent for a key that never moves");
+  decide(message);
+}
+
+// Grants or postpones an intent, or passes it on.
+void Ownership::decide(const IntentMessage& message) {
   LockedKey key = channel_.lock(message.key);
   if (channel_.node.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
     postponed_intents_.push_back(message);
@@ -116,6 +122,8 @@ void Ownership::on_intent(const IntentMessage& message) {
   }
   channel_.materialize(key);
   if (key.state() != State::kOwner) {
+    ADAPS_INVARIANT(message.origin != channel_.rank || key.state() == State::kPending,
+                    "an intent of this node comes back although it has been granted");
     channel_.forward(key, message);
   } else if (payload_of(key.header()) == Payload::kValue && channel_.backlog.is_full(message.origin)) {
     decisions().keep_intent(kept_back_[message.origin], message);
@@ -136,7 +144,7 @@ void Ownership::take_up_kept_back() {
       const IntentMessage message = intents.front();
       intents.pop_front();
       channel_.spend(message.key);
-      on_intent(message);
+      decide(message);
     }
   }
 }
@@ -152,7 +160,7 @@ void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader
 void Ownership::on_drop_ack(const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
-  if (key.state() != State::kDropping) return;
+  ADAPS_INVARIANT(key.state() == State::kDropping, "a drop is acknowledged that was not sent");
   replicas_.finish_drop(key);
   if (channel_.intents(key) > 0) ask_for(key, 0);
 }
@@ -162,7 +170,7 @@ void Ownership::take_up_postponed() {
     const IntentMessage message = postponed_intents_.front();
     postponed_intents_.pop_front();
     channel_.spend(message.key);
-    on_intent(message);
+    decide(message);
   }
   for (std::size_t i = postponed_decisions_.size(); i > 0 && !channel_.slice.is_used_up(); --i) {
     const Key number = postponed_decisions_.front();
@@ -175,7 +183,10 @@ void Ownership::take_up_postponed() {
 
 void Ownership::on_news(NodeId from, const NewsMessage& message) {
   channel_.check_key(message.key);
+  ADAPS_INVARIANT(decisions().node_to_notify(channel_.node.directory, message.key) == channel_.rank,
+                  "news of a key whose home is another node");
   LockedKey key = channel_.lock(message.key);
+  ADAPS_INVARIANT(!key.untouched_here(), "news of a key that this node has not given away");
   const State state = key.state();
   if (state == State::kOwner || state == State::kReplica) return;
   if (decisions().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);

@@ -20,7 +20,7 @@ class Ownership {
   // Without intent of its own the owner gives the key to the only node that is interested.
   void reconsider(LockedKey& key);
 
-  void on_intent(const IntentMessage& message);
+  void on_intent(NodeId from, const IntentMessage& message);
   void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
   void on_news(NodeId from, const NewsMessage& message);
   void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
@@ -35,6 +35,7 @@ class Ownership {
   bool may_go_on() const { return more_kept_back_; }
 
  private:
+  void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
   std::size_t transfer(LockedKey& key, NodeId to);
 

@@ -58,12 +58,13 @@ void Replicas::drop_if_unwanted(Key number) {
   try_drop(key);
 }
 
-void Replicas::on_refresh(const RefreshMessage& message, Reader& reader) {
+void Replicas::on_refresh(NodeId from, const RefreshMessage& message, Reader& reader) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
   ADAPS_INVARIANT(key.state() == State::kReplica || key.state() == State::kDropping,
                   "a refresh for a key without replica");
   SlotHeader& header = key.header();
+  ADAPS_INVARIANT(is_from_owner(header, from), "a refresh by a node that does not own the key");
   ADAPS_INVARIANT(newer(message.version, header.version()), "a refresh is not newer than the replica");
   read_value(key, message.encoded != 0 ? Payload::kEncoded : Payload::kValue, reader);
   header.set_version(message.version);
@@ -205,13 +206,14 @@ void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader
   channel_.outbox.append(from, answer);
 }
 
-void Replicas::on_ack(const AckMessage& message) {
+void Replicas::on_ack(NodeId from, const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
   Unapplied* changes = key.state() == State::kReplica ? channel_.changes_of(key) : nullptr;
   ADAPS_INVARIANT(changes != nullptr && changes->in_flight,
                   "an acknowledgement of a delta that was not sent");
   SlotHeader& header = key.header();
+  ADAPS_INVARIANT(is_from_owner(header, from), "an acknowledgement by a node that does not own the key");
   if (key.table().is_packed()) decisions().settle(key, changes->in_flight);
   if (message.exact != 0) {
     header.set_version(next_version(header.version()));

@@ -11,6 +11,12 @@
 
 namespace adaps {
 
+// Whether a message about a copy comes from the owner that has registered it. During a drop the location
+// entry may name a later owner, so any node may be the one that the message is from.
+inline bool is_from_owner(const SlotHeader& header, NodeId from) {
+  return header.state != State::kReplica || header.location == from;
+}
+
 class Replicas {
  public:
   Replicas(ChannelContext& channel, Refreshes& refreshes, const ParkedRequests& parked)
@@ -27,8 +33,8 @@ class Replicas {
   // --- at a holder ---
 
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
-  void on_refresh(const RefreshMessage& message, Reader& reader);
-  void on_ack(const AckMessage& message);
+  void on_refresh(NodeId from, const RefreshMessage& message, Reader& reader);
+  void on_ack(NodeId from, const AckMessage& message);
   // Gives up a replica for which there is no intent.
   void drop_if_unwanted(Key number);
   void try_drop(LockedKey& key);

@@ -143,17 +143,24 @@ void Requests::complete(KeyRequest& request) {
   if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);
 }
 
+KeyRequest& Requests::open_request(std::uint32_t number) {
+  if (number >= awaiting_.size() || awaiting_[number] == nullptr)
+    throw ProtocolError("a message about request " + std::to_string(number) + ", which is not open");
+  return *awaiting_[number];
+}
+
 KeyRequest& Requests::take_awaiting(std::uint32_t number) {
-  if (number >= awaiting_.size() || awaiting_[number] == nullptr) {
-    throw ProtocolError("an answer to request " + std::to_string(number) + ", which is not open");
-  }
+  KeyRequest& request = open_request(number);
   free_numbers_.push_back(number);
-  return *std::exchange(awaiting_[number], nullptr);
+  awaiting_[number] = nullptr;
+  return request;
 }
 
 void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& reader) {
   KeyRequest& request = take_awaiting(message.request);
   Operation& operation = *request.operation;
+  if (message.content != answered(operation.kind))
+    throw ProtocolError("an answer has other contents than its request is for");
   {
     LockedKey key = channel_.lock(request.key);
     const State state = key.state();
@@ -164,8 +171,6 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       if (decisions().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
     }
     if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
-    if (message.content != answered(operation.kind))
-      throw ProtocolError("an answer has other contents than its request is for");
     if (message.content != Answered::kNothing) {
       std::span<const float> value;
       if (message.content == Answered::kState) {
@@ -198,11 +203,11 @@ void Requests::retry(Key key) {
 
 // --- requests of any node ---
 
-void Requests::on_request(const RequestMessage& message, Reader& reader) {
+void Requests::on_request(NodeId from, const RequestMessage& message, Reader& reader) {
   channel_.check_key(message.key);
-  if (message.origin >= channel_.node.settings.nodes) {
-    throw ProtocolError("a request from rank " + std::to_string(message.origin));
-  }
+  channel_.check_origin(from, message.route, message.origin);
+  if (message.origin == channel_.rank && open_request(message.request).key != message.key)
+    throw ProtocolError("a request came back with another key");
   KeyRequest* mine = nullptr;
   {
     LockedKey key = channel_.lock(message.key);
@@ -214,7 +219,6 @@ void Requests::on_request(const RequestMessage& message, Reader& reader) {
     }
     if (message.origin == channel_.rank) {  // the key came here meanwhile
       mine = &take_awaiting(message.request);
-      if (mine->key != message.key) throw ProtocolError("a request came back with another key");
       serve(key, *mine);
     } else {
       apply(key, message, payload);

@@ -36,7 +36,7 @@ class Requests {
 
   // --- of any node ---
 
-  void on_request(const RequestMessage& message, Reader& reader);
+  void on_request(NodeId from, const RequestMessage& message, Reader& reader);
   void on_answer(NodeId from, const AnswerMessage& message, Reader& reader);
 
  private:
@@ -46,6 +46,8 @@ class Requests {
   bool serve(LockedKey& key, KeyRequest& request);
   void complete(KeyRequest& request);
   std::uint32_t await(KeyRequest& request);
+  // Throws ProtocolError if no request with this number is open.
+  KeyRequest& open_request(std::uint32_t number);
   KeyRequest& take_awaiting(std::uint32_t number);
   void apply(LockedKey& key, const RequestMessage& message, std::span<const float> payload);
 

@@ -1,6 +1,7 @@
 #include "protocol/syncs.h"
 
 #include <string>
+#include <utility>
 
 namespace adaps {
 
@@ -56,23 +57,28 @@ void Syncs::send_mark(Operation& operation) {
   }
   if (!decisions().needs_own_mark(syncs_, operation)) return;
   const std::uint32_t number = next_mark_++;
-  syncs_.push_back({&operation, number, nodes - 1});
+  NodeSet awaited(nodes);
   for (NodeId peer = 0; peer < nodes; ++peer) {
-    if (peer != channel_.rank)
-      channel_.outbox.append(peer, SyncMessage{.type = MessageType::kMark, .number = number});
+    if (peer == channel_.rank) continue;
+    awaited.insert(peer);
+    channel_.outbox.append(peer, SyncMessage{.type = MessageType::kMark, .number = number});
   }
+  syncs_.push_back({&operation, number, std::move(awaited)});
 }
 
-void Syncs::on_echo(const SyncMessage& message) {
+void Syncs::on_echo(NodeId from, const SyncMessage& message) {
   bool known = false;
   std::erase_if(syncs_, [&](PendingSync& sync) {
-    if (sync.number != message.number) return false;
+    if (sync.number != message.number || !sync.awaited.contains(from)) return false;
     known = true;
-    if (--sync.echoes_left > 0) return false;
+    sync.awaited.erase(from);
+    if (!sync.awaited.empty()) return false;
     sync.operation->finish();
     return true;
   });
-  if (!known) throw ProtocolError("an echo of mark " + std::to_string(message.number) + ", never sent");
+  if (!known)
+    throw ProtocolError("rank " + std::to_string(from) + " echoes mark " + std::to_string(message.number) +
+                        ", which this node did not send or which it has echoed already");
 }
 
 }  // namespace adaps

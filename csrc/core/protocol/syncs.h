@@ -23,7 +23,7 @@ class Syncs {
 
   void begin(Operation& operation);
   void on_mark(NodeId from, const SyncMessage& message);
-  void on_echo(const SyncMessage& message);
+  void on_echo(NodeId from, const SyncMessage& message);
   // Sends the MARKs whose changes are flushed, and ECHOs.
   void send_flushed();
   // Sends the ECHOs whose refreshes have gone.

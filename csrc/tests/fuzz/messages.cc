@@ -240,6 +240,7 @@ void run(std::span<const std::byte> input) {
       channel.outbox().drain([&](NodeId to, const Frame&) {
         if (to >= kNodes || to == settings.rank) broken("what is sent has a receiver");
       });
+      if (channel.membership().closed()) broken("a job ends while a node trains");
       if (node.barrier.failed_node().value_or(0) >= kNodes) broken("a node that failed is in the cluster");
     }
   } catch (const ProtocolError&) {

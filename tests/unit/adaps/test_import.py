@@ -40,6 +40,11 @@ def test_it_works_without_torch() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+def test_checkpoints_are_found_as_the_reference_names_them() -> None:
+    result = python("import adaps; print(adaps.checkpoint.exists('nowhere'))")
+    assert (result.stdout, result.stderr) == ("False\n", "")
+
+
 def test_a_node_that_nobody_closes_ends_with_the_process() -> None:
     result = python("import adaps; node = adaps.Node([adaps.Table('emb', 10, 4)]); kv = node.worker(0)")
     assert (result.returncode, result.stderr) == (0, "")

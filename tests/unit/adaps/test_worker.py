@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
 import threading
 import weakref
 from collections.abc import Iterator
@@ -192,6 +193,8 @@ def test_a_closed_node_says_so_and_keeps_its_numbers() -> None:
         pulled(kv, [1])
     with pytest.raises(adaps.AdapsError, match="the node is closed"):
         node.worker(0)
+    with pytest.raises(adaps.AdapsError, match="closed and cannot be entered: make a new one"), node:
+        pass
     with pytest.raises(adaps.AdapsError, match="the node is closed"):
         node.table("emb").set_learning_rate(1.0)
 
@@ -256,6 +259,45 @@ def test_a_node_that_still_works_cannot_be_closed() -> None:
         assert "another thread is in one of its calls" in str(refusal)
         node.worker(0).barrier()
         thread.join(10)
+
+
+def test_a_signal_handler_cannot_reenter_the_call_that_it_interrupts(
+    node: adaps.Node, kv: adaps.Worker
+) -> None:
+    refused: list[str] = []
+    handling = threading.Lock()
+
+    def handle(*_: object) -> None:
+        if not handling.acquire(blocking=False):
+            return  # a later signal, or the test is complete
+        try:
+            kv.advance_clock()
+        except adaps.AdapsError as error:
+            refused.append(str(error))
+        else:
+            handling.release()  # the call has not begun
+            return
+        for end in (node.close, lambda: node.__exit__(KeyboardInterrupt, None, None)):
+            with pytest.raises(adaps.AdapsError) as caught:
+                end()
+            refused.append(str(caught.value))
+        node.worker(1).barrier()  # another worker of the node is free
+
+    def interrupt() -> None:
+        while not refused:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        kv.barrier()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 3
+    assert "worker 0 is in a call of this thread, which a signal handler interrupts" in refused[0]
+    assert all("cannot be closed within one of its calls" in text for text in refused[1:])
 
 
 def test_handles_keep_the_node_alive() -> None:

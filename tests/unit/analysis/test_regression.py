@@ -333,3 +333,11 @@ def test_without_scikit_learn_a_sentence_says_what_to_install(
     code, _, err = judge("--table", "t.csv", "--target", "seconds")
     assert (code, err.count("\n")) == (2, 1)
     assert "pip install 'adabench[estimate]'" in err
+
+
+def test_a_table_of_many_columns_is_refused(judge: Any, tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(3000)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("1" * 3000) + "\n")
+    code, _, err = judge("--table", "wide.csv", "--target", "c0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "wide.csv has 2999 columns to predict from; at most 256 are used" in err

@@ -216,6 +216,7 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
             "has unknown cals; its fields are call, wake",
         ),
         ("x", "it is no TOML"),
+        pytest.param("x = " + 10_000 * "[", "it is nested too deeply", id="nested"),
     ],
 )
 def test_resources_that_are_wrong_are_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from adabench.results.record import Budget, RecordError, Run, Seconds, Session, sum_counters
 from adabench.results.store import (
+    LARGEST_FILE,
     SessionStore,
     find_run,
     find_session,
@@ -79,14 +80,66 @@ def test_a_crash_at_any_byte_loses_at_most_the_run_that_was_being_written(
     assert [run.run_id for run in store.runs()] == [*(f"r{number}" for number in range(complete)), "next"]
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_a_damaged_line_is_named_and_hides_no_intact_run(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.append(a_run("first"))
+    with store.runs_file.open("ab") as file:
+        file.write(b'{"schema": 1}\n')
+    store.append(a_run("third"))
+    said: list[str] = []
+    assert [run.run_id for run in store.runs(said.append)] == ["first", "third"]
+    (sentence,) = said
+    assert "runs.jsonl, line 2, is not a run's record: " in sentence
+    assert sentence.endswith("the line is passed over")
+
+
+def test_without_an_intact_line_there_are_no_runs(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.runs_file.write_bytes(b'{"schema": 1}\n')
+    with pytest.raises(RecordError, match=r"runs\.jsonl, line 1, is not a run's record: .*missing"):
+        store.runs()
+
+
+def test_a_repeated_record_is_one_run_and_is_named(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    for run_id in ("a", "b", "a"):
+        store.append(a_run(run_id))
+    said: list[str] = []
+    assert [run.run_id for run in store.runs(said.append)] == ["a", "b"]
+    assert said == [f"{store.runs_file}, line 3, repeats run a: the run counts once"]
+
+
+def test_a_file_of_many_damaged_lines_is_told_in_few_sentences(tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
     store.append(a_run())
     with store.runs_file.open("ab") as file:
-        file.write(b'{"schema": 1}\n')
-    store.append(a_run())
-    with pytest.raises(RecordError, match=r"runs\.jsonl, line 2, is not a run's record: .*missing"):
+        file.write(1000 * b"[]\n")
+    said: list[str] = []
+    assert len(store.runs(said.append)) == 1
+    assert said[5:] == [f"{store.runs_file}: 995 more lines are passed over"]
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl", "runs.jsonl.xz"])
+def test_a_pipe_in_place_of_a_record_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RecordError, match="it is not a regular file"):
+        SessionStore(tmp_path).runs()
+
+
+def test_a_record_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    store.runs_file.touch()
+    os.truncate(store.runs_file, LARGEST_FILE + 1)
+    with pytest.raises(RecordError, match="it holds more than 1024 MiB"):
         store.runs()
+
+
+def test_a_name_that_is_too_long_is_no_session(tmp_path: Path) -> None:
+    SessionStore(tmp_path / "s").create(a_session("s"))
+    with pytest.raises(RecordError, match="there is no session 'nnn"):
+        find_session(tmp_path, 5000 * "n")
+    with pytest.raises(RecordError, match=r"the results folder nnn.* cannot be read"):
+        list_sessions(Path(5000 * "n"))
 
 
 def test_a_changed_digit_is_found(tmp_path: Path) -> None:
@@ -99,8 +152,10 @@ def test_a_changed_digit_is_found(tmp_path: Path) -> None:
     for before, after in ((b"0.7412", b"0.7512"), (b'"schema":2', b'"schema":1'), (b'"r1"', b'"r9"')):
         assert before in kept
         store.runs_file.write_bytes(kept.replace(before, after, 1))
-        with pytest.raises(RecordError, match=r"runs\.jsonl, line 1, is not as it was written: its checksum"):
-            store.runs()
+        said: list[str] = []
+        assert [run.run_id for run in store.runs(said.append)] == ["r2"]
+        (sentence,) = said
+        assert "runs.jsonl, line 1, is not as it was written: its checksum" in sentence
     session = store.session_file.read_bytes()
     store.session_file.write_bytes(session.replace(b'"seed": 1', b'"seed": 2'))
     with pytest.raises(RecordError, match=r"session\.json is not as it was written"):

@@ -379,11 +379,37 @@ def test_checkpoints_and_exports_do_not_share_a_directory(saved: Path, tmp_path:
         assert "has the format 'adaps export, version 1'" in str(
             said_by(lambda: node.restore(tmp_path / "exports"))
         )
+        node.export(tmp_path / "exports").wait()
     with adaps.Node([table()]) as node:
         assert "has the format" in str(said_by(lambda: node.checkpoint(tmp_path / "exports")))
         node.restore(saved)
+        node.export(tmp_path / "exports").wait()
+        assert "has the format" in str(said_by(lambda: node.checkpoint(tmp_path / "exports")))
+        node.export(tmp_path / "exports").wait()
     assert "has the format" in str(said_by(lambda: adaps.load_export(saved)))
     assert adaps.load_export(tmp_path / "exports")["emb"].shape == (ROWS, LENGTH)
+
+
+def test_a_failed_export_keeps_no_memory(saved: Path) -> None:
+    with adaps.Node([table()]) as node:
+        for _ in range(2):
+            said_by(lambda: node.export(saved))
+            assert node._exports is not None
+            assert node._exports.targets == {}
+
+
+def test_an_export_is_written_by_its_caller_if_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with adaps.Node([table()]) as node:
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        export = node.export(tmp_path)
+        assert export.done
+        export.wait()
+    assert adaps.load_export(tmp_path)["emb"].shape == (ROWS, LENGTH)
 
 
 def test_without_an_export_the_sentence_says_so(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.explore import explore, try_seed
 from tests.simulation.mutants import MUTANTS
 
-SEEDS, MOST_SEEDS = 200, 600
+SEEDS, MOST_SEEDS = 200, 1000
 """Of the code as it is; and in which each mutant is found."""
 
 

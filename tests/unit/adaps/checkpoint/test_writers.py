@@ -62,6 +62,16 @@ def test_a_second_job_is_told_who_writes_there_until_that_one_ends(tmp_path: Pat
     assert other_process(tmp_path) == ""
 
 
+def test_a_checkpoint_that_is_refused_leaves_the_directory_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "manifest-00000001.json"
+    path.write_text("{}")
+    with adaps.Node([table()]) as node:
+        with pytest.raises(adaps.CheckpointError, match="manifest-00000001"):
+            node.checkpoint(tmp_path)
+        path.unlink()
+        assert other_process(tmp_path) == ""
+
+
 def test_a_node_of_the_same_process_goes_on_after_one_that_ended_or_was_forgotten(tmp_path: Path) -> None:
     def interrupted() -> None:
         with adaps.Node([table()]) as node:

@@ -223,19 +223,23 @@ def test_an_old_rank_1_that_is_still_there_meets_nobody_without_being_met(start:
         old.result()
 
 
-def test_clusters_of_another_size_do_not_meet(start: Any) -> None:
+def test_clusters_of_another_size_do_not_meet_and_name_the_other_size(start: Any) -> None:
     store = HashStore()
     old = start(store, 1, "old", world=3, seconds=2 * SOON)
     new = [start(store, rank, "new") for rank in range(2)]
     assert [future.result().addresses for future in new] == [["new", "new"]] * 2
-    with pytest.raises(adaps.RendezvousError, match=r"^rank 0 of 3 nodes did not come in time$"):
+    with pytest.raises(
+        adaps.RendezvousError,
+        match=r"^rank 0 of 3 nodes did not come in time: a process came as rank 0 with WORLD_SIZE=2, and "
+        r"rank 1 has WORLD_SIZE=3\. Start all processes with the same WORLD_SIZE$",
+    ):
         old.result()
 
 
 class BrokenStore:
     """A store whose process has ended."""
 
-    def add(self, key: str, amount: int) -> int:
+    def set(self, key: str, value: str) -> None:
         raise RuntimeError("Broken pipe\nwith a stack")
 
 

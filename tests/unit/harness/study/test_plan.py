@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from adabench.harness.errors import UsageError
 from adabench.harness.launch.local import Local
 from adabench.harness.session.execute import ResumeOptions, obstacle, remaining
 from adabench.harness.study.cell import Cell
@@ -34,6 +35,13 @@ def test_each_cell_takes_each_position_once_in_a_square(size: int) -> None:
         inside = [run for run in plan if run.block // size == square]
         assert set(Counter((run.cell, run.position) for run in inside).values()) == {1}
         assert len(inside) == size * size
+
+
+def test_a_study_of_too_many_cells_is_refused_before_they_are_made() -> None:
+    values = ",".join(map(str, range(1, 5001)))
+    study = load_study(None, "study", {"usecases": f"mf[dim={values}]"})
+    with pytest.raises(UsageError, match="at most 10000 cells, and this one has 20000: split it"):
+        cells_of(study)
 
 
 def test_rows_are_rotations_of_one_order() -> None:

@@ -58,6 +58,10 @@ def test_the_command_line_over_a_study_file(tmp_path: Path) -> None:
     assert study.data == {"ctr": str(Path("here").resolve())}
 
 
+NAMES = [f"u{number}" for number in range(50_000)]
+MANY = list(range(1, 201))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -88,6 +92,14 @@ def test_the_command_line_over_a_study_file(tmp_path: Path) -> None:
         ('usecases = ["ctr"]\n[targets.ctr]\nauc = "high"', "targets: ctr.auc = 'high' is not a number"),
         ('usecases = ["ctr"]\n[data]\ngcn = "x"', "data: unknown use case 'gcn'"),
         ('usecases = ["ctr", "ctr"]', "usecases: 'ctr' is listed twice"),
+        pytest.param("usecases = " + 10_000 * "[", "is nested too deeply", id="nested"),
+        pytest.param(f"usecases = {NAMES}", "at most 10000 names, and this one has 50000", id="names"),
+        pytest.param(
+            f"usecases = ['ctr']\nnodes = {MANY}\nworkers = {MANY}",
+            "at most 10000 combinations, and this one has 40000",
+            id="combinations",
+        ),
+        pytest.param("#" + 2**20 * "x", "is longer than 1 MiB", id="long"),
     ],
 )
 def test_a_broken_study_file_is_one_sentence_with_file_and_key(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from adabench.usecases.common import text_columns
-from adabench.usecases.common.text_columns import files_called, first_line, text_blocks
+from adabench.usecases.common.text_columns import Dialect, files_called, first_line, text_blocks
 from adabench.usecases.interface import DataError
 
 LINES = [("a", "é", "1"), ("b:c", "ü ", "2"), ("d", "", "3")]
@@ -44,7 +44,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def columns(path: Path, separator: str, quoted: bool = False) -> list[tuple[str, ...]]:
-    blocks = text_blocks(path, separator, 3, (0, 1, 2), skipped=0, quoted=quoted)
+    blocks = text_blocks(path, Dialect(separator, quoted), 3, (0, 1, 2), skipped=0)
     return [row for _, texts in blocks for row in zip(*(text.to_pylist() for text in texts), strict=True)]
 
 

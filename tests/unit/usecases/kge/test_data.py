@@ -50,6 +50,36 @@ def test_names(tmp_path: Path, ending: str, valid: str, packed: str) -> None:
     assert graph.sizes == Sizes(4, 2)
 
 
+@pytest.mark.parametrize("header", ["", "head,relation,tail\n", "Subject,Predicate,Object\n"])
+def test_a_header_is_no_triple(tmp_path: Path, header: str) -> None:
+    files = {name: header + text.replace("\t", ",") for name, text in NAMED.items()}
+    graph = load(folder(tmp_path / "data", files), 0)
+    assert graph.train.tolist() == [[0, 0, 2], [1, 1, 0]]
+    assert graph.sizes == Sizes(4, 2)
+
+
+def test_a_header_may_order_the_columns_differently(tmp_path: Path) -> None:
+    files = {
+        name: "h,t,r\n"
+        + "".join(f"{h},{t},{r}\n" for h, r, t in (line.split("\t") for line in text.splitlines()))
+        for name, text in NAMED.items()
+    }
+    graph = load(folder(tmp_path / "data", files), 0)
+    assert graph.train.tolist() == [[0, 0, 2], [1, 1, 0]]
+
+
+def test_all_files_have_one_dialect(tmp_path: Path) -> None:
+    commas = {name: text.replace("\t", ",") for name, text in NAMED.items()}
+    with pytest.raises(DataError, match=r"valid\.txt: the first line, 'b,s,c', has 1 columns"):
+        load(folder(tmp_path / "data", {**commas, "train.txt": NAMED["train.txt"]}), 0)
+
+
+def test_names_with_double_colons_are_whole_names(tmp_path: Path) -> None:
+    files = {name: text.replace("a", "m::a").replace("b", "m::b") for name, text in NAMED.items()}
+    graph = load(folder(tmp_path / "data", files), 0)
+    assert graph.train.tolist() == [[0, 0, 2], [1, 1, 0]]
+
+
 def test_names_are_read_where_there_are_numbers_as_well(tmp_path: Path) -> None:
     numbers = {name.replace(".txt", ".del"): "0\t0\t1\n" for name in NAMED}
     graph = load(folder(tmp_path / "data", {**NAMED, **numbers}), 0)

@@ -1,0 +1,372 @@
+// Every message type, sent alone by a peer that knows the secret, in every state of the receiver. The tables
+// are those of docs/concepts/protocol.md, section 3: a message is tolerated, or it is a ProtocolError, which
+// closes the connection and names the sender.
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check.h"
+#include "node/node_state.h"
+#include "node/worker.h"
+#include "node_fixtures.h"
+#include "protocol/channel.h"
+#include "protocol/message.h"
+
+using namespace adaps;
+using namespace adaps::testing;
+
+namespace {
+
+constexpr NodeId kNodes = 3;
+constexpr NodeId kSender = 2;
+constexpr std::uint64_t kRows = 64;
+
+std::vector<TableSpec> tables(Technique technique = Technique::kAdaptive) {
+  TableSpec table{.name = "t", .rows = kRows, .length = 1};
+  table.management.technique = technique;
+  return {table};
+}
+
+Settings settings(NodeId rank) { return {.rank = rank, .nodes = kNodes, .channels = 2, .timing = false}; }
+
+// A message and the floats behind it.
+template <typename Message>
+Frame frame_of(const Message& message, std::size_t floats = 0) {
+  Frame frame(sizeof(Message) + floats * sizeof(float));
+  std::memcpy(frame.data(), &message, sizeof(Message));
+  return frame;
+}
+
+// --- messages about a key ---
+
+// The state of a key at the receiver. In the states that name a node, that node is the owner or the holder.
+enum class KeyState {
+  kUntouched,         // at home here, and never used
+  kElsewhere,         // at home at the sender, and never used here
+  kPending,           // this node has asked the sender for it
+  kReplicaOfSender,   // a copy without changes
+  kReplicaOfOther,    // a copy of a row of node 0
+  kDroppingToSender,  // DROP has been sent to the sender
+  kDroppingToOther,   // DROP has been sent to node 0
+  kOwned,             // no other node holds it
+  kHeldBySender,      // owned, and the sender holds it
+  kGivenAway,         // at home here, and owned by node 0
+};
+constexpr std::array kKeyStates = {KeyState::kUntouched,       KeyState::kElsewhere,
+                                   KeyState::kPending,         KeyState::kReplicaOfSender,
+                                   KeyState::kReplicaOfOther,  KeyState::kDroppingToSender,
+                                   KeyState::kDroppingToOther, KeyState::kOwned,
+                                   KeyState::kHeldBySender,    KeyState::kGivenAway};
+
+// Node 1, and one key of it in a state.
+class Receiver {
+ public:
+  explicit Receiver(KeyState state, Technique technique = Technique::kAdaptive)
+      : node_(tables(technique), settings(1)), worker_(node_, 0) {
+    for (const auto& partition : node_.partitions) partition->set_waker([] {});
+    key_ = keys_at(node_.directory, home_of(state), 1).front();
+    channel_ = node_.channels[static_cast<std::size_t>(node_.directory.channel(key_))].get();
+    float value = 1;
+    switch (state) {
+      case KeyState::kUntouched:
+      case KeyState::kElsewhere:
+        return;
+      case KeyState::kPending:
+        signal();
+        return;
+      case KeyState::kReplicaOfSender:
+      case KeyState::kReplicaOfOther:
+      case KeyState::kDroppingToSender:
+      case KeyState::kDroppingToOther:
+        signal();
+        give(home_of(state));
+        if (state == KeyState::kReplicaOfSender || state == KeyState::kReplicaOfOther) return;
+        worker_.advance_clock();
+        tick();
+        return;
+      case KeyState::kOwned:
+        worker_.push(std::span(&key_, 1), &value, 1, false);
+        return;
+      case KeyState::kHeldBySender:
+        signal();
+        ask(kSender);
+        return;
+      case KeyState::kGivenAway:
+        ask(0);
+    }
+  }
+
+  Key key() const { return key_; }
+  // Handles a frame of the sender; returns the reason if it is refused.
+  std::string handle(const Frame& frame) {
+    try {
+      channel_->on_frame(kSender, frame);
+      tick();
+    } catch (const ProtocolError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ private:
+  static NodeId home_of(KeyState state) {
+    switch (state) {
+      case KeyState::kElsewhere:
+      case KeyState::kPending:
+      case KeyState::kReplicaOfSender:
+      case KeyState::kDroppingToSender:
+        return kSender;
+      case KeyState::kReplicaOfOther:
+      case KeyState::kDroppingToOther:
+        return 0;
+      default:
+        return 1;
+    }
+  }
+  void tick() {
+    channel_->set_now(now_ += 1'000'000);
+    channel_->on_tick();
+  }
+  void signal() {
+    worker_.intent(std::span(&key_, 1), 0, 1);
+    tick();
+  }
+  void give(NodeId owner) {
+    SetupMessage message{.payload = Payload::kValue, .key = key_};
+    message.version = 1;
+    channel_->on_frame(owner, frame_of(message, 1));
+  }
+  void ask(NodeId origin) {
+    IntentMessage message{.origin = origin, .key = key_};
+    channel_->on_frame(origin, frame_of(message));
+  }
+
+  NodeState node_;
+  Worker worker_;
+  Key key_ = 0;
+  Channel* channel_ = nullptr;
+  Micros now_ = 1'000'000;
+};
+
+Frame about(MessageType type, Key key) {
+  switch (type) {
+    case MessageType::kRequest: {
+      RequestMessage message;
+      message.origin = kSender;
+      message.key = key;
+      message.kind = static_cast<std::uint64_t>(OperationKind::kPull);
+      message.count = 1;
+      return frame_of(message);
+    }
+    case MessageType::kIntent:
+      return frame_of(IntentMessage{.origin = kSender, .key = key});
+    case MessageType::kAnswer:
+      return frame_of(AnswerMessage{.has_value = 1}, 1);
+    case MessageType::kSetup:
+      return frame_of(SetupMessage{.key = key, .rc = 1, .version = 9}, 1);
+    case MessageType::kRefresh:
+      return frame_of(RefreshMessage{.key = key, .version = 9}, 1);
+    case MessageType::kDelta:
+    case MessageType::kDrop:
+      return frame_of(DeltaMessage{.type = type, .key = key}, 1);
+    case MessageType::kAck:
+    case MessageType::kDropAck:
+      return frame_of(AckMessage{.type = type, .key = key});
+    case MessageType::kTransfer:
+      return frame_of(TransferMessage{.key = key, .rc = 1, .version = 9}, 1);
+    case MessageType::kNews:
+      return frame_of(NewsMessage{.key = key, .rc = 9});
+    default:
+      return {};
+  }
+}
+
+// One letter for each state of kKeyStates: t if the message is tolerated, v if it is a violation.
+struct KeyRow {
+  MessageType type;
+  std::string_view outcomes;
+};
+constexpr KeyRow kKeyRows[] = {
+    {MessageType::kRequest, "tttttttttt"}, {MessageType::kIntent, "ttttttttvt"},
+    {MessageType::kAnswer, "vvvvvvvvvv"},  {MessageType::kSetup, "vvtvvvvvvv"},
+    {MessageType::kRefresh, "vvvtvttvvv"}, {MessageType::kDelta, "tttttttttt"},
+    {MessageType::kAck, "vvvvvvvvvv"},     {MessageType::kDrop, "tttttttttt"},
+    {MessageType::kDropAck, "vvvvvttvvv"}, {MessageType::kTransfer, "vvttvttvvv"},
+    {MessageType::kNews, "vvvvvvvttt"},
+};
+
+// --- messages about the cluster ---
+
+enum class Phase { kTraining, kAtBarrier, kLeft, kClosed };
+constexpr std::array kPhases = {Phase::kTraining, Phase::kAtBarrier, Phase::kLeft, Phase::kClosed};
+
+struct Member {
+  Member(NodeId rank, Phase phase) : node(tables(), settings(rank)) {
+    for (const auto& partition : node.partitions) partition->set_waker([] {});
+    if (phase == Phase::kTraining) return;
+    node.partitions[0]->submit_arrival(phase != Phase::kAtBarrier);
+    node.channels[0]->on_tick();
+    if (phase != Phase::kClosed) return;
+    if (rank == 0) {
+      for (NodeId peer = 1; peer < kNodes; ++peer)
+        node.channels[0]->on_frame(peer, frame_of(BarrierMessage{.for_good = 1}));
+    } else {
+      node.channels[0]->on_frame(0, frame_of(ReleaseMessage{.all_left = 1}));
+    }
+  }
+  bool closed() const { return node.channels[0]->membership().closed(); }
+
+  NodeState node;
+};
+
+// A message about the cluster, and where it is tolerated: one letter for each of kPhases, at node 0 from node
+// 2, at node 1 from node 0, and at node 1 from node 2.
+struct ClusterRow {
+  const char* name;
+  MessageType type;
+  Frame frame;
+  std::string_view at_counting, from_counting, between_others;
+  bool on_any_channel;
+};
+
+const std::vector<ClusterRow>& cluster_rows() {
+  static const std::vector<ClusterRow> rows = {
+      {"MARK", MessageType::kMark, frame_of(SyncMessage{.type = MessageType::kMark}), "tttt", "tttt", "tttt",
+       true},
+      {"ECHO", MessageType::kEcho, frame_of(SyncMessage{.type = MessageType::kEcho}), "vvvv", "vvvv", "vvvv",
+       true},
+      {"BARRIER", MessageType::kBarrier, frame_of(BarrierMessage{}), "tttv", "vvvv", "vvvv", false},
+      {"BARRIER for good", MessageType::kBarrier, frame_of(BarrierMessage{.for_good = 1}), "tttv", "vvvv",
+       "vvvv", false},
+      {"RELEASE", MessageType::kRelease, frame_of(ReleaseMessage{}), "vvvv", "vttv", "vvvv", false},
+      {"RELEASE of all", MessageType::kRelease, frame_of(ReleaseMessage{.all_left = 1}), "vvvv", "vvtv",
+       "vvvv", false},
+      {"GOODBYE", MessageType::kGoodbye, frame_of(GoodbyeMessage{}), "vvvt", "vvtt", "vvtt", true},
+      {"LOST", MessageType::kLost, frame_of(LostMessage{.node = 0}), "tttt", "tttt", "tttt", true},
+      {"LOST, stalled", MessageType::kLost, frame_of(LostMessage{.stalled = 1, .node = 0}), "vvvv", "tttt",
+       "vvvv", true},
+  };
+  return rows;
+}
+
+void check_cluster_row(const ClusterRow& row, NodeId to, NodeId from, std::string_view outcomes) {
+  for (std::size_t i = 0; i < kPhases.size(); ++i) {
+    for (const std::size_t channel : {0U, 1U}) {
+      Member member(to, kPhases[i]);
+      const bool was_closed = member.closed();
+      std::string refused;
+      try {
+        member.node.channels[channel]->on_frame(from, row.frame);
+      } catch (const ProtocolError& error) {
+        refused = error.what();
+      }
+      const bool tolerated = outcomes[i] == 't' && (row.on_any_channel || channel == 0);
+      const std::string where = std::string(row.name) + " from " + std::to_string(from) + " to " +
+                                std::to_string(to) + " in phase " + std::to_string(i) + " on channel " +
+                                std::to_string(channel);
+      if (refused.empty() != tolerated) check::fail(__FILE__, __LINE__, where + ": " + refused);
+      const bool ends = row.frame == frame_of(ReleaseMessage{.all_left = 1}) && tolerated;
+      if (member.closed() != (was_closed || ends)) check::fail(__FILE__, __LINE__, where + " ends the job");
+    }
+  }
+}
+
+}  // namespace
+
+TEST(the_tables_have_every_message_type) {
+  std::vector<bool> found(kMessageTypes);
+  for (const KeyRow& row : kKeyRows) found[static_cast<std::size_t>(row.type)] = true;
+  for (const ClusterRow& row : cluster_rows()) found[static_cast<std::size_t>(row.type)] = true;
+  for (std::size_t type = 1; type < kMessageTypes; ++type) CHECK(found[type]);
+}
+
+TEST(a_message_about_a_key_is_tolerated_or_a_violation_as_the_table_says) {
+  for (const KeyRow& row : kKeyRows) {
+    REQUIRE(row.outcomes.size() == kKeyStates.size());
+    for (std::size_t i = 0; i < kKeyStates.size(); ++i) {
+      Receiver receiver(kKeyStates[i]);
+      const std::string refused = receiver.handle(about(row.type, receiver.key()));
+      if (refused.empty() != (row.outcomes[i] == 't'))
+        check::fail(__FILE__, __LINE__,
+                    std::string(name_of(row.type)) + " in state " + std::to_string(i) + ": " + refused);
+    }
+  }
+}
+
+TEST(a_message_about_the_cluster_is_tolerated_or_a_violation_as_the_table_says) {
+  for (const ClusterRow& row : cluster_rows()) {
+    check_cluster_row(row, 0, kSender, row.at_counting);
+    check_cluster_row(row, 1, 0, row.from_counting);
+    check_cluster_row(row, 1, kSender, row.between_others);
+  }
+}
+
+TEST(what_may_come_once_is_a_violation_the_second_time) {
+  Member counting(0, Phase::kTraining);
+  Channel& channel = *counting.node.channels[0];
+  channel.on_frame(2, frame_of(BarrierMessage{}));
+  CHECK_THROWS(channel.on_frame(2, frame_of(BarrierMessage{})), ProtocolError, "rank 2 arrives twice");
+  channel.on_frame(2, frame_of(BarrierMessage{.for_good = 1}));
+  CHECK_THROWS(channel.on_frame(2, frame_of(BarrierMessage{})), ProtocolError, "after it has left");
+
+  Member left(1, Phase::kLeft);
+  left.node.channels[1]->on_frame(2, frame_of(GoodbyeMessage{}));
+  CHECK_THROWS(left.node.channels[1]->on_frame(2, frame_of(GoodbyeMessage{})), ProtocolError,
+               "goodbye twice");
+}
+
+TEST(only_a_node_that_said_goodbye_may_close_its_connection) {
+  Member left(1, Phase::kLeft);
+  Channel& channel = *left.node.channels[1];
+  channel.on_frame(2, frame_of(GoodbyeMessage{}));
+  channel.on_peer_down(2, "it closed the connection");
+  CHECK(!channel.membership().has_lost_peer());
+  channel.on_peer_down(0, "it closed the connection");
+  CHECK(channel.membership().has_lost_peer());
+}
+
+TEST(each_node_echoes_a_mark_once) {
+  NodeState node(tables(), settings(1));
+  for (const auto& partition : node.partitions) partition->set_waker([] {});
+  Worker worker(node, 0);
+  worker.wait_sync(true);
+  Channel& channel = *node.channels[0];
+  channel.on_tick();
+  const SyncMessage echo{.type = MessageType::kEcho, .number = 0};
+  channel.on_frame(2, frame_of(echo));
+  CHECK_THROWS(channel.on_frame(2, frame_of(echo)), ProtocolError, "rank 2 echoes mark 0");
+  channel.on_frame(0, frame_of(echo));
+  node.fail(0, "the end");
+}
+
+TEST(a_message_that_no_node_passed_on_comes_from_its_origin) {
+  for (const NodeId origin : {NodeId{0}, NodeId{1}, kNodes}) {
+    Receiver receiver(KeyState::kOwned);
+    IntentMessage intent{.origin = origin, .key = receiver.key()};
+    CHECK(receiver.handle(frame_of(intent)).find("did not send") != std::string::npos);
+    RequestMessage request;
+    request.origin = origin;
+    request.key = receiver.key();
+    request.count = 1;
+    CHECK(receiver.handle(frame_of(request)).find("did not send") != std::string::npos);
+  }
+}
+
+TEST(an_own_message_comes_back_only_while_it_is_open) {
+  Receiver receiver(KeyState::kElsewhere);
+  IntentMessage intent{.origin = 1, .key = receiver.key()};
+  intent.route.hops = 1;
+  CHECK(!receiver.handle(frame_of(intent)).empty());
+  RequestMessage request;
+  request.origin = 1;
+  request.route.hops = 1;
+  request.key = receiver.key();
+  request.count = 1;
+  CHECK(receiver.handle(frame_of(request)).find("not open") != std::string::npos);
+}
+
+TEST(an_intent_for_a_static_key_is_a_violation) {
+  Receiver receiver(KeyState::kUntouched, Technique::kStatic);
+  CHECK(!receiver.handle(about(MessageType::kIntent, receiver.key())).empty());
+}
