@@ -196,11 +196,12 @@ def _distinct(samples: Iterator[Any]) -> list[Any]:
             (leaf.dim(), leaf.numel() > 0) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves
         )
         found.setdefault((dimensions, *sample.kwargs), sample)
-    has_matrix = lambda sample: any(  # noqa: E731
-        isinstance(leaf, Tensor) and leaf.dim() == 2 and leaf.numel() > 0
-        for leaf in pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    )
-    return sorted(found.values(), key=lambda sample: not has_matrix(sample))[:SAMPLES]
+    return sorted(found.values(), key=lambda sample: not _has_matrix(sample))[:SAMPLES]
+
+
+def _has_matrix(sample: Any) -> bool:
+    leaves: list[Any] = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(leaf, Tensor) and leaf.dim() == 2 and leaf.numel() > 0 for leaf in leaves)
 
 
 def _cases_of_sample(operation: Any, sample: Any, number: int, everything: bool) -> Iterator[Case]:

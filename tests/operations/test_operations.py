@@ -14,6 +14,7 @@ def page() -> dict[str, dict[str, str]]:
     return listed(PAGE.read_text(encoding="utf-8"))
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's samples use what PyTorch deprecates
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_on_a_table_is_equal_or_refused(
     name: str, full: bool, page: dict[str, dict[str, str]]

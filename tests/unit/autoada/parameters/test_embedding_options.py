@@ -297,9 +297,9 @@ GRADIENTS: dict[str, Callable[[Any, Callable[[], Tensor]], Any]] = {
     "as a product": lambda weight, loss: [loss().backward(), weight.grad * 2, weight.grad.sum(0)][1:],
     "of another shape": lambda weight, loss: [loss().backward(), weight.grad.view(-1), weight.grad.t()][1:],
     "as a copy": lambda weight, loss: [loss().backward(), weight.grad.clone(), weight.grad.detach()][1:],
-    "set by hand": lambda weight, loss: [setattr(weight, "grad", torch.ones(ROWS, LENGTH)), weight.grad][-1],
-    "set by hand to a wrong shape": lambda weight, loss: setattr(weight, "grad", torch.ones(2)),
-    "set to None": lambda weight, loss: [loss().backward(), setattr(weight, "grad", None), weight.grad][1:],
+    "set by hand": lambda weight, loss: [_set_gradient(weight, torch.ones(ROWS, LENGTH)), weight.grad][-1],
+    "set by hand to a wrong shape": lambda weight, loss: _set_gradient(weight, torch.ones(2)),
+    "set to None": lambda weight, loss: [loss().backward(), _set_gradient(weight, None), weight.grad][1:],
     "zeroed in place": lambda weight, loss: [loss().backward(), weight.grad.zero_(), weight.grad][1:],
     "masked": lambda weight, loss: [
         loss().backward(), weight.grad.__setitem__(torch.tensor([1, 2]), 0.0), weight.grad
@@ -314,6 +314,11 @@ GRADIENTS: dict[str, Callable[[Any, Callable[[], Tensor]], Any]] = {
 }  # fmt: skip
 
 
+def _set_gradient(weight: Any, gradient: Tensor | None) -> bool:
+    weight.grad = gradient
+    return weight.grad is gradient
+
+
 def _without_grad(loss: Callable[[], Tensor]) -> Tensor:
     with torch.no_grad():
         return loss()
@@ -326,7 +331,12 @@ def _in_inference(loss: Callable[[], Tensor]) -> Tensor:
 
 def _hooked(weight: Any, loss: Callable[[], Tensor]) -> Any:
     seen: list[Tensor] = []
-    handle = weight.register_hook(lambda gradient: (seen.append(gradient.clone()), gradient * 3)[1])
+
+    def tripled(gradient: Tensor) -> Tensor:
+        seen.append(gradient.clone())
+        return gradient * 3
+
+    handle = weight.register_hook(tripled)
     loss().backward()
     handle.remove()
     loss().backward()
