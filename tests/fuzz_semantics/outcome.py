@@ -1,0 +1,248 @@
+"""Runs a program plain and wrapped, and compares all that it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import gc
+import os
+import random
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import adaps
+import autoada
+from autoada.model.wrapper import open_models
+from tests.fuzz_semantics.program import Program, compiled
+
+__all__ = ["Kind", "Outcome", "Seen", "judge", "report"]
+
+TOLERANCE = 1e-5
+SECONDS = 20
+"""Time after which a program counts as hanging."""
+
+OWN = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) for module in (adaps, autoada))
+REFUSALS = (ValueError, TypeError, RuntimeError)
+
+Kind = Literal["equal", "refused", "invalid", "ill-conditioned", "DIFFERENT", "OBSCURE ERROR", "HANGS"]
+Function = Callable[[bool, Callable[[Any], None]], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a program.
+
+    Attributes
+    ----------
+    kind : str
+        "equal"; "refused" with an error of the wrapper; "invalid" if plain PyTorch raises; "ill-conditioned" if
+        rounding errors change the plain result as well; or the kind of a bug.
+    detail : str
+        Error message, or first difference.
+    origin : str
+        Place of the error in the source of the wrapper, or the kind of value that differs.
+    """
+
+    kind: Kind
+    detail: str = ""
+    origin: str = ""
+
+    @property
+    def is_bug(self) -> bool:
+        return self.kind.isupper()
+
+
+class Hanging(BaseException):
+    """A program runs longer than `SECONDS`."""
+
+
+@dataclass
+class Seen:
+    """All that a run of a program showed, and the error with which it ended."""
+
+    values: list[Any]
+    error: BaseException | None = None
+
+
+def judge(program: Program, options: str = "") -> Outcome:
+    """Run a program both ways in this process."""
+    function = compiled(program.source(options))
+    plain = run(function, wrapped=False)
+    wrapped = run(function, wrapped=True)
+    outcome = compared(plain, wrapped)
+    if outcome.kind == "DIFFERENT" and is_ill_conditioned(program, plain):
+        return Outcome("ill-conditioned", outcome.detail)
+    return outcome
+
+
+def run(function: Function, wrapped: bool) -> Seen:
+    """Run a program once; all that it shows is copied when it is shown."""
+    seen = Seen([])
+    with warnings.catch_warnings(), time_limit():
+        warnings.simplefilter("ignore")
+        try:
+            function(wrapped, lambda value: seen.values.append(snapshot(value)))
+        except (Exception, Hanging) as error:
+            seen.error = error
+    if seen.error is not None and wrapped:
+        close_all()
+    return seen
+
+
+def close_all() -> None:
+    """Close the models that a program left open when it failed."""
+    with contextlib.suppress(RuntimeError), time_limit():
+        for model in open_models():
+            with contextlib.suppress(Exception, Hanging):
+                model.close()
+    gc.collect()
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """Raise `Hanging` in the main thread after `SECONDS`."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise Hanging(f"ran longer than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def snapshot(value: Any) -> Any:
+    """A copy of a shown value as plain tensors, numbers, strings, and containers of them."""
+    if isinstance(value, nn.Module):
+        return snapshot(value.state_dict())
+    if isinstance(value, torch.optim.Optimizer):
+        return snapshot(value.state_dict())
+    if isinstance(value, Tensor):
+        value = value.detach()
+        dense = value.to_dense() if value.is_sparse else value
+        copy = torch.empty(dense.shape, dtype=dense.dtype)
+        return copy.copy_(dense)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.array(value))
+    if isinstance(value, dict):
+        return {key: snapshot(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [snapshot(one) for one in value]
+    if value is None or isinstance(value, (int, float, str, bool)):
+        return value
+    return str(value)
+
+
+def compared(plain: Seen, wrapped: Seen) -> Outcome:
+    """The outcome of two runs, apart from rounding errors that grow."""
+    if isinstance(wrapped.error, Hanging):
+        return Outcome("HANGS", "the wrapped program does not end", "hangs")
+    if plain.error is not None:
+        return Outcome("invalid", f"{type(plain.error).__name__}: {plain.error}")
+    for number, (expected, got) in enumerate(zip(plain.values, wrapped.values, strict=False)):
+        if difference := first_difference(expected, got):
+            return Outcome("DIFFERENT", f"value {number} shown: {difference}", "value")
+    if wrapped.error is None:
+        if len(plain.values) != len(wrapped.values):
+            return Outcome(
+                "DIFFERENT", f"shows {len(wrapped.values)} values instead of {len(plain.values)}", "number"
+            )
+        return Outcome("equal")
+    error = wrapped.error
+    where = innermost(error.__traceback__)
+    message = f"{type(error).__name__}: {error}"
+    return Outcome("refused" if is_refusal(error) else "OBSCURE ERROR", message, where)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a ``raise`` statement of the wrapper or of the server's Python API raised an error with a sentence.
+
+    An error that an operation of PyTorch raises inside the wrapper's code is not a refusal.
+    """
+    innermost_frame = error.__traceback__
+    while innermost_frame is not None and innermost_frame.tb_next is not None:
+        innermost_frame = innermost_frame.tb_next
+    if innermost_frame is None or not isinstance(error, REFUSALS):
+        return False
+    code = innermost_frame.tb_frame.f_code
+    raised = dis.opname[code.co_code[innermost_frame.tb_lasti]] == "RAISE_VARARGS"
+    return code.co_filename.startswith(OWN) and raised and len(str(error).split()) > 3
+
+
+def innermost(trace: TracebackType | None) -> str:
+    """File and function of the last frame of the wrapper in a traceback, and of the last frame of all."""
+    frames = traceback.extract_tb(trace)
+    own = [frame for frame in frames if frame.filename.startswith(OWN)]
+    names = [f"{os.path.basename(frame.filename)}:{frame.name}" for frame in [*own[-1:], *frames[-1:]]]
+    return " < ".join(dict.fromkeys(reversed(names)))
+
+
+def first_difference(expected: Any, got: Any, path: str = "") -> str | None:
+    """Description of the first difference between two snapshots, or None."""
+    if isinstance(expected, Tensor) and isinstance(got, Tensor):
+        return tensor_difference(expected, got, path)
+    if isinstance(expected, dict) and isinstance(got, dict):
+        if list(expected) != list(got) and set(map(str, expected)) != set(map(str, got)):
+            return f"{path} has keys {list(got)}, expected {list(expected)}"
+        pairs = [(f"{path}[{key!r}]", one, got[key]) for key, one in expected.items()]
+    elif isinstance(expected, list) and isinstance(got, list):
+        if len(expected) != len(got):
+            return f"{path} has {len(got)} items, expected {len(expected)}"
+        pairs = [
+            (f"{path}[{number}]", *both) for number, both in enumerate(zip(expected, got, strict=True))
+        ]
+    elif isinstance(expected, float) and isinstance(got, (int, float)):
+        return tensor_difference(torch.tensor(expected), torch.tensor(float(got)), path)
+    else:
+        return None if type(expected) is type(got) and expected == got else f"{path} {got}, expected {expected}"
+    return next((text for name, *both in pairs if (text := first_difference(*both, name))), None)
+
+
+def tensor_difference(expected: Tensor, got: Tensor, path: str) -> str | None:
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return f"{path} is {got.dtype} {tuple(got.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
+    if not expected.is_floating_point():
+        return None if expected.equal(got) else f"{path} {got.tolist()}, expected {expected.tolist()}"
+    if torch.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+        return None
+    worst = (expected - got).abs().nan_to_num(nan=float("inf")).flatten().argmax()
+    place = [int(index) for index in np.unravel_index(int(worst), expected.shape)] if expected.ndim else ""
+    return f"{path} {place} {float(got.flatten()[worst]):.6g}, expected {float(expected.flatten()[worst]):.6g}"
+
+
+def is_ill_conditioned(program: Program, plain: Seen) -> bool:
+    """Whether changes as small as rounding errors change what the plain program shows as much."""
+    source = program.source()
+    made = "net = model = Net()"
+    noise = (
+        f"{made}\n    _state = torch.get_rng_state()\n    for _p in net.parameters():\n"
+        "        _p.data.mul_(1 + 2e-7 * torch.randn(_p.shape))\n    torch.set_rng_state(_state)"
+    )
+    other = run(compiled(source.replace(made, noise)), wrapped=False)
+    return compared(plain, other).kind != "equal"
+
+
+def report(program: Function) -> None:
+    """Run a printed program both ways and print what differs."""
+    plain, wrapped = run(program, wrapped=False), run(program, wrapped=True)
+    outcome = compared(plain, wrapped)
+    print(outcome.kind, outcome.detail)
+    if wrapped.error is not None and outcome.kind != "refused":
+        traceback.print_exception(wrapped.error)
+
+
+def random_numbers() -> list[float]:
+    """The next numbers of all generators."""
+    return [random.random(), float(np.random.rand()), float(torch.rand(()))]
