@@ -116,7 +116,7 @@ class Writer:
             else:
                 rule = self.rule(bool(self.sparse), tables=True)
             self.optimizer("optimizer", mine, rule)
-            if self.chance(0.9):
+            if self.chance(0.95):
                 self.optimizer("other", rest, self.rule(False, tables=False))
 
     def write_gradual_unfreezing(self) -> None:
@@ -134,7 +134,9 @@ class Writer:
         if sparse:
             return self.rng.choice(phrases.SPARSE_RULES)
         if not tables:
-            return self.rng.choice(phrases.RULES + phrases.DENSE_RULES)
+            return self.rng.choice((*phrases.RULES, *phrases.RARE_RULES, *phrases.DENSE_RULES))
+        if self.chance(0.03):
+            return self.rng.choice(phrases.RARE_RULES)
         if self.chance(0.1):
             for name in self.tables:
                 self.add("forward", f"h = h + self.{self.tables[name]}.mean(0)")
@@ -147,7 +149,7 @@ class Writer:
     def write_loop(self) -> None:
         optimizers = [one.defines for one in self.statements if one.section == "optimizers"]
         zero = "; ".join(f"{one}.zero_grad()" for one in optimizers)
-        step = "; ".join(f"{one}.step()" for one in optimizers)
+        step = "; ".join(f"{one}.step({'lambda: loss' * self.chance(0.01)})" for one in optimizers)
         how = self.rng.random()
         if how < 0.4:
             zero_at = "top"
@@ -184,12 +186,12 @@ class Writer:
     def write_end(self) -> None:
         for _ in range(self.up_to(1)):
             self.add("end", self.phrase(self.rng.choice((phrases.COPIES, phrases.EVALUATION, phrases.LOADING))))
-        self.add("end", "see([p.grad for p in net.parameters()])")
-        self.add("end", "see(model.state_dict())")
+        self.add("end", "see({'gradients': [p.grad for p in net.parameters()]})")
+        self.add("end", "see({'weights': model.state_dict()})")
+        self.add("end", "see({'random numbers': [random.random(), np.random.rand(), torch.rand(1)]})")
         for one in list(self.statements):
             if one.section == "optimizers":
-                self.add("end", f"see({one.defines}.state_dict())")
-        self.add("end", "see([random.random(), np.random.rand(), torch.rand(1)])")
+                self.add("end", f"see({{'optimizer': {one.defines}.state_dict()}})")
 
     def phrase(self, choices: Sequence[str]) -> str:
         return self.fill(self.rng.choice(choices), self.any_table())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dis
-import gc
 import os
 import random
 import signal
@@ -27,6 +26,8 @@ from tests.fuzz_semantics.program import Program, compiled
 __all__ = ["Kind", "Outcome", "Seen", "judge", "report"]
 
 TOLERANCE = 1e-5
+LARGEST = 1e6
+"""Bound of numbers of a training that does not diverge."""
 SECONDS = 20
 """Time after which a program counts as hanging."""
 
@@ -73,10 +74,17 @@ class Seen:
     error: BaseException | None = None
 
 
-def judge(program: Program, options: str = "") -> Outcome:
-    """Run a program both ways in this process."""
-    function = compiled(program.source(options))
+def judge(program: Program, options: str = "", trusted: bool = False) -> Outcome:
+    """Run a program both ways in this process; only plain if that is enough and the program is `trusted` to end."""
+    try:
+        function = compiled(program.source(options))
+    except SyntaxError as error:  # shrinking may leave a condition without a body
+        return Outcome("invalid", str(error))
     plain = run(function, wrapped=False)
+    if plain.error is not None and trusted:
+        return Outcome("invalid", f"{type(plain.error).__name__}: {plain.error}")
+    if not is_finite(plain.values):
+        return Outcome("ill-conditioned", "the training diverges")
     wrapped = run(function, wrapped=True)
     outcome = compared(plain, wrapped)
     if outcome.kind == "DIFFERENT" and is_ill_conditioned(program, plain):
@@ -104,7 +112,6 @@ def close_all() -> None:
         for model in open_models():
             with contextlib.suppress(Exception, Hanging):
                 model.close()
-    gc.collect()
 
 
 @contextlib.contextmanager
@@ -153,7 +160,7 @@ def compared(plain: Seen, wrapped: Seen) -> Outcome:
         return Outcome("invalid", f"{type(plain.error).__name__}: {plain.error}")
     for number, (expected, got) in enumerate(zip(plain.values, wrapped.values, strict=False)):
         if difference := first_difference(expected, got):
-            return Outcome("DIFFERENT", f"value {number} shown: {difference}", "value")
+            return Outcome("DIFFERENT", f"value {number} shown: {difference}", label(expected))
     if wrapped.error is None:
         if len(plain.values) != len(wrapped.values):
             return Outcome(
@@ -164,6 +171,11 @@ def compared(plain: Seen, wrapped: Seen) -> Outcome:
     where = innermost(error.__traceback__)
     message = f"{type(error).__name__}: {error}"
     return Outcome("refused" if is_refusal(error) else "OBSCURE ERROR", message, where)
+
+
+def label(value: Any) -> str:
+    """Name of a value that is shown at the end of each program, or "shown"."""
+    return str(next(iter(value))) if isinstance(value, dict) and len(value) == 1 else "shown"
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -187,6 +199,15 @@ def innermost(trace: TracebackType | None) -> str:
     own = [frame for frame in frames if frame.filename.startswith(OWN)]
     names = [f"{os.path.basename(frame.filename)}:{frame.name}" for frame in [*own[-1:], *frames[-1:]]]
     return " < ".join(dict.fromkeys(reversed(names)))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all shown numbers are finite and small enough to compare with an absolute tolerance."""
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool((value.abs() < LARGEST).all())
+    if isinstance(value, (list, dict)):
+        return all(map(is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or abs(value) < LARGEST
 
 
 def first_difference(expected: Any, got: Any, path: str = "") -> str | None:
@@ -242,7 +263,3 @@ def report(program: Function) -> None:
     if wrapped.error is not None and outcome.kind != "refused":
         traceback.print_exception(wrapped.error)
 
-
-def random_numbers() -> list[float]:
-    """The next numbers of all generators."""
-    return [random.random(), float(np.random.rand()), float(torch.rand(()))]

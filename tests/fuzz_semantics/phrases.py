@@ -83,20 +83,26 @@ LAYERS = (
 
 RULES = (
     "SGD({}, lr=0.1)",
+    "SGD({}, lr=0.1)",
     "SGD({}, lr=0.1, momentum=0.9)",
     "SGD({}, lr=0.1, momentum=0.9, nesterov=True)",
-    "SGD({}, lr=0.1, momentum=0.9, dampening=0.5)",
     "SGD({}, lr=0.1, weight_decay=0.01)",
     "SGD({}, lr=0.1, momentum=0.9, weight_decay=0.01)",
-    "SGD({}, lr=0.1, maximize=True)",
     "Adagrad({}, lr=0.1)",
     "Adagrad({}, lr=0.1, initial_accumulator_value=0.5)",
-    "Adagrad({}, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.1)",
     "Adagrad({}, lr=0.1, weight_decay=0.01, initial_accumulator_value=0.1)",
     "RMSprop({}, lr=0.01, eps=1e-3)",
+    "RMSprop({}, lr=0.01, eps=1e-3, alpha=0.5)",
+)
+RARE_RULES = (
+    "SGD({}, lr=0.1, momentum=0.9, dampening=0.5)",
+    "SGD({}, lr=0.1, maximize=True)",
+    "Adagrad({}, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.1)",
     "RMSprop({}, lr=0.01, eps=1e-3, momentum=0.5)",
     "RMSprop({}, lr=0.01, eps=1e-3, weight_decay=0.01)",
     "RMSprop({}, lr=0.01, eps=1e-3, centered=True)",
+    "Adadelta({}, lr=0.1)",
+    "NAdam({}, lr=0.01)",
 )
 SPARSE_RULES = (
     "SGD({}, lr=0.1)",
@@ -263,7 +269,7 @@ LOOKING = (
     "see([{W}.shape, {W}.dtype, {W}.is_leaf, {W}.requires_grad, {W}.is_sparse, {W}.stride()])",
     "see(isinstance({W}, nn.Parameter))",
     "see(sum(p.numel() for p in model.parameters()))",
-    "see([n for n, p in model.named_parameters()])",
+    "see([n for n, p in net.named_parameters()])",
     "see(parameters_to_vector(net.parameters()))",
     "see({W}.grad)",
     "see([p.grad is None for p in net.parameters()])",
@@ -297,7 +303,7 @@ COPIES = (
     "ema = swa_utils.AveragedModel(net)\nema.update_parameters(net)\nsee(ema.module)",
     "ema = swa_utils.AveragedModel(net, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))\n"
     "ema.update_parameters(model)\nema.update_parameters(model)\nsee(ema.module)",
-    "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}\nsee(shadow)",
+    "shadow = {n: p.detach().clone() for n, p in net.named_parameters()}\nsee(shadow)",
     "shadow = [p.data for p in net.parameters()]\nsee(shadow)",
     "rest = {n: p.data.clone() for n, p in net.named_parameters()}\nfor n, p in net.named_parameters():\n"
     "    p.data.add_(0.1)\nsee(model(inputs[:2]))\nfor n, p in net.named_parameters():\n    p.data.copy_(rest[n])",
@@ -331,7 +337,6 @@ STEPPING = (
     "{step}\n{step}",
     "if step % 2 == 1:\n    {step}",
     "optimizer.step(None)",
-    "optimizer.step(lambda: loss)",
     "if loss.item() > 0:\n    {step}",
     "{step}\nscheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)\nscheduler.step()",
 )

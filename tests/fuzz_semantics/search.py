@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import faulthandler
+import gc
 import itertools
 import logging
 import multiprocessing
 import re
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
@@ -109,12 +111,18 @@ class Search:
 
     def print_bugs(self, most: int) -> None:
         """Print each kind of bug, the most frequent first, with a small program."""
-        for group, found in grouped(self.bugs)[:most]:
-            print(f"\n# {'-' * 100}\n# {len(found)} programs: {' '.join(group)}; seed {found[0].seed}")
-            if group[0] == "HANGS":
-                print(random_program(found[0].seed).script())
-                continue
-            small, outcome = smallest(found[0].seed)
+        groups = grouped(self.bugs)
+        chosen = [found for _, found in groups]
+        seeds = [one.seed for rank in itertools.zip_longest(*chosen) for one in rank if one is not None][:most]
+        printed: collections.Counter[str] = collections.Counter()
+        programs = {}
+        with ProcessPoolExecutor(self._jobs, multiprocessing.get_context("spawn")) as pool:
+            for seed, (small, outcome) in zip(seeds, pool.map(smallest, seeds), strict=True):
+                printed[signature(small, outcome)] += 1
+                programs.setdefault(signature(small, outcome), (seed, small, outcome))
+        for name, count in printed.most_common():
+            seed, small, outcome = programs[name]
+            print(f"\n# {'-' * 100}\n# {count} of {len(seeds)} programs, such as that of seed {seed}")
             print(f"# {outcome.kind}: {outcome.detail} [{outcome.origin}]".replace("\n", "\n# "))
             print(small.source())
 
@@ -191,14 +199,25 @@ def quiet() -> None:
     """Silence the wrapper's log, and use one thread, as programs are small."""
     logging.getLogger("autoada").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
+    gc.freeze()
 
 
 def smallest(seed: int, judge_one: Callable[[Program], Outcome] = judge) -> tuple[Program, Outcome]:
     """The shrunk program of a seed and its outcome."""
     quiet()
     program = random_program(seed)
-    small = shrunk(program, judge_one(program), judge_one)
+    outcome = judge_one(program)
+    if not outcome.is_bug:
+        return program, outcome
+    small = shrunk(program, outcome, lambda candidate: judge(candidate, trusted=True))
     return small, judge_one(small)
+
+
+def signature(program: Program, outcome: Outcome) -> str:
+    """Text that is equal for shrunk programs that probably show the same bug."""
+    texts = [one.text for one in program.statements if one.section not in ("init", "data", "optimizers")]
+    plain = re.sub(r"\b(net|model|self)\.[abc](\.weight)?|-?\d[\d.]*", "…", "\n".join(sorted(texts)))
+    return "\n".join([outcome.kind, outcome.origin, plain, program.iterate, str(program.lookahead)])
 
 
 def grouped(found: Iterable[Found]) -> list[tuple[tuple[str, str, str], list[Found]]]:
