@@ -23,7 +23,7 @@ import autoada
 from autoada.model.wrapper import open_models
 from tests.fuzz_semantics.program import Program, compiled
 
-__all__ = ["Kind", "Outcome", "Seen", "judge", "report"]
+__all__ = ["Kind", "Outcome", "Seen", "compared", "judge", "report", "run", "without_bugs"]
 
 TOLERANCE = 1e-5
 LARGEST = 1e6
@@ -90,6 +90,15 @@ def judge(program: Program, options: str = "", trusted: bool = False) -> Outcome
     if outcome.kind == "DIFFERENT" and is_ill_conditioned(program, plain):
         return Outcome("ill-conditioned", outcome.detail)
     return outcome
+
+
+def without_bugs(program: Program, function: Function) -> Seen | None:
+    """What a plain program shows, if the wrapped one is equal or refused; otherwise None."""
+    plain = run(function, wrapped=False)
+    if plain.error is not None or not is_finite(plain.values):
+        return None
+    outcome = compared(plain, run(function, wrapped=True))
+    return None if outcome.is_bug or is_ill_conditioned(program, plain) else plain
 
 
 def run(function: Function, wrapped: bool) -> Seen:
@@ -183,6 +192,8 @@ def is_refusal(error: BaseException) -> bool:
 
     An error that an operation of PyTorch raises inside the wrapper's code is not a refusal.
     """
+    if "read-only" in str(error):  # NumPy refuses to write to the copy of a table
+        return True
     innermost_frame = error.__traceback__
     while innermost_frame is not None and innermost_frame.tb_next is not None:
         innermost_frame = innermost_frame.tb_next
@@ -197,7 +208,7 @@ def innermost(trace: TracebackType | None) -> str:
     """File and function of the last frame of the wrapper in a traceback, and of the last frame of all."""
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if frame.filename.startswith(OWN)]
-    names = [f"{os.path.basename(frame.filename)}:{frame.name}" for frame in [*own[-1:], *frames[-1:]]]
+    names = [f"{os.path.basename(frame.filename).partition(' ')[0]}:{frame.name}" for frame in [*own[-1:], *frames[-1:]]]
     return " < ".join(dict.fromkeys(reversed(names)))
 
 
