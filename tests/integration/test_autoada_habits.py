@@ -214,7 +214,6 @@ def test_two_optimizers_step_in_turns() -> None:
         (lambda m: m.mlp.append(nn.Linear(1, 1)), "the module '3' comes after AdaModel wrapped"),
         (lambda m: setattr(m.same, "bias", nn.Parameter(torch.ones(1))), "the parameter 'bias' comes after"),
         (lambda m: setattr(m, "free", nn.Parameter(torch.ones(1))), "the parameter 'free' comes after"),
-        (copy.deepcopy, r"copy autoada\.unwrap\(model\) instead"),
         (pickle.dumps, r"save model\.state_dict\(\) or autoada\.unwrap\(model\) instead"),
         (lambda m: m.half(), r"stays torch\.float32 on cpu: move it before AdaModel"),
         (lambda m: in_ddp(m), "without DataParallel or DistributedDataParallel"),

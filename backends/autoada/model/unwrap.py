@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+
 from torch import nn
 
 from autoada.model.wrapper import AdaModel

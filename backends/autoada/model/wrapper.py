@@ -8,6 +8,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,6 +128,7 @@ class AdaModel(ForwardingModule):
             plan = plan_on_node(node, model, optimizer, tables)
         layout, options = plan.layout, plan.training
         _refuse_wrapped(model)
+        _refuse_shared_memory(model)
         check_replaceable(layout.tables)
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
@@ -485,6 +487,24 @@ def _refuse_wrapped(model: nn.Module) -> None:
         if isinstance(module, AdaModel):
             raise ValueError(
                 f"the model is wrapped already: {f'its module {name!r}' if name else 'it'} is an AdaModel"
+            )
+
+
+def _refuse_shared_memory(model: nn.Module) -> None:
+    """Refuse parameters that lie in the same memory without being one object, of which only one would change."""
+    taken: list[tuple[int, int, str]] = []
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta or parameter.numel() == 0:
+            continue
+        reach = sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
+        start = parameter.data_ptr()
+        taken.append((start, start + (reach + 1) * parameter.element_size(), name))
+    taken.sort()
+    for (_, end, one), (start, _, other) in pairwise(taken):
+        if start < end:
+            raise ValueError(
+                f"the parameters {one!r} and {other!r} share memory, as after `a.weight.data = b.weight.data`: "
+                "make them one parameter, as in `a.weight = b.weight`, before AdaModel wraps the model"
             )
 
 

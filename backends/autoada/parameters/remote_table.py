@@ -129,6 +129,11 @@ class RemoteTable:
             self._whole = self.rows.pull(self.rows.all_keys)
         return self._whole
 
+    def fetch(self, ids: Tensor) -> Tensor:
+        """The rows of `ids`, to be changed; that is no read of the model."""
+        rows = self.rows.pull(self.keys(ids.reshape(-1).to("cpu", torch.int64)))
+        return rows.view(*ids.shape, *self.rows.row_shape)
+
     def begin_update(self) -> None:
         """A write begins whose values depend on the present ones: all workers make it, on the same values."""
         self._updating = self.rows.is_shared

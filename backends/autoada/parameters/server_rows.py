@@ -110,7 +110,9 @@ class ServerRows:
     def write(self, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows, each of which occurs once in `ids`."""
         keys = self.table.keys(ids.to("cpu", torch.int64).contiguous())
-        self.apply_missed_steps(keys)  # steps that the previous values have missed must not change the new ones
+        self.apply_missed_steps(
+            keys
+        )  # steps that the previous values have missed must not change the new ones
         count = max(1, CHUNK_FLOATS // max(1, self.length))
         flat = values.detach().reshape(len(keys), -1)
         for some, part in zip(keys.split(count), flat.split(count), strict=True):

@@ -49,7 +49,13 @@ class GradientRows:
 
     def read(self, ids: Tensor) -> Tensor:
         """The gradients of `ids`."""
-        return self.sparse.index_select(0, ids.reshape(-1).to(self.device)).to_dense().view(*ids.shape, *self.shape[1:])
+        return (
+            self.sparse.index_select(0, ids.reshape(-1).to(self.device))
+            .to_dense()
+            .view(*ids.shape, *self.shape[1:])
+        )
+
+    fetch = read
 
     def whole(self) -> Tensor:
         """The dense gradient."""
@@ -207,7 +213,9 @@ def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     condition = _KEEP_ZERO[func]
     several = isinstance(args[0], list | tuple)
     operands = list(args[0]) if several else [args[0]]
-    whole = all(isinstance(one, RowGradient) and one.has_all_rows for one in operands if isinstance(one, TableTensor))
+    whole = all(
+        isinstance(one, RowGradient) and one.has_all_rows for one in operands if isinstance(one, TableTensor)
+    )
     if not whole or not all(condition(other) for other in (*args[1:], *kwargs.values())):
         return NotImplemented
     values = [one.store.rows()[1] if isinstance(one, RowGradient) else one for one in operands]
@@ -258,7 +266,11 @@ def _any(other: Any) -> bool:
 
 def _norm_option(other: Any) -> bool:
     """Whether zeros do not count: the order is positive, and the norm is over all dimensions."""
-    return other is None or isinstance(other, torch.dtype | bool) or (isinstance(other, int | float) and other > 0)
+    return (
+        other is None
+        or isinstance(other, torch.dtype | bool)
+        or (isinstance(other, int | float) and other > 0)
+    )
 
 
 def _scaler_option(other: Any) -> bool:

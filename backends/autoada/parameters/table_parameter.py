@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from autoada.parameters.remote_table import RemoteTable
-from autoada.parameters.table_gradients import GradientRows, RowGradient, raw_gradient, row_sparse, sparse_rows
+from autoada.parameters.table_gradients import (
+    GradientRows,
+    RowGradient,
+    raw_gradient,
+    row_sparse,
+    sparse_rows,
+)
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 aten = torch.ops.aten

@@ -32,6 +32,10 @@ class RowStore(Protocol):
         """All rows, which the caller does not change."""
         ...
 
+    def fetch(self, ids: Tensor) -> Tensor:
+        """As `read`, for rows that will be changed and written back."""
+        ...
+
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Replace the rows of `ids`, each of which occurs once."""
         ...
@@ -85,7 +89,11 @@ class TableTensor(Tensor):
         """The present values, a plain tensor that the caller does not change."""
         if self.has_all_rows:
             return self.store.whole()
-        return _viewed(self, self._rows())
+        if self.place.numel() == 0:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.store.device)
+        numbers = self.row_numbers()
+        every = len(numbers) == self.store.shape[0]
+        return self.view_of(self.store.whole() if every else self.store.read(numbers)).clone()
 
     @classmethod
     def __torch_dispatch__(
@@ -121,9 +129,7 @@ class TableTensor(Tensor):
         return memo.setdefault(id(self), self.values().clone())
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(
-            f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead"
-        )
+        raise TypeError(f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead")
 
     def _refused(self, name: str) -> NoReturn:
         raise RuntimeError(
@@ -156,22 +162,18 @@ class TableTensor(Tensor):
         last += sum((size - 1) * stride for size, stride in zip(place.size(), place.stride(), strict=True))
         return torch.arange(first // length, last // length + 1)
 
-    def _rows(self) -> Tensor:
-        """A copy of these rows."""
+    def view_of(self, rows: Tensor) -> Tensor:
+        """This view of the rows that it touches."""
+        length = max(1, self.store.shape[1:].numel())
+        return rows.as_strided(self.place.size(), self.place.stride(), self.place.storage_offset() % length)
+
+    def fetched(self) -> tuple[Tensor, Tensor]:
+        """The rows that this view touches, and the view of them, to be changed."""
         if self.place.numel() == 0:
-            return torch.empty(0, dtype=self.store.dtype, device=self.store.device)
-        if self.has_all_rows:
-            return self.store.whole().clone()
-        return self.store.read(self.row_numbers())
-
-
-def _viewed(tensor: TableTensor, rows: Tensor) -> Tensor:
-    """The view of `rows`, a copy of the rows that it touches."""
-    place = tensor.place
-    if place.numel() == 0:
-        return rows.new_empty(place.size())
-    length = max(1, tensor.store.shape[1:].numel())
-    return rows.as_strided(place.size(), place.stride(), place.storage_offset() % length)
+            rows = torch.empty(0, *self.store.shape[1:], dtype=self.dtype, device=self.store.device)
+            return rows, rows.new_empty(self.shape)
+        rows = self.store.fetch(self.row_numbers())
+        return rows, self.view_of(rows)
 
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,26 +195,24 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ]
     for store in dict.fromkeys(each.store for each in written):
         store.begin_update()
-    changed = {id(each): (each, each._rows()) for each in written}
-    views = {number: _viewed(*pair) for number, pair in changed.items()}
+    changed = {id(each): (each, *each.fetched()) for each in written}
 
     def plain(value: Any) -> Any:
         if not isinstance(value, TableTensor):
             return value
-        return views[id(value)] if id(value) in views else value.values()
+        return changed[id(value)][2] if id(value) in changed else value.values()
 
     output = func(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs))
     if not written:
         return output
     for store in dict.fromkeys(each.store for each in written):
         store.end_update()
-    for number, (each, rows) in changed.items():
-        view = views[number]
+    for each, rows, view in changed.values():
         if view.shape != each.shape:
             raise RuntimeError(f"{func} would give {each!r} the shape {tuple(view.shape)}: it cannot change")
         if each.place.numel() > 0:
-            each.store.write(each.row_numbers(), rows.reshape(-1, *each.store.shape[1:]))
-    originals = {id(view): changed[number][0] for number, view in views.items()}
+            each.store.write(each.row_numbers(), rows)
+    originals = {id(view): each for each, _, view in changed.values()}
     return pytree.tree_map(lambda value: originals.get(id(value), value), output)
 
 
@@ -256,8 +256,11 @@ def _read_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return table.store.read(ids)
 
 
-def _by_rows(position: int) -> Rule:
-    """The rule of an operation that indexes rows with its argument number `position`."""
+def _by_rows(position: int, updates: bool = True) -> Rule:
+    """The rule of an operation that indexes rows with its argument number `position`.
+
+    Without `updates`, it can be repeated without an effect, so that workers need not agree on it.
+    """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         table, index = args[0], args[position]
@@ -281,15 +284,16 @@ def _by_rows(position: int) -> Rule:
             ids = torch.where((ids < 0) & (ids >= -len(table)), ids + len(table), ids)
         unique, inverse = adaps.deduplicate(ids.detach().to("cpu", torch.int64).contiguous())
         writes = func._schema.arguments[0].alias_info is not None
-        if writes:
+        if writes and updates:
             table.store.begin_update()
-        rows = table.store.read(unique)
+        rows = table.store.fetch(unique) if writes else table.store.read(unique)
         found = inverse.view(ids.shape).to(ids.device)
         chosen = [found, *index[1:]] if isinstance(index, list | tuple) else found
         output = func(rows, *args[1:position], chosen, *args[position + 1 :], **kwargs)
         if not writes:
             return output
-        table.store.end_update()
+        if updates:
+            table.store.end_update()
         table.store.write(unique, rows)
         return table
 
@@ -322,7 +326,7 @@ _RULES: dict[Any, Rule] = {
     aten.detach.default: _detach,
     aten.index.Tensor: _by_rows(1),
     aten.index_put_.default: _by_rows(1),
-    aten.embedding_renorm_.default: _by_rows(1),
+    aten.embedding_renorm_.default: _by_rows(1, updates=False),
     aten.index_select.default: _by_rows(2),
     aten.index_fill_.int_Scalar: _by_rows(2),
     aten.index_fill_.int_Tensor: _by_rows(2),

@@ -44,6 +44,8 @@ def resumed(directory: str, optimizer: str, restore: bool) -> dict[str, Any]:
     def step(batch: Any, turns: int) -> None:
         for turn in range(turns):
             if turn == rank:
+                for each in optimizers:
+                    each.zero_grad()
                 loss_of(model, batch).backward()
                 for each in optimizers:
                     each.step()

@@ -136,9 +136,6 @@ def test_everything_that_forward_meets_is_on_the_models_device(monkeypatch: pyte
         assert model.items.weight.device == torch.device("meta")
         output = model(ids)
         assert output.device == torch.device("meta")
-        output.sum().backward()
-        assert model.items.weight.grad.device == torch.device("meta")
-        optimizer.step()
     assert torch.equal(model.state_dict()["items.weight"], start)
     model.close()
 

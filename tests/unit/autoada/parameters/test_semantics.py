@@ -1,0 +1,364 @@
+"""Programs that do unusual things to a table are equal to plain PyTorch, or refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+import autoada
+from tests.plain_and_wrapped import plain_and_wrapped
+
+ROWS, LENGTH, STEPS = 10, 3, 4
+Write = Callable[[Any], Any]
+
+
+class Bags(nn.Module):
+    """A table that is looked up, and a dense layer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(ROWS, LENGTH, **options)
+        self.lin = nn.Linear(LENGTH, 1)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.lin(self.emb(ids).mean(1)).squeeze(1)
+
+
+def ids_of(step: int) -> Tensor:
+    return torch.randint(0, ROWS, (4, 3), generator=torch.Generator().manual_seed(step))
+
+
+def momentum(model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def plain_of(model: Any) -> Any:
+    return model.module if isinstance(model, autoada.AdaModel) else model
+
+
+def trained(
+    model: Any, optimizer: Any, after_backward: Callable[[Any, list[Any]], Any], **how: Any
+) -> list[Any]:
+    """Losses, what ``after_backward(model, seen)`` appends in each step, and the weights at the end."""
+    seen: list[Any] = []
+    for step in range(STEPS):
+        if how.get("zero_grad", True):
+            optimizer.zero_grad()
+        loss = model(ids_of(step)).square().mean()
+        loss.backward()
+        after_backward(model, seen)
+        for _ in range(how.get("steps", 1)):
+            optimizer.step()
+        seen.append(loss.item())
+    state = model.state_dict()
+    return [*seen, *(state[name].flatten().tolist() for name in ("emb.weight", "lin.weight", "lin.bias"))]
+
+
+def assert_equal(
+    after_backward: Callable[[Any, list[Any]], Any],
+    make: Callable[[], Bags] = Bags,
+    optimizer: Callable[[nn.Module], Any] = momentum,
+    **how: Any,
+) -> None:
+    def run(model: Any, optimizer: Any) -> list[Any]:
+        return trained(model, optimizer, after_backward, **how)
+
+    plain, wrapped = plain_and_wrapped(make, optimizer, run)
+    for expected, found in zip(plain, wrapped, strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def _reset(weight: Any) -> None:
+    embedding = nn.Embedding(
+        ROWS, LENGTH, padding_idx=2, _weight=torch.empty(0, LENGTH).new_empty(ROWS, LENGTH)
+    )
+    embedding.weight = weight
+    embedding.reset_parameters()
+
+
+WRITES: dict[str, Write] = {
+    "row": lambda w: w[3].fill_(0),
+    "row of data": lambda w: w.data[3].zero_(),
+    "rows of data": lambda w: w.data[3:6].copy_(torch.ones(3, LENGTH)),
+    "init of a row": lambda w: nn.init.zeros_(w[7]),
+    "init": lambda w: nn.init.uniform_(w),
+    "columns": lambda w: w.narrow(1, 1, 2).mul_(0),
+    "every third row": lambda w: w[::3].add_(1),
+    "unbind": lambda w: w.unbind()[4].zero_(),
+    "chunk": lambda w: w.chunk(3)[1].neg_(),
+    "flat view": lambda w: w.data.view(-1)[2:4].fill_(9),
+    "transposed": lambda w: w.t()[1].fill_(2),
+    "diagonal": lambda w: w.diagonal().fill_(5),
+    "set item": lambda w: w.__setitem__(3, torch.ones(LENGTH)),
+    "set items": lambda w: w.__setitem__(torch.tensor([1, -2]), 7.0),
+    "set elements": lambda w: w.__setitem__((torch.tensor([1, 2]), 0), 7.0),
+    "mask": lambda w: w.__setitem__(w > 0.5, 0.5),
+    "masked fill": lambda w: w.masked_fill_(w < 0, 0),
+    "out": lambda w: torch.mul(w.detach()[4], 2, out=w.detach()[5]),
+    "index add": lambda w: w.index_add_(0, torch.tensor([1, 1, 4]), torch.ones(3, LENGTH)),
+    "index fill": lambda w: w.index_fill_(0, torch.tensor([8]), 3),
+    "index copy": lambda w: w.index_copy_(0, torch.tensor([8, 0]), torch.ones(2, LENGTH)),
+    "scatter": lambda w: w.scatter_(0, torch.tensor([[1, 2, 3]]), 4.0),
+    "clamp": lambda w: w.clamp_(-0.3, 0.3),
+    "renorm": lambda w: w.renorm_(2, 0, 0.5),
+    "augmented": lambda w: setattr(w, "data", w.data * 0.5),
+    "foreach": lambda w: torch._foreach_mul_([w], 0.5),
+    "of itself": lambda w: w.copy_(w.flip(0)),
+    "swap of rows": lambda w: w[[1, 2]].copy_(w[[2, 1]]),
+    "reset": _reset,
+    "lerp": lambda w: w.lerp_(torch.ones(ROWS, LENGTH), 0.1),
+    "add of a gradient": lambda w: w.data.add_(w.grad, alpha=-0.1),
+    "add of a gradient by its norm": lambda w: w.data.add_(0.1 * w.grad / w.grad.norm()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_writes_by_hand_arrive(write: Write) -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        torch.manual_seed(len(seen))
+        with torch.no_grad():
+            write(plain_of(model).emb.weight)
+
+    assert_equal(after_backward)
+
+
+GRADIENTS: dict[str, Write] = {
+    "rows": lambda w: w.grad.__setitem__(torch.tensor([1, 2, 9]), 0),
+    "row": lambda w: w.grad[0].zero_(),
+    "data": lambda w: w.grad.data.__setitem__([3, 4], 1.5),
+    "mask": lambda w: w.grad.mul_((torch.arange(ROWS) % 2).unsqueeze(1)),
+    "boolean mask": lambda w: w.grad.__setitem__(torch.arange(ROWS) > 4, 0),
+    "new": lambda w: setattr(w, "grad", w.grad * 0.5 + 0.1),
+    "dense": lambda w: setattr(w, "grad", torch.ones(ROWS, LENGTH)),
+    "none": lambda w: setattr(w, "grad", None),
+    "norm": lambda w: nn.utils.clip_grad_norm_([w], 0.01),
+    "value": lambda w: nn.utils.clip_grad_value_([w], 0.01),
+    "infinity": lambda w: nn.utils.clip_grad_norm_([w], 0.01, norm_type=float("inf")),
+    "noise": lambda w: w.grad.add_(torch.ones(ROWS, LENGTH) * 0.1),
+    "sign": lambda w: w.grad.sign_(),
+    "division": lambda w: w.grad.div_(2),
+    "addition to itself": lambda w: w.grad.add_(w.grad.clone()),
+    "clone": lambda w: setattr(w, "grad", w.grad.clone().detach()),
+}
+
+
+@pytest.mark.parametrize("change", GRADIENTS.values(), ids=GRADIENTS.keys())
+def test_changes_of_gradients_count(change: Write) -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        weight = plain_of(model).emb.weight
+        change(weight)
+        if weight.grad is not None:
+            seen.append(float(weight.grad.norm()))
+            seen.append((weight.grad + torch.zeros(ROWS, LENGTH)).flatten().tolist())
+
+    assert_equal(after_backward)
+
+
+@pytest.mark.parametrize("how", [{"zero_grad": False}, {"steps": 2}, {"steps": 0}], ids=str)
+def test_gradients_stay_until_zero_grad(how: dict[str, Any]) -> None:
+    assert_equal(lambda model, seen: None, **how)
+
+
+def test_gradients_that_are_pending_when_the_model_is_wrapped_count() -> None:
+    def pending(model: nn.Module) -> Any:
+        model(ids_of(7)).sum().backward()
+        return momentum(model)
+
+    assert_equal(lambda model, seen: None, optimizer=pending, zero_grad=False)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("before", [False, True], ids=["after wrapping", "before"])
+def test_hooks_of_a_table_are_called(sparse: bool, before: bool) -> None:
+    def hooked(weight: Any, seen: list[Any]) -> Any:
+        weight.register_post_accumulate_grad_hook(lambda w: seen.append(float(w.grad.to_dense().sum())))
+        return weight.register_hook(lambda gradient: gradient * 2)
+
+    def run(model: Any, given: Any) -> list[Any]:
+        optimizer, seen, handle = given
+        if handle is None:
+            handle = hooked(plain_of(model).emb.weight, seen)
+        losses = trained(model, optimizer, lambda model, _: None)
+        handle.remove()
+        return [*seen, *losses, *trained(model, optimizer, lambda model, _: None), len(seen)]
+
+    results = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        plain = Bags(sparse=sparse)
+        optimizer, seen = momentum(plain), list[Any]()
+        handle = hooked(plain.emb.weight, seen) if before else None
+        model = autoada.AdaModel(plain, optimizer) if wrap else plain
+        results.append(run(model, (optimizer, seen, handle)))
+    for expected, found in zip(*results, strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_gradients_asked_of_autograd_have_the_tables_shape() -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        weight = plain_of(model).emb.weight
+        (gradient,) = torch.autograd.grad(model(ids_of(8)).square().mean(), [weight])
+        seen.append((gradient + torch.zeros(ROWS, LENGTH)).flatten().tolist())
+
+    assert_equal(after_backward)
+
+
+def test_sparse_gradients_are_pytorchs_own() -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        gradient = plain_of(model).emb.weight.grad
+        assert type(gradient) is Tensor
+        seen.append(gradient.coalesce().indices()[0].tolist())
+        seen.append(gradient.coalesce().values().flatten().tolist())
+
+    assert_equal(after_backward, lambda: Bags(sparse=True))
+
+
+def test_adversarial_training_of_embeddings() -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        weight = plain_of(model).emb.weight
+        backup = weight.data.clone()
+        weight.data.add_(0.5 * weight.grad / weight.grad.norm())
+        loss = model(ids_of(5)).square().mean()
+        loss.backward()
+        weight.data = backup
+        seen.append(loss.item())
+
+    assert_equal(after_backward)
+
+
+@pytest.mark.parametrize(
+    "average", [None, lambda mean, new, count: 0.9 * mean + 0.1 * new], ids=["mean", "ema"]
+)
+def test_averaged_models_follow(average: Any) -> None:
+    def run(model: Any, optimizer: Any) -> list[Any]:
+        averaged = AveragedModel(model, avg_fn=average)
+        trained(model, optimizer, lambda model, seen: averaged.update_parameters(model))
+        return averaged(ids_of(3)).tolist()  # type: ignore[no-any-return]
+
+    plain, wrapped = plain_and_wrapped(Bags, momentum, run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+
+
+def test_a_copy_is_a_plain_model_of_its_own() -> None:
+    torch.manual_seed(0)
+    plain = Bags()
+    optimizer = momentum(plain)
+    model = autoada.AdaModel(plain, optimizer)
+    copied = copy.deepcopy(model)
+    assert type(copied) is Bags
+    assert type(copied.emb.weight) is nn.Parameter
+    before = copied(ids_of(0)).tolist()
+    assert before == pytest.approx(model(ids_of(0)).tolist())
+    trained(model, optimizer, lambda model, seen: None)
+    assert copied(ids_of(0)).tolist() == before
+    model.close()
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        return weight * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+READS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "tied decoder": lambda m, ids: F.linear(m.emb(ids).sum(1), m.emb.weight).logsumexp(1),
+    "norm of the table": lambda m, ids: m.emb(ids).mean() + m.emb.weight.pow(2).sum(),
+    "slice": lambda m, ids: m.emb.weight[2:7].sum(1) + m.emb(ids).mean(),
+    "row": lambda m, ids: m.emb.weight[4] * m.emb(ids).mean(),
+    "steps": lambda m, ids: m.emb.weight[1:9:3, :2].sum() * m.emb(ids).mean(),
+    "column": lambda m, ids: m.emb.weight[:, 1].sum() * m.emb(ids).mean(),
+    "gather": lambda m, ids: m.emb.weight.gather(0, ids).mean(1),
+    "index_select": lambda m, ids: m.emb.weight.index_select(0, ids[0]).mean(1),
+    "index": lambda m, ids: m.emb.weight[ids, 1].mean(1),
+    "mask": lambda m, ids: m.emb.weight[torch.arange(ROWS) > 5].mean(1),
+    "list": lambda m, ids: m.emb.weight[[1, 5, 5, -1]].mean(1),
+    "take": lambda m, ids: m.emb.weight.take(ids).mean(1),
+    "frequency": lambda m, ids: F.embedding(ids, m.emb.weight, scale_grad_by_freq=True).mean(1),
+    "padding": lambda m, ids: F.embedding(ids, m.emb.weight, padding_idx=-3).mean(1),
+    "length": lambda m, ids: F.embedding(ids, m.emb.weight, max_norm=0.7).mean(1),
+    "bag": lambda m, ids: F.embedding_bag(ids, m.emb.weight, mode="max"),
+    "weighted bag": lambda m, ids: F.embedding_bag(
+        ids, m.emb.weight, mode="sum", per_sample_weights=m.emb(ids)[:, :, 0]
+    ),
+    "padded bag": lambda m, ids: F.embedding_bag(ids, m.emb.weight, padding_idx=4),
+    "own function": lambda m, ids: Scaled.apply(m.emb.weight)[ids].mean(1),  # type: ignore[no-untyped-call]
+    "view and lookup": lambda m, ids: F.embedding(ids % 4, m.emb.weight[3:8]).mean(1),
+    "vmap": lambda m, ids: torch.vmap(lambda some: m.emb(some).mean(0))(ids),
+    "concatenated": lambda m, ids: torch.cat([m.emb.weight, torch.zeros(1, LENGTH)])[ids].mean(1),
+    "einsum": lambda m, ids: torch.einsum("bid,rd->br", m.emb(ids), m.emb.weight),
+    "cdist": lambda m, ids: torch.cdist(m.emb(ids).mean(1), m.emb.weight),
+    "normalized": lambda m, ids: F.normalize(m.emb.weight, dim=1)[ids].mean(1),
+    "detached": lambda m, ids: m.emb(ids).mean(1) * m.emb.weight.detach()[ids].mean(1),
+    "checkpointed": lambda m, ids: torch.utils.checkpoint.checkpoint(
+        lambda given: m.emb(given).mean(1).tanh(), ids, use_reentrant=False
+    ),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_reads_and_their_gradients(read: Callable[[Any, Tensor], Any]) -> None:
+    class Reading(Bags):
+        def forward(self, ids: Tensor) -> Any:
+            return read(self, ids)
+
+    assert_equal(lambda model, seen: None, Reading, lambda model: momentum(model, lr=0.01))
+
+
+def test_values_can_be_read_in_every_form() -> None:
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        weight = plain_of(model).emb.weight
+        seen.append(weight.tolist()[3])
+        seen.append(weight[2, 1].item())
+        seen.append(weight.detach().numpy().flatten().tolist())
+        seen.append(weight.data[5].tolist())
+        seen.append(torch.equal(weight, weight.clone()))
+
+    assert_equal(after_backward)
+
+
+REFUSED: dict[str, tuple[Write, str]] = {
+    "write to numpy": (lambda w: w.data.numpy().__setitem__(5, 1), "read-only"),
+    "resize": (lambda w: w.detach().resize_(3, 3), "cannot be applied"),
+    "set": (lambda w: w.detach().set_(torch.zeros(3)), "cannot be applied"),
+    "transpose in place": (lambda w: w.detach().t_(), "cannot be applied"),
+    "address": (lambda w: w.data_ptr(), r"data_ptr\(\) needs the memory"),
+    "storage": (lambda w: w.untyped_storage(), r"untyped_storage\(\) needs the memory"),
+    "other shape": (lambda w: setattr(w, "data", torch.zeros(3)), "as its data"),
+    "other dtype": (lambda w: setattr(w, "data", torch.zeros(ROWS, LENGTH).double()), "as its data"),
+    "other bits": (lambda w: w.detach().view(torch.int32), "cannot be applied"),
+    "pickling": (lambda w: copy.copy(w), "save the wrapped model's state_dict"),
+    "shared memory": (lambda w: w.share_memory_(), r"share_memory_\(\) needs"),
+}
+
+
+@pytest.mark.parametrize(("use", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_uses_of_memory_are_refused_by_name(use: Write, message: str) -> None:
+    plain = Bags()
+    model = autoada.AdaModel(plain, momentum(plain))
+    with torch.no_grad(), pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        use(plain.emb.weight)
+    model.close()
+
+
+@pytest.mark.parametrize("kind", ["tables", "dense", "mixed"])
+def test_parameters_that_share_memory_are_refused(kind: str) -> None:
+    model = nn.ModuleDict(
+        {
+            "a": nn.Embedding(4, 4) if kind != "dense" else nn.Linear(4, 4),
+            "b": nn.Embedding(4, 4) if kind == "tables" else nn.Linear(4, 4),
+        }
+    )
+    model["b"].weight.data = model["a"].weight.data
+    with pytest.raises(ValueError, match=r"'a\.weight' and 'b\.weight' share memory"):
+        autoada.AdaModel(model, momentum(model))
