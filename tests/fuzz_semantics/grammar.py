@@ -11,9 +11,12 @@ from tests.fuzz_semantics.program import Program, Statement
 __all__ = ["random_program"]
 
 
-def random_program(seed: int) -> Program:
-    """The program of a seed; always the same."""
-    return Writer(random.Random(seed)).program(seed)
+def random_program(seed: int, nodes: int = 1) -> Program:
+    """The program of a seed; always the same.
+
+    On two nodes, programs have only what is linear in the gradients of a batch, as each node has its half.
+    """
+    return Writer(random.Random(seed), nodes).program(seed)
 
 
 class Writer:
@@ -23,10 +26,13 @@ class Writer:
     ----------
     rng : random.Random
         Source of all choices.
+    nodes : int
+        Number of nodes.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, nodes: int) -> None:
         self.rng = rng
+        self.nodes = nodes
         self.statements: list[Statement] = []
         self.tables: dict[str, str] = {}
         """Source of each table's parameter by the table's name, such as ``a.weight``."""
@@ -49,14 +55,18 @@ class Writer:
             self.add("before", phrases.WARM_UP)
         self.write_loop()
         for _ in range(self.up_to(2)):
-            self.add("between", self.phrase(self.rng.choice((phrases.EVALUATION, phrases.COPIES, phrases.WRITES))))
+            self.add(
+                "between", self.phrase(self.rng.choice((phrases.EVALUATION, phrases.COPIES, phrases.WRITES)))
+            )
         self.write_end()
-        loader, iterate = self.rng.choice(phrases.LOADERS), self.pick(phrases.ITERATIONS, 0.6)
+        loader, iterate = self.choose(phrases.LOADERS), self.pick(phrases.ITERATIONS, 0.6)
         self.add("loader", loader)
         once = "stream()" in loader
         lookahead = self.rng.choice((None, "auto", 0, 1, 2, 2))
         epochs = 1 if once else self.rng.choice((1, 1, 2))
-        return Program(seed, tuple(self.statements), iterate, epochs, lookahead, tuple(self.named))
+        return Program(
+            seed, tuple(self.statements), iterate, epochs, lookahead, tuple(self.named), self.nodes
+        )
 
     def add(self, section: str, text: str, defines: str = "") -> None:
         if text:
@@ -65,6 +75,7 @@ class Writer:
     def write_model(self) -> None:
         for name in "abc"[: self.rng.choice((1, 1, 2, 2, 3))]:
             kind = self.rng.choice(("Embedding",) * 4 + ("EmbeddingBag", "Parameter"))
+            reads: Sequence[str]
             if kind == "Parameter":
                 self.add("init", f"self.{name} = nn.Parameter(torch.randn(10, 3))", name)
                 self.tables[name] = name
@@ -72,18 +83,24 @@ class Writer:
                     self.named.append(name)
                 reads = phrases.PARAMETER_READS
             else:
-                options = [one for one in phrases.TABLE_OPTIONS[kind] if self.chance(0.2)]
+                options = [
+                    one
+                    for one in phrases.for_nodes(phrases.TABLE_OPTIONS[kind], self.nodes)
+                    if self.chance(0.2)
+                ]
                 if any("sparse" in one for one in options):
                     self.sparse.add(name)
                 self.add("init", f"self.{name} = nn.{kind}(10, 3{''.join(options)})", name)
                 self.tables[name] = f"{name}.weight"
                 reads = phrases.EMBEDDING_READS if kind == "Embedding" else phrases.BAG_READS
             for _ in range(self.rng.choice((1, 1, 1, 2))):
-                self.add("forward", self.fill(self.rng.choice(reads), name))
+                self.add("forward", self.fill(self.choose(reads), name))
             if name not in self.sparse:
                 for _ in range(self.up_to(2)):
-                    self.add("forward", self.fill(self.rng.choice(phrases.WEIGHT_READS), name))
+                    self.add("forward", self.fill(self.choose(phrases.WEIGHT_READS), name))
         for layer, use in self.rng.sample(phrases.LAYERS, self.up_to(2)):
+            if self.nodes > 1 and phrases.BATCHWISE.search(layer + use):
+                continue
             if layer:
                 self.add("init", layer, layer.split("=")[0].strip().removeprefix("self."))
             self.add("forward", use)
@@ -100,18 +117,16 @@ class Writer:
         if shape < 0.5:
             self.optimizer("optimizer", "net.parameters()", self.rule(bool(self.sparse), tables=True))
         elif shape < 0.65:
-            groups = (
-                f"[{{'params': [{', '.join(weights)}]}}, {{'params': [net.out.weight, net.out.bias], 'lr': 0.02}}]"
-            )
+            dense = "{'params': [net.out.weight, net.out.bias], 'lr': 0.02}"
+            groups = f"[{{'params': [{', '.join(weights)}]}}, {dense}]"
             self.optimizer("optimizer", groups, self.rule(bool(self.sparse), tables=True))
         elif shape < 0.75:
             self.write_gradual_unfreezing()
         else:
             mine = f"[{', '.join(weights)}]"
-            rest = "[p for n, p in net.named_parameters() if n.split('.')[0] not in {}]".format(
-                tuple(sorted(self.tables))
-            )
-            if self.sparse and self.sparse == set(self.tables) and self.chance(0.6):
+            names = tuple(sorted(self.tables))
+            rest = f"[p for n, p in net.named_parameters() if n.split('.')[0] not in {names}]"
+            if self.sparse and self.sparse == set(self.tables) and self.nodes == 1 and self.chance(0.6):
                 rule = "SparseAdam({}, lr=0.05)"
             else:
                 rule = self.rule(bool(self.sparse), tables=True)
@@ -126,11 +141,13 @@ class Writer:
         self.optimizer("optimizer", first, self.rule(bool(self.sparse), tables=True))
         if self.chance(0.5):
             self.add("before", f"net.{late}.requires_grad_(False)")
-        add = f"net.{late}.requires_grad_(True)\noptimizer.add_param_group({{'params': [net.{late}], 'lr': 0.05}})"
-        lines = add.replace("\n", "\n    ")
-        self.add("bottom", f"if epoch == 0 and step == {self.rng.randrange(3)}:\n    {lines}")
+        added = f"optimizer.add_param_group({{'params': [net.{late}], 'lr': 0.05}})"
+        lines = f"    net.{late}.requires_grad_(True)\n    {added}"
+        self.add("bottom", f"if epoch == 0 and step == {self.rng.randrange(3)}:\n{lines}")
 
     def rule(self, sparse: bool, tables: bool) -> str:
+        if self.nodes > 1:
+            return self.rng.choice(phrases.SUMMED_RULES)
         if sparse:
             return self.rng.choice(phrases.SPARSE_RULES)
         if not tables:
@@ -162,9 +179,9 @@ class Writer:
         if zero_at:
             self.add(zero_at, self.pick([zero, *(one.format(zero=zero) for one in phrases.ZEROING)], 0.75))
         for _ in range(self.up_to(1)):
-            self.add("top", self.phrase(phrases.RANDOM_INPUTS))
+            self.add("top", self.fill(self.rng.choice(phrases.RANDOM_INPUTS), self.any_table()))
         for _ in range(self.up_to(1)):
-            self.add("loss", self.fill(self.rng.choice(phrases.LOSS_TERMS), self.any_table()))
+            self.add("loss", self.fill(self.choose(phrases.LOSS_TERMS), self.any_table()))
         self.add("loss", self.pick(phrases.BACKWARD, 0.7))
         for _ in range(self.up_to(2)):
             self.add("update", self.phrase(phrases.GRADIENT_EDITS))
@@ -185,7 +202,9 @@ class Writer:
 
     def write_end(self) -> None:
         for _ in range(self.up_to(1)):
-            self.add("end", self.phrase(self.rng.choice((phrases.COPIES, phrases.EVALUATION, phrases.LOADING))))
+            self.add(
+                "end", self.phrase(self.rng.choice((phrases.COPIES, phrases.EVALUATION, phrases.LOADING)))
+            )
         self.add("end", "see({'gradients': [p.grad for p in net.parameters()]})")
         self.add("end", "see({'weights': model.state_dict()})")
         self.add("end", "see({'random numbers': [random.random(), np.random.rand(), torch.rand(1)]})")
@@ -194,7 +213,7 @@ class Writer:
                 self.add("end", f"see({{'optimizer': {one.defines}.state_dict()}})")
 
     def phrase(self, choices: Sequence[str]) -> str:
-        return self.fill(self.rng.choice(choices), self.any_table())
+        return self.fill(self.choose(choices), self.any_table())
 
     def fill(self, text: str, table: str) -> str:
         """Put a table's parameter, rows and numbers into a phrase."""
@@ -219,6 +238,9 @@ class Writer:
     def any_table(self) -> str:
         return self.rng.choice(list(self.tables))
 
+    def choose(self, choices: Sequence[str]) -> str:
+        return self.rng.choice(phrases.for_nodes(choices, self.nodes))
+
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
 
@@ -227,4 +249,4 @@ class Writer:
 
     def pick(self, choices: Sequence[str], first: float) -> str:
         """The first choice with a probability, or one of the others."""
-        return choices[0] if self.chance(first) else self.rng.choice(choices[1:])
+        return choices[0] if self.chance(first) else self.choose(tuple(choices[1:]))

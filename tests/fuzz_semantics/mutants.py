@@ -92,7 +92,7 @@ def bag_counts_padding() -> Patch:
 @mutant
 def writes_are_lost() -> Patch:
     """Values that are written to rows do not arrive."""
-    return mock.patch.object(RemoteTable, "write", lambda *args: None)
+    return mock.patch.object(RemoteTable, "write", return_value=None)
 
 
 @mutant
@@ -130,7 +130,7 @@ def view_is_a_row_off() -> Patch:
 @mutant
 def rows_are_stale() -> Patch:
     """Rows that were read once are not read again."""
-    return mock.patch.object(RemoteTable, "forget_rows", lambda self: None)
+    return mock.patch.object(RemoteTable, "forget_rows", return_value=None)
 
 
 @mutant
@@ -189,24 +189,27 @@ def gradient_rows_are_added() -> Patch:
     return replaced(GradientRows, "write", write)
 
 
+def without_effect(operations: set[Any]) -> Patch:
+    """Operations on a table's gradient leave it as it is."""
+
+    def by_values(original: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        return args[0] if func in operations else original(func, args, kwargs)
+
+    return replaced(table_gradients, "_by_values", by_values)
+
+
 @mutant
 def gradient_is_not_zeroed() -> Patch:
     """``grad.zero_()`` leaves a table's gradient as it is."""
-    original = table_gradients._by_values
     zero = {torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default}
-    return mock.patch.object(
-        table_gradients, "_by_values", lambda func, *rest: rest[0][0] if func in zero else original(func, *rest)
-    )
+    return without_effect(zero)
 
 
 @mutant
 def scaling_a_gradient_is_lost() -> Patch:
     """``grad.mul_(factor)`` leaves a table's gradient as it is."""
-    original = table_gradients._by_values
     scaling = {torch.ops.aten.mul_.Tensor, torch.ops.aten._foreach_mul_.Tensor}
-    return mock.patch.object(
-        table_gradients, "_by_values", lambda func, *rest: rest[0][0] if func in scaling else original(func, *rest)
-    )
+    return without_effect(scaling)
 
 
 @mutant
@@ -221,22 +224,31 @@ def view_of_rows_has_a_gradient_of_the_first_row() -> Patch:
     return mock.patch.object(table_parameter._View, "backward", staticmethod(backward))
 
 
+def replacing_hooks(change: Callable[[Any], Any]) -> Patch:
+    """Change each hook of a table."""
+    original = table_parameter._with_whole_shape
+    return mock.patch.object(
+        table_parameter, "_with_whole_shape", lambda parameter, hook: original(parameter, change(hook))
+    )
+
+
 @mutant
 def hooks_are_not_called() -> Patch:
     """Hooks of tables are not called."""
-    return mock.patch.object(table_parameter, "_with_whole_shape", lambda *args: lambda gradient: None)
+    return replacing_hooks(lambda hook: lambda gradient: None)
 
 
 @mutant
 def result_of_a_hook_is_dropped() -> Patch:
     """Hooks of tables are called, and their result is ignored."""
-    original = table_parameter._with_whole_shape
 
-    def hooked(parameter: Any, hook: Any) -> Any:
-        called = original(parameter, lambda gradient: hook(gradient.clone()) is None or None)
-        return lambda gradient: called(gradient) and None
+    def without_result(hook: Any) -> Any:
+        def called(gradient: Tensor) -> None:
+            hook(gradient)
 
-    return mock.patch.object(table_parameter, "_with_whole_shape", hooked)
+        return called
+
+    return replacing_hooks(without_result)
 
 
 def replacing(change: Callable[[nn.Parameter], None]) -> Patch:
@@ -306,7 +318,7 @@ def first_batch_comes_twice() -> Patch:
 @mutant
 def schedules_are_ignored() -> Patch:
     """The learning rate stays as it was when the model was wrapped."""
-    return mock.patch.object(Schedules, "follow", lambda self: None)
+    return mock.patch.object(Schedules, "follow", return_value=None)
 
 
 @mutant

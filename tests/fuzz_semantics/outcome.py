@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import os
-import random
 import signal
 import traceback
 import warnings
@@ -45,8 +44,8 @@ class Outcome:
     Attributes
     ----------
     kind : str
-        "equal"; "refused" with an error of the wrapper; "invalid" if plain PyTorch raises; "ill-conditioned" if
-        rounding errors change the plain result as well; or the kind of a bug.
+        "equal"; "refused" with an error of the wrapper; "invalid" if plain PyTorch raises;
+        "ill-conditioned" if rounding errors change the plain result as well; or the kind of a bug.
     detail : str
         Error message, or first difference.
     origin : str
@@ -66,23 +65,49 @@ class Hanging(BaseException):
     """A program runs longer than `SECONDS`."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """An error that ended a run.
+
+    Attributes
+    ----------
+    kind : str
+        "refused", "OBSCURE ERROR" or "HANGS".
+    message : str
+        Type and message of the error.
+    origin : str
+        Functions of the wrapper and of PyTorch that raised it.
+    trace : str
+        Traceback as text.
+    """
+
+    kind: Kind
+    message: str
+    origin: str
+    trace: str = ""
+
+
 @dataclass
 class Seen:
     """All that a run of a program showed, and the error with which it ended."""
 
     values: list[Any]
-    error: BaseException | None = None
+    error: Failure | None = None
 
 
-def judge(program: Program, options: str = "", trusted: bool = False) -> Outcome:
-    """Run a program both ways in this process; only plain if that is enough and the program is `trusted` to end."""
+def judge(program: Program, trusted: bool = False) -> Outcome:
+    """Run a program both ways in this process.
+
+    A program that is invalid in plain PyTorch only has to end when it is wrapped. That is left out for
+    `trusted` programs.
+    """
     try:
-        function = compiled(program.source(options))
+        function = compiled(program.source())
     except SyntaxError as error:  # shrinking may leave a condition without a body
         return Outcome("invalid", str(error))
     plain = run(function, wrapped=False)
     if plain.error is not None and trusted:
-        return Outcome("invalid", f"{type(plain.error).__name__}: {plain.error}")
+        return Outcome("invalid", plain.error.message)
     if not is_finite(plain.values):
         return Outcome("ill-conditioned", "the training diverges")
     wrapped = run(function, wrapped=True)
@@ -101,16 +126,19 @@ def without_bugs(program: Program, function: Function) -> Seen | None:
     return None if outcome.is_bug or is_ill_conditioned(program, plain) else plain
 
 
-def run(function: Function, wrapped: bool) -> Seen:
-    """Run a program once; all that it shows is copied when it is shown."""
+def run(function: Function, wrapped: bool, closes: bool = True) -> Seen:
+    """Run a program once; all that it shows is copied when it is shown.
+
+    A model that is left open after an error is closed if the process goes on (`closes`).
+    """
     seen = Seen([])
     with warnings.catch_warnings(), time_limit():
         warnings.simplefilter("ignore")
         try:
             function(wrapped, lambda value: seen.values.append(snapshot(value)))
         except (Exception, Hanging) as error:
-            seen.error = error
-    if seen.error is not None and wrapped:
+            seen.error = failure_of(error)
+    if seen.error is not None and wrapped and closes:
         close_all()
     return seen
 
@@ -149,7 +177,8 @@ def snapshot(value: Any) -> Any:
         value = value.detach()
         dense = value.to_dense() if value.is_sparse else value
         copy = torch.empty(dense.shape, dtype=dense.dtype)
-        return copy.copy_(dense)
+        copy.copy_(dense)
+        return {"sparse": copy} if value.is_sparse else copy
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.array(value))
     if isinstance(value, dict):
@@ -161,25 +190,33 @@ def snapshot(value: Any) -> Any:
     return str(value)
 
 
+def failure_of(error: BaseException) -> Failure:
+    """Description of an error."""
+    message = f"{type(error).__name__}: {error}"
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, Hanging):
+        return Failure("HANGS", message, "hangs", trace)
+    kind: Kind = "refused" if is_refusal(error) else "OBSCURE ERROR"
+    return Failure(kind, message, innermost(error.__traceback__), trace)
+
+
 def compared(plain: Seen, wrapped: Seen) -> Outcome:
     """The outcome of two runs, apart from rounding errors that grow."""
-    if isinstance(wrapped.error, Hanging):
+    failure = wrapped.error
+    if failure is not None and failure.kind == "HANGS":
         return Outcome("HANGS", "the wrapped program does not end", "hangs")
     if plain.error is not None:
-        return Outcome("invalid", f"{type(plain.error).__name__}: {plain.error}")
+        return Outcome("invalid", plain.error.message)
     for number, (expected, got) in enumerate(zip(plain.values, wrapped.values, strict=False)):
         if difference := first_difference(expected, got):
             return Outcome("DIFFERENT", f"value {number} shown: {difference}", label(expected))
-    if wrapped.error is None:
-        if len(plain.values) != len(wrapped.values):
-            return Outcome(
-                "DIFFERENT", f"shows {len(wrapped.values)} values instead of {len(plain.values)}", "number"
-            )
-        return Outcome("equal")
-    error = wrapped.error
-    where = innermost(error.__traceback__)
-    message = f"{type(error).__name__}: {error}"
-    return Outcome("refused" if is_refusal(error) else "OBSCURE ERROR", message, where)
+    if failure is not None:
+        return Outcome(failure.kind, failure.message, failure.origin)
+    if len(plain.values) != len(wrapped.values):
+        return Outcome(
+            "DIFFERENT", f"shows {len(wrapped.values)} values instead of {len(plain.values)}", "number"
+        )
+    return Outcome("equal")
 
 
 def label(value: Any) -> str:
@@ -188,7 +225,7 @@ def label(value: Any) -> str:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a ``raise`` statement of the wrapper or of the server's Python API raised an error with a sentence.
+    """Whether a ``raise`` statement of the wrapper or of the server's Python API raised a sentence.
 
     An error that an operation of PyTorch raises inside the wrapper's code is not a refusal.
     """
@@ -208,7 +245,10 @@ def innermost(trace: TracebackType | None) -> str:
     """File and function of the last frame of the wrapper in a traceback, and of the last frame of all."""
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if frame.filename.startswith(OWN)]
-    names = [f"{os.path.basename(frame.filename).partition(' ')[0]}:{frame.name}" for frame in [*own[-1:], *frames[-1:]]]
+    names = [
+        f"{os.path.basename(frame.filename).partition(' ')[0]}:{frame.name}"
+        for frame in [*own[-1:], *frames[-1:]]
+    ]
     return " < ".join(dict.fromkeys(reversed(names)))
 
 
@@ -232,14 +272,14 @@ def first_difference(expected: Any, got: Any, path: str = "") -> str | None:
     elif isinstance(expected, list) and isinstance(got, list):
         if len(expected) != len(got):
             return f"{path} has {len(got)} items, expected {len(expected)}"
-        pairs = [
-            (f"{path}[{number}]", *both) for number, both in enumerate(zip(expected, got, strict=True))
-        ]
+        pairs = [(f"{path}[{number}]", *both) for number, both in enumerate(zip(expected, got, strict=True))]
     elif isinstance(expected, float) and isinstance(got, (int, float)):
         return tensor_difference(torch.tensor(expected), torch.tensor(float(got)), path)
     else:
-        return None if type(expected) is type(got) and expected == got else f"{path} {got}, expected {expected}"
-    return next((text for name, *both in pairs if (text := first_difference(*both, name))), None)
+        return (
+            None if type(expected) is type(got) and expected == got else f"{path} {got}, expected {expected}"
+        )
+    return next((text for name, one, other in pairs if (text := first_difference(one, other, name))), None)
 
 
 def tensor_difference(expected: Tensor, got: Tensor, path: str) -> str | None:
@@ -251,7 +291,9 @@ def tensor_difference(expected: Tensor, got: Tensor, path: str) -> str | None:
         return None
     worst = (expected - got).abs().nan_to_num(nan=float("inf")).flatten().argmax()
     place = [int(index) for index in np.unravel_index(int(worst), expected.shape)] if expected.ndim else ""
-    return f"{path} {place} {float(got.flatten()[worst]):.6g}, expected {float(expected.flatten()[worst]):.6g}"
+    return (
+        f"{path} {place} {float(got.flatten()[worst]):.6g}, expected {float(expected.flatten()[worst]):.6g}"
+    )
 
 
 def is_ill_conditioned(program: Program, plain: Seen) -> bool:
@@ -272,5 +314,4 @@ def report(program: Function) -> None:
     outcome = compared(plain, wrapped)
     print(outcome.kind, outcome.detail)
     if wrapped.error is not None and outcome.kind != "refused":
-        traceback.print_exception(wrapped.error)
-
+        print(wrapped.error.trace)

@@ -1,10 +1,29 @@
 """Phrases of the grammar.
 
-``{w}`` is a table's parameter inside of the model, ``{W}`` outside, ``{t}`` the table's attribute, ``{V}`` the
-parameter of any table, ``{D}`` a dense parameter, ``{r}`` a row and ``{x}`` a factor.
+``{w}`` is a table's parameter inside of the model, ``{W}`` outside, ``{t}`` the table's attribute, ``{o}`` its
+module, ``{V}`` the parameter of any table, ``{D}`` a dense parameter, ``{r}`` a row and ``{x}`` a factor.
 """
 
+# ruff: noqa: E501 (a line of a program is easier to read on one line)
+
 from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+BATCHWISE = re.compile(
+    r"clip_|clamp|ids\.unique|ids\[0|[dD]ropout|BatchNorm|count|torch\.rand|len\(ids\)|GradScaler|grad\.norm|grad\.abs"
+    r"|max_norm|scale_grad|batch_size=5|BatchSampler|see\(model\(ids|grad\[ids|data\[ids\]|grad is None for|add_\(\{W\}\.grad"
+)
+"""Phrases with an effect that the halves of a batch do not add up to, or that read the batch itself."""
+
+
+@functools.cache
+def for_nodes(choices: Sequence[str], nodes: int) -> Sequence[str]:
+    """Choices that mean the same on each of several nodes."""
+    return choices if nodes == 1 else tuple(one for one in choices if not BATCHWISE.search(one))
+
 
 TABLE_OPTIONS = {
     "Embedding": (", padding_idx=0", ", max_norm=1.0", ", scale_grad_by_freq=True", ", sparse=True"),
@@ -104,6 +123,8 @@ RARE_RULES = (
     "Adadelta({}, lr=0.1)",
     "NAdam({}, lr=0.01)",
 )
+SUMMED_RULES = ("SGD({}, lr=0.1)", "SGD({}, lr=0.05)")
+"""Rules of which the steps of two nodes add up to one step."""
 SPARSE_RULES = (
     "SGD({}, lr=0.1)",
     "SGD({}, lr=0.1, momentum=0.9)",
@@ -162,7 +183,7 @@ WRITES = (
     "with torch.no_grad():\n    {W}[{r}].fill_(0.25)",
     "with torch.no_grad():\n    {W}.copy_({V} * {x})",
     "with torch.no_grad():\n    {W}.mul_({x})",
-    "with torch.no_grad():\n    {W} *= {x}" ,
+    "with torch.no_grad():\n    {W} *= {x}",
     "with torch.no_grad():\n    {W}.index_put_((torch.tensor([1, 3]),), torch.tensor(0.4))",
     "with torch.no_grad():\n    {W}.narrow(0, 2, 2).mul_(0)",
     "with torch.no_grad():\n    {W}.unbind()[4].zero_()",

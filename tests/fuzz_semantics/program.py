@@ -104,6 +104,8 @@ class Program:
         Lookahead of the loader when it is wrapped; None leaves the loader as it is.
     tables : tuple of str
         Names for the argument ``tables`` of `autoada.AdaModel`.
+    nodes : int
+        Number of nodes on which the wrapped program is trained.
     """
 
     seed: int
@@ -112,12 +114,13 @@ class Program:
     epochs: int = 1
     lookahead: int | str | None = None
     tables: tuple[str, ...] = ()
+    nodes: int = 1
 
     def with_statements(self, statements: tuple[Statement, ...]) -> Program:
         return replace(self, statements=statements)
 
-    def source(self, options: str = "") -> str:
-        """Source of a function ``program(wrapped, see)``; `options` are further arguments of the wrapper."""
+    def source(self) -> str:
+        """Source of a function ``program(wrapped, see)``, which uses `rank` and `policy` on two nodes."""
         lines = []
         for line in SKELETON.splitlines():
             place = line.strip()
@@ -134,7 +137,7 @@ class Program:
                         epochs=self.epochs,
                         names=", ".join(self.optimizers()),
                         tables=list(self.tables) or None,
-                        options=options,
+                        options="" if self.nodes == 1 else ", policy=policy",
                     )
                     if "{" in line
                     else line
@@ -158,6 +161,8 @@ class Program:
         for one in self.statements:
             if one.section == section:
                 yield one.text
+        if section == "top" and self.nodes > 1:
+            yield "if wrapped:\n    ids, labels = ids[rank::2], labels[rank::2]"
         if section == "loader" and self.lookahead is not None:
             how = "" if self.lookahead == "auto" else f", {self.lookahead}"
             yield f"loader = aa.AdaDataLoader(loader{how}, model=model) if wrapped else loader"
@@ -166,12 +171,15 @@ class Program:
 _numbers = itertools.count()
 
 
-def compiled(source: str) -> Callable[[bool, Callable[[Any], None]], None]:
-    """The function ``program`` of a source, whose lines tracebacks and `inspect` can show."""
+def compiled(source: str, **names: Any) -> Callable[[bool, Callable[[Any], None]], None]:
+    """The function ``program`` of a source, whose lines tracebacks and `inspect` can show.
+
+    Other `names` are global variables of the source.
+    """
     name = f"<program {next(_numbers) % 50}>"
     full = IMPORTS + source
     linecache.cache[name] = (len(full), None, full.splitlines(keepends=True), name)
-    namespace: dict[str, Any] = {"__name__": "fuzzed_program"}
+    namespace: dict[str, Any] = {"__name__": "fuzzed_program", **names}
     exec(_imports(), namespace)
     code: CodeType = compile("\n" * IMPORTS.count("\n") + source, name, "exec")
     exec(code, namespace)

@@ -1,4 +1,4 @@
-"""A search for bugs: many programs in several processes, their counts, and a small program for each kind of bug."""
+"""A search for bugs: many programs in several processes, and a small program for each kind of bug."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from tests.fuzz_semantics.grammar import random_program
 from tests.fuzz_semantics.outcome import SECONDS, Outcome, judge
 from tests.fuzz_semantics.program import Program
 from tests.fuzz_semantics.shrink import shrunk
+from tests.fuzz_semantics.two_nodes import Pair
 
 __all__ = ["Found", "Search", "quiet"]
+
+Judge = Callable[..., Outcome]
 
 CHUNK = 25
 """Number of programs that a process is given at a time."""
@@ -84,7 +87,9 @@ class Search:
                 found = worker.result()
                 if found is None:  # the process has ended
                     del workers[pipe]
-                    self._note(Found(worker.seed, Outcome("HANGS", "the process of the program ended", "ended")))
+                    self._note(
+                        Found(worker.seed, Outcome("HANGS", "the process of the program ended", "ended"))
+                    )
                     worker = Worker(self._nodes)
                     workers[worker.pipe] = worker
                 elif worker.left:
@@ -103,7 +108,8 @@ class Search:
         print(f"{sum(self.counts.values())} programs in {seconds:.0f} s on {self._nodes} node(s)")
         for kind, count in self.counts.most_common():
             print(f"{count:8d} {kind}")
-        print(f"refused: {self.counts['refused'] / max(1, valid):.1%} of the programs that plain PyTorch accepts")
+        share = self.counts["refused"] / max(1, valid)
+        print(f"refused: {share:.1%} of the programs that plain PyTorch accepts")
 
     def print_refusals(self) -> None:
         for group, found in grouped(self.refusals):
@@ -113,11 +119,14 @@ class Search:
         """Print each kind of bug, the most frequent first, with a small program."""
         groups = grouped(self.bugs)
         chosen = [found for _, found in groups]
-        seeds = [one.seed for rank in itertools.zip_longest(*chosen) for one in rank if one is not None][:most]
+        seeds = [one.seed for rank in itertools.zip_longest(*chosen) for one in rank if one is not None][
+            :most
+        ]
         printed: collections.Counter[str] = collections.Counter()
-        programs = {}
+        programs: dict[str, tuple[int, Program, Outcome]] = {}
         with ProcessPoolExecutor(self._jobs, multiprocessing.get_context("spawn")) as pool:
-            for seed, (small, outcome) in zip(seeds, pool.map(smallest, seeds), strict=True):
+            results = pool.map(smallest, seeds, itertools.repeat(self._nodes))
+            for seed, (small, outcome) in zip(seeds, results, strict=True):
                 printed[signature(small, outcome)] += 1
                 programs.setdefault(signature(small, outcome), (seed, small, outcome))
         for name, count in printed.most_common():
@@ -152,7 +161,7 @@ class Worker:
     def __init__(self, nodes: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=work, args=(nodes, other), daemon=nodes == 1)
+        self._process = context.Process(target=work, args=(nodes, other), daemon=False)
         self._process.start()
         other.close()
         self.left = range(0)
@@ -183,6 +192,7 @@ class Worker:
 def work(nodes: int, pipe: Connection) -> None:
     """Judge the programs of the seeds that arrive, until the pipe is closed."""
     quiet()
+    judged = judge_for(nodes)
     while True:
         try:
             seeds = pipe.recv()
@@ -190,7 +200,7 @@ def work(nodes: int, pipe: Connection) -> None:
             return
         for seed in seeds:
             faulthandler.dump_traceback_later(4 * SECONDS, exit=True)  # what a signal does not interrupt
-            found = Found(seed, judge(random_program(seed)))
+            found = Found(seed, judged(random_program(seed, nodes)))
             faulthandler.cancel_dump_traceback_later()
             pipe.send(found)
 
@@ -202,15 +212,21 @@ def quiet() -> None:
     gc.freeze()
 
 
-def smallest(seed: int, judge_one: Callable[[Program], Outcome] = judge) -> tuple[Program, Outcome]:
+def judge_for(nodes: int) -> Judge:
+    """The function that judges programs for a number of nodes."""
+    return judge if nodes == 1 else Pair().judge
+
+
+def smallest(seed: int, nodes: int) -> tuple[Program, Outcome]:
     """The shrunk program of a seed and its outcome."""
     quiet()
-    program = random_program(seed)
-    outcome = judge_one(program)
-    if not outcome.is_bug:
+    judged = judge_for(nodes)
+    program = random_program(seed, nodes)
+    outcome = judged(program)
+    if not outcome.is_bug or outcome.kind == "HANGS":
         return program, outcome
-    small = shrunk(program, outcome, lambda candidate: judge(candidate, trusted=True))
-    return small, judge_one(small)
+    small = shrunk(program, outcome, lambda candidate: judged(candidate, trusted=True))
+    return small, judged(small)
 
 
 def signature(program: Program, outcome: Outcome) -> str:

@@ -63,7 +63,8 @@ def without(program: Program, removed: tuple[Statement, ...]) -> Program:
     """The program without some statements, and without all that uses a name that they define."""
     gone = set(map(id, removed))
     names = [one.defines for one in removed if one.defines]
-    used = re.compile("|".join(rf"(?<![\w'])(?:self|net|model)\.{name}\b|^{name}\b|\({name}\b|\b{name}\.\w+\(" for name in names))
+    uses = (r"(?<![\w'])(?:self|net|model)\.{0}\b", r"^{0}\b", r"\({0}\b", r"\b{0}\.\w+\(")
+    used = re.compile("|".join(use.format(name) for name in names for use in uses))
     kept = tuple(
         one for one in program.statements if id(one) not in gone and not (names and used.search(one.text))
     )
@@ -80,7 +81,7 @@ SIMPLE = (
 
 
 def simpler_texts(one: Statement) -> Iterator[str]:
-    """Simpler forms of a statement: without a condition, a line, or an argument, or the simplest of its kind."""
+    """Simpler forms of a statement: without a condition, a line or an argument, or its simplest kind."""
     lines = one.text.splitlines()
     if lines[0].startswith("if step") and len(lines) > 1:
         yield "\n".join(line[4:] for line in lines[1:])
@@ -95,9 +96,8 @@ def simpler_texts(one: Statement) -> Iterator[str]:
         if one.section == section and len(text) < len(one.text):
             yield text
     for match in re.finditer(r", \w+=(?:[^,()\[\]]+|\([^()]*\))(?=[,)])", one.text):
-        if match.group().startswith(", lr="):
+        if match.group().startswith((", lr=", ", batch_size=")):
             continue
         yield one.text[: match.start()] + one.text[match.end() :]
     if ";" in one.text:
-        for part in one.text.split("; "):
-            yield part
+        yield from one.text.split("; ")
