@@ -76,10 +76,12 @@ class SynchronousSteps:
         if self._every == 1:
             self._worker.barrier()
 
-    def after_push(self) -> None:
-        """A step has handed its gradients over."""
+    def after_push(self) -> bool:
+        """A step has handed its gradients over; returns whether all updates are visible now."""
         self._steps += 1
-        if self._every and self._steps % self._every == 0:
+        synchronises = self._every > 0 and self._steps % self._every == 0
+        if synchronises:
             self._worker.wait_sync()
             self._worker.barrier()
             self._worker.wait_sync()
+        return synchronises

@@ -110,6 +110,7 @@ class WrappedParameters:
                 access,
                 at_steps=layout.group_of(place.table).optimizer is not None,
                 combines=combines,
+                together=options.every == 1 and not access.alone,
             )
             for place in layout.dense
         ]

@@ -195,7 +195,8 @@ class AdaModel(ForwardingModule):
             self._calls.stepping()
             self._synchronous.before_push()
             self._wrapped.push(optimizer)
-            self._synchronous.after_push()
+            if self._synchronous.after_push():
+                self._wrapped.update()
             self._staleness.step()
 
     @property

@@ -34,6 +34,8 @@ class DenseParameters:
         changes them, the server's rows then follow the parameters, and not the other way round.
     combines : bool
         Whether gradients may be asked for, to be combined with those of others, before they are pushed.
+    together : bool
+        Whether all workers step together, so that they write by hand to the same values.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class DenseParameters:
         access: ServerAccess,
         at_steps: bool,
         combines: bool,
+        together: bool = False,
     ) -> None:
         self._worker = access.worker
+        self._together = together
         self._workers = access.num_workers
         self._table = access.node.table(layout.table)
         self._transfer = transfer = access.transfer
@@ -123,9 +127,9 @@ class DenseParameters:
     def keep_changes(self) -> None:
         """Hand over what was written into the parameters since the last pull, other than by an optimizer.
 
-        With several workers, which all make the same change, its mean is added to what the server has, as
-        with gradients; also where a step was made since then. Where the server's rows follow the parameters,
-        they do so anyway.
+        All workers make the same change. Where they step together, it replaces what the server has. Else its
+        mean is added to that, as with gradients; also where a single worker has made a step since then. Where
+        the server's rows follow the parameters, they do so anyway.
 
         Raises
         ------
@@ -139,7 +143,7 @@ class DenseParameters:
         chosen = differs.any(1).nonzero()[:, 0]
         if len(chosen) == 0:
             return
-        add = self._shared or self._behind
+        add = not self._together and (self._shared or self._behind)
         values = self._values[chosen]
         if add:
             values = (values - self._pulled[chosen]) / self._workers
@@ -147,6 +151,8 @@ class DenseParameters:
         self._transfer.finish()
         (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
         self._pulled[chosen] = self._values[chosen]
+        if self._together:
+            self._worker.end_setup()
 
     def collect(self, scale: float) -> None:
         """Take the gradients of the parameters, to be pushed; parameters without one are left out."""

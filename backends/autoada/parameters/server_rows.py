@@ -79,7 +79,7 @@ class ServerRows:
         self.apply_missed_steps(keys)
         count = keys.shape[0]
         rows = host = self.transfer.host_array(count, *self.row_shape)
-        self.worker.pull(keys, host if len(self.row_shape) == 1 else host.view(count, -1))
+        self.worker.pull(keys, host if len(self.row_shape) == 1 else host.view(count, self.length))
         if not self.transfer.direct:
             rows = self.transfer.to_device(host)
         return rows if self.dtype is torch.float32 else rows.to(self.dtype)
@@ -110,11 +110,9 @@ class ServerRows:
     def write(self, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows, each of which occurs once in `ids`."""
         keys = self.table.keys(ids.to("cpu", torch.int64).contiguous())
-        self.apply_missed_steps(
-            keys
-        )  # steps that the previous values have missed must not change the new ones
+        self.apply_missed_steps(keys)  # steps that the old values have missed must not change the new ones
         count = max(1, CHUNK_FLOATS // max(1, self.length))
-        flat = values.detach().reshape(len(keys), -1)
+        flat = values.detach().reshape(len(keys), self.length)
         for some, part in zip(keys.split(count), flat.split(count), strict=True):
             self.worker.set(some, part.to("cpu", torch.float32).contiguous())
 

@@ -55,8 +55,15 @@ class TableParameter(TableTensor, nn.Parameter):
         gradient = raw_gradient(self)
         if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
             return gradient
-        self.grad = dense = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)), self.place)
-        return dense  # type: ignore[no-any-return]
+        self.grad = dense = self._shown(gradient)
+        return dense
+
+    def _shown(self, gradient: Tensor) -> Tensor:
+        """A sparse gradient as a dense one, which keeps its graph if it has one."""
+        if gradient.requires_grad:
+            return gradient.to_dense()
+        shown: Tensor = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)), self.place)
+        return shown
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -80,8 +87,9 @@ class TableParameter(TableTensor, nn.Parameter):
             return  # as after ``parameter.data += change``
         if isinstance(value, TableTensor) or (value.shape, value.dtype) != (self.shape, self.dtype):
             raise RuntimeError(
-                f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} as its data: a table keeps its "
-                "shape, dtype and memory; copy values with copy_(), and tie parameters before AdaModel wraps them"
+                f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} as its data: a table keeps "
+                "its shape, dtype and memory; copy values with copy_(), and tie parameters before AdaModel "
+                "wraps them"
             )
         with torch.no_grad():
             self.copy_(value)
@@ -147,7 +155,7 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
         if table is None or table.has_sparse_gradient or not gradient.is_sparse:
             result: Tensor | None = hook(gradient)
         else:
-            shown = RowGradient.of(GradientRows(table.store.name, gradient))
+            shown = table._shown(gradient)
             result = hook(shown)
             result = shown if result is None else result
         return sparse_rows(result) if result is not None and gradient.is_sparse else result
@@ -174,6 +182,8 @@ def _embedding(
     sparse: bool = False,
 ) -> Tensor:
     if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
+        if input.dim() == 0:
+            return _embedding(input.view(1), weight, padding_idx, max_norm, norm_type, False, sparse)[0]
         _note_kind(weight, sparse)
         sparse = True
         if max_norm is None and (padding_idx is None or padding_idx >= 0):
@@ -188,7 +198,7 @@ def _kernel_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
+    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2 and indices.dim() > 0:
         _note_kind(weight, sparse)
         sparse = True
     return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
@@ -327,7 +337,7 @@ def _autograd_grad(*args: Any, **kwargs: Any) -> Any:
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     return tuple(
-        RowGradient.of(GradientRows(source.store.name, gradient))
+        source._shown(gradient)
         if isinstance(source, TableParameter)
         and gradient is not None
         and gradient.is_sparse

@@ -25,7 +25,7 @@ class RowStore(Protocol):
     device: torch.device
 
     def read(self, ids: Tensor) -> Tensor:
-        """The rows of `ids`, a new tensor of shape ``(*ids.shape, *row)``; IndexError if one does not exist."""
+        """The rows of `ids`, new and of shape ``(*ids.shape, *row)``; IndexError if one does not exist."""
         ...
 
     def whole(self) -> Tensor:
@@ -68,6 +68,9 @@ class TableTensor(Tensor):
         """A view of `store` at `place`; without a place, of all its rows."""
         if place is None:
             place = torch.empty(store.shape, dtype=store.dtype, device="meta")
+        if torch.is_inference_mode_enabled():  # a view of an ordinary tensor is one, too
+            with torch.inference_mode(False):
+                return cls.of(store, place, requires_grad)
         tensor = Tensor._make_wrapper_subclass(
             cls,
             place.size(),

@@ -58,7 +58,8 @@ class ArgumentRecorder(CallMode):
         if kind is Kind.VALUE:
             self._value_read(func, args)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
-            for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+            given = (*args, *kwargs.values())[0]  # functions of `nn.init` may get it by name
+            for target in given if isinstance(given, (list, tuple)) else [given]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
             self._lost.append(output)  # Draws of the loop itself cannot be foreseen.

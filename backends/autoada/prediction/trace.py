@@ -261,7 +261,7 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether the tensor lies at an address, other than sparse ones and those that stand for something else."""
+    """Whether the tensor lies at an address: sparse ones, and those that stand for others, do not."""
     return not (
         tensor.is_meta
         or _transformed(tensor)

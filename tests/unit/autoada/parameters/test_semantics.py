@@ -210,6 +210,23 @@ def test_gradients_asked_of_autograd_have_the_tables_shape() -> None:
     assert_equal(after_backward)
 
 
+@pytest.mark.parametrize("read", ["lookup", "index", "whole"])
+def test_gradients_of_gradients(read: str) -> None:
+    forms: dict[str, Callable[[Any, Tensor], Any]] = {
+        "lookup": lambda m, ids: m.emb(ids),
+        "index": lambda m, ids: m.emb.weight[ids],
+        "whole": lambda m, ids: m.emb.weight.tanh()[ids],
+    }
+
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        plain = plain_of(model)
+        loss = forms[read](plain, ids_of(2)).pow(3).sum()
+        (gradient,) = torch.autograd.grad(loss, [plain.emb.weight], create_graph=True)
+        gradient.square().sum().mul(0.01).backward()
+
+    assert_equal(after_backward)
+
+
 def test_sparse_gradients_are_pytorchs_own() -> None:
     def after_backward(model: Any, seen: list[Any]) -> None:
         gradient = plain_of(model).emb.weight.grad
@@ -271,9 +288,14 @@ class Scaled(torch.autograd.Function):
         return gradient * 2
 
 
+def inferred(weight: Any, ids: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return (weight[:, 1][ids].sum() + (weight[ids] @ weight.t()).mean()).item()
+
+
 READS: dict[str, Callable[[Any, Tensor], Any]] = {
     "tied decoder": lambda m, ids: F.linear(m.emb(ids).sum(1), m.emb.weight).logsumexp(1),
-    "norm of the table": lambda m, ids: m.emb(ids).mean() + m.emb.weight.pow(2).sum(),
+    "norm of the table": lambda m, ids: m.emb(ids).mean() + m.emb.weight.pow(2).mean(),
     "slice": lambda m, ids: m.emb.weight[2:7].sum(1) + m.emb(ids).mean(),
     "row": lambda m, ids: m.emb.weight[4] * m.emb(ids).mean(),
     "steps": lambda m, ids: m.emb.weight[1:9:3, :2].sum() * m.emb(ids).mean(),
@@ -300,6 +322,9 @@ READS: dict[str, Callable[[Any, Tensor], Any]] = {
     "cdist": lambda m, ids: torch.cdist(m.emb(ids).mean(1), m.emb.weight),
     "normalized": lambda m, ids: F.normalize(m.emb.weight, dim=1)[ids].mean(1),
     "detached": lambda m, ids: m.emb(ids).mean(1) * m.emb.weight.detach()[ids].mean(1),
+    "no ids": lambda m, ids: m.emb(ids[:0]).sum() + m.emb.weight[ids[:0]].sum() + m.lin.bias,
+    "one id": lambda m, ids: m.emb(ids[0, 0]).sum() + m.emb.weight[ids[0, 1]].mean(),
+    "inference": lambda m, ids: m.emb(ids).mean(1) * inferred(m.emb.weight, ids),
     "checkpointed": lambda m, ids: torch.utils.checkpoint.checkpoint(
         lambda given: m.emb(given).mean(1).tanh(), ids, use_reentrant=False
     ),
