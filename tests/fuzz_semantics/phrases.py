@@ -206,6 +206,9 @@ TYING = (
     "{V}.requires_grad_(False)",
     "net.out.bias.requires_grad_(False)",
     "{W}.data.mul_({x})",
+    "{W}.data.sub_(0.1)",
+    "net.out.weight.data.mul_({x})",
+    "{W}.requires_grad_(True)",
     "{W}.data = {V}.data",
 )
 

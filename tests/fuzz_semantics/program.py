@@ -42,7 +42,7 @@ def program(wrapped, see):
         def forward(self, ids):
             h = torch.zeros(len(ids), 3)
             {forward}
-            return self.out(h)
+            return torch.tanh(self.out(h) * 0.3)
     {data}
     net = model = Net()
     {made}
