@@ -56,10 +56,8 @@ class Fault:
         """Replace the gradients by those of earlier steps, or by none at first."""
         parameters = [*self._tables, *self._dense]
         self._before.append([None if each.grad is None else each.grad.clone() for each in parameters])
-        if len(self._before) > self._severity:
-            old = self._before.popleft()
-        else:
-            old = [None] * len(parameters)
+        late = len(self._before) > self._severity
+        old = self._before.popleft() if late else [None] * len(parameters)
         for parameter, gradient in zip(parameters, old, strict=True):
             parameter.grad = gradient
 

@@ -492,7 +492,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse parameters that lie in the same memory without being one object, of which only one would change."""
+    """Refuse parameters that are different objects in the same memory: only one of them would change."""
     taken: list[tuple[int, int, str]] = []
     for name, parameter in model.named_parameters():
         if parameter.is_meta or parameter.numel() == 0:
@@ -504,8 +504,9 @@ def _refuse_shared_memory(model: nn.Module) -> None:
     for (_, end, one), (start, _, other) in pairwise(taken):
         if start < end:
             raise ValueError(
-                f"the parameters {one!r} and {other!r} share memory, as after `a.weight.data = b.weight.data`: "
-                "make them one parameter, as in `a.weight = b.weight`, before AdaModel wraps the model"
+                f"the parameters {one!r} and {other!r} share memory, as after "
+                "`a.weight.data = b.weight.data`: make them one parameter, as in `a.weight = b.weight`, "
+                "before AdaModel wraps the model"
             )
 
 

@@ -134,7 +134,13 @@ _RULES: dict[type[torch.optim.Optimizer], tuple[type[Rule], tuple[str, ...]]] = 
 """The server's rule for each optimizer, and the options that both have."""
 _RENAMED = {"initial_accumulator_value": "initial_accumulator"}
 """Names of options in the server's rules where they differ from those of torch.optim."""
-_NEUTRAL: dict[str, Any] = {"lr_decay": 0, "dampening": 0, "amsgrad": False, "maximize": False}
+_NEUTRAL: dict[str, Any] = {
+    "lr_decay": 0,
+    "dampening": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "differentiable": False,
+}
 """Options that the server's rules do not have, and the values that switch them off."""
 
 

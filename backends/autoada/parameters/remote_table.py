@@ -147,7 +147,7 @@ class RemoteTable:
             self.rows.worker.barrier()
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Replace rows, each of which occurs once; of an update of several workers, the primary one's count."""
+        """Replace rows, each given once; where all workers update, the primary one's values count."""
         if not self._updating or self.rows.is_primary:
             self.rows.write(ids, rows)
         if self._updating:

@@ -16,6 +16,9 @@ from autoada.parameters.table_tensor import TableTensor
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 aten = torch.ops.aten
+GRAD: Any = Tensor.grad
+"""The attribute ``grad`` as autograd has it."""
+_get_gradient = GRAD.__get__
 ReadGradient = tuple[Tensor, Tensor, int | None]
 """Keys, their gradients in host memory, and a key whose gradients are left out."""
 
@@ -91,7 +94,7 @@ class RowGradient(TableTensor):
     store: GradientRows
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -112,7 +115,7 @@ def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids, of which some may occur several times, and a row for each; a dense gradient's rows of zeros are none."""
+    """Ids, which may repeat, and a row for each; rows of zeros of a dense gradient are left out."""
     if isinstance(gradient, RowGradient):
         return gradient.store.rows()
     if isinstance(gradient, TableTensor):
@@ -205,9 +208,6 @@ def raw_gradient(parameter: Tensor) -> Tensor | None:
     return gradient
 
 
-_get_gradient = Tensor.grad.__get__  # type: ignore[attr-defined]
-
-
 def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation that leaves zeros zero on the rows that have a gradient."""
     condition = _KEEP_ZERO[func]
@@ -283,7 +283,8 @@ _KEEP_ZERO: dict[Any, Callable[[Any], bool]] = {
     **dict.fromkeys(
         (
             aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar,
-            aten._foreach_mul.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul.Tensor, aten._foreach_mul_.Tensor,
+            aten._foreach_mul.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul.Tensor,
+            aten._foreach_mul_.Tensor,
         ),
         _finite,
     ),

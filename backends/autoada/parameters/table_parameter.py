@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_gradients import (
+    GRAD,
     GradientRows,
     RowGradient,
     raw_gradient,
@@ -58,21 +59,21 @@ class TableParameter(TableTensor, nn.Parameter):
         self.grad = dense = self._shown(gradient)
         return dense
 
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            GRAD.__set__(self, value)
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
     def _shown(self, gradient: Tensor) -> Tensor:
         """A sparse gradient as a dense one, which keeps its graph if it has one."""
         if gradient.requires_grad:
             return gradient.to_dense()
         shown: Tensor = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)), self.place)
         return shown
-
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            Tensor.grad.__set__(self, value)  # type: ignore[attr-defined]
-
-    @grad.deleter
-    def grad(self) -> None:
-        self.grad = None
 
     @property
     def data(self) -> Tensor:
@@ -96,10 +97,11 @@ class TableParameter(TableTensor, nn.Parameter):
 
     def register_hook(self, hook: Hook) -> Any:
         """Call `hook` with each gradient of the table, of the table's shape."""
-        return super().register_hook(_with_whole_shape(self, hook))
+        return super().register_hook(_with_whole_shape(self, hook))  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return memo.setdefault(id(self), nn.Parameter(self.values().clone(), self.requires_grad))
+        copied: Tensor = memo.setdefault(id(self), nn.Parameter(self.values().clone(), self.requires_grad))
+        return copied
 
     @classmethod
     def __torch_function__(
@@ -209,7 +211,7 @@ def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
     if weight.dim() == 2:
         return _embedding(ids, weight)
     _note_kind(weight, sparse=False)
-    rows: Tensor = _Lookup.apply(weight, ids)
+    rows: Tensor = _Lookup.apply(weight, ids)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -223,7 +225,7 @@ class _Lookup(torch.autograd.Function):
         return weight.store.read(ids)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (ids,) = ctx.saved_tensors
         return row_sparse(ids, gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
@@ -234,13 +236,17 @@ class _View(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: TableParameter, index: Any) -> Tensor:
-        view: TableTensor = weight.detach()[index]
+        view: Any = weight.detach()[index]
+        assert isinstance(view, TableTensor)
         ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
+        ctx.set_materialize_grads(False)
         return view
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if gradient is None:
+            return None, None
         place, length = ctx.place, max(1, ctx.shape[1:].numel())
         rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
         rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
@@ -260,7 +266,8 @@ def _bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    if type(weight) is not TableParameter or scale_grad_by_freq or not isinstance(input, Tensor):
+    refused = sparse and mode == "max"
+    if type(weight) is not TableParameter or scale_grad_by_freq or refused or not isinstance(input, Tensor):
         bag: Tensor = F.embedding_bag(
             input,
             weight,
@@ -312,7 +319,7 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
         if not tracks or not parts or parts[0] == slice(None):
             return source[index]
         _note_kind(source, sparse=False)
-        view: Tensor = _View.apply(source, index)
+        view: Tensor = _View.apply(source, index)  # type: ignore[no-untyped-call]
         return view
     first = parts[0] if parts else None
     if isinstance(first, list) and all(type(each) is int for each in first):

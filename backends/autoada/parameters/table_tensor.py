@@ -96,10 +96,10 @@ class TableTensor(Tensor):
             return torch.empty(self.shape, dtype=self.dtype, device=self.store.device)
         numbers = self.row_numbers()
         every = len(numbers) == self.store.shape[0]
-        return self.view_of(self.store.whole() if every else self.store.read(numbers)).clone()
+        return self.view_of(self.store.whole().clone() if every else self.store.read(numbers))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         rule = _RULES.get(func)
@@ -124,12 +124,12 @@ class TableTensor(Tensor):
         """The values as nested lists of numbers."""
         return self.values().tolist()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        del tensor_contents
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.store.name!r}, shape={tuple(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return memo.setdefault(id(self), self.values().clone())
+        copied: Tensor = memo.setdefault(id(self), self.values().clone())
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead")
@@ -170,53 +170,99 @@ class TableTensor(Tensor):
         length = max(1, self.store.shape[1:].numel())
         return rows.as_strided(self.place.size(), self.place.stride(), self.place.storage_offset() % length)
 
-    def fetched(self) -> tuple[Tensor, Tensor]:
-        """The rows that this view touches, and the view of them, to be changed."""
-        if self.place.numel() == 0:
-            rows = torch.empty(0, *self.store.shape[1:], dtype=self.dtype, device=self.store.device)
-            return rows, rows.new_empty(self.shape)
-        rows = self.store.fetch(self.row_numbers())
-        return rows, self.view_of(rows)
+
+class _Memory:
+    """The rows of one store that some views touch, to be changed.
+
+    Views that overlap share memory here, as they do in PyTorch.
+    """
+
+    def __init__(self, store: RowStore, views: Sequence[TableTensor]) -> None:
+        numbers = [each.row_numbers() for each in views if each.place.numel() > 0]
+        self._first = min((int(each[0]) for each in numbers), default=0)
+        end = max((int(each[-1]) + 1 for each in numbers), default=0)
+        self._store = store
+        self._rows = store.fetch(torch.arange(self._first, end))
+
+    def view(self, tensor: TableTensor) -> Tensor:
+        """The memory of one of the views."""
+        place = tensor.place
+        if place.numel() == 0:
+            return self._rows.new_empty(place.size())
+        before = self._first * self._store.shape[1:].numel()
+        return self._rows.as_strided(place.size(), place.stride(), place.storage_offset() - before)
+
+    def write_back(self, tensor: TableTensor) -> None:
+        """Write the rows of one of the views to the store."""
+        if tensor.place.numel() > 0:
+            numbers = tensor.row_numbers()
+            self._store.write(numbers, self._rows[numbers - self._first])
 
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on what its arguments stand for, by its schema."""
-    schema = func._schema
     if torch.Tag.inplace_view in func.tags or func in _REFUSED:
         _refuse(func, args)
     first = args[0] if args else None
-    if isinstance(first, TableTensor) and _is_view(schema):
+    if isinstance(first, TableTensor) and (_is_view(func._schema) or func in _UNDECLARED_VIEWS):
         return _view_of(func, first, args, kwargs)
-    given = [(argument, args[i]) for i, argument in enumerate(schema.arguments[: len(args)])]
-    given += [(argument, kwargs[argument.name]) for argument in schema.arguments if argument.name in kwargs]
-    written = [
-        each
+    if written := _written(func, args, kwargs):
+        return _change(func, args, kwargs, written)
+    read = _of_whole_memory if func in _COUNT_FROM_START else TableTensor.values
+    args, kwargs = pytree.tree_map_only(TableTensor, read, (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TableTensor]:
+    """The tables and views that an operation writes, each once."""
+    arguments = func._schema.arguments
+    given = [*zip(arguments, args, strict=False)]
+    given += [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
+    found = {
+        id(each): each
         for argument, value in given
-        if argument.alias_info is not None and argument.alias_info.is_write
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or argument.name in _UNDECLARED_WRITES.get(func, ())
         for each in pytree.tree_leaves(value)
         if isinstance(each, TableTensor)
-    ]
-    for store in dict.fromkeys(each.store for each in written):
+    }
+    return list(found.values())
+
+
+def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[TableTensor]) -> Any:
+    stores = dict.fromkeys(each.store for each in written)
+    for store in stores:
         store.begin_update()
-    changed = {id(each): (each, *each.fetched()) for each in written}
+    views = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, TableTensor)]
+    memory = {store: _Memory(store, [each for each in views if each.store is store]) for store in stores}
+    changed = {id(each): memory[each.store].view(each) for each in written}
 
-    def plain(value: Any) -> Any:
-        if not isinstance(value, TableTensor):
-            return value
-        return changed[id(value)][2] if id(value) in changed else value.values()
+    def plain(value: TableTensor) -> Tensor:
+        if id(value) in changed:
+            return changed[id(value)]
+        return memory[value.store].view(value) if value.store in memory else value.values()
 
-    output = func(*pytree.tree_map(plain, args), **pytree.tree_map(plain, kwargs))
-    if not written:
-        return output
-    for store in dict.fromkeys(each.store for each in written):
+    args, kwargs = pytree.tree_map_only(TableTensor, plain, (args, kwargs))
+    output = func(*args, **kwargs)
+    for store in stores:
         store.end_update()
-    for each, rows, view in changed.values():
-        if view.shape != each.shape:
-            raise RuntimeError(f"{func} would give {each!r} the shape {tuple(view.shape)}: it cannot change")
-        if each.place.numel() > 0:
-            each.store.write(each.row_numbers(), rows)
-    originals = {id(view): each for each, _, view in changed.values()}
+    for each in written:
+        shape, strides = changed[id(each)].shape, changed[id(each)].stride()
+        if (shape, strides) != (each.shape, each.stride()):
+            raise RuntimeError(
+                f"{func} would give {each!r} the shape {tuple(shape)} and the strides {strides}: a table "
+                "keeps its own; let the operation make a new tensor, and copy its values with copy_()"
+            )
+    for each in written:
+        memory[each.store].write_back(each)
+    originals = {id(changed[id(each)]): each for each in written}
     return pytree.tree_map(lambda value: originals.get(id(value), value), output)
+
+
+def _of_whole_memory(tensor: TableTensor) -> Tensor:
+    """The values, with the view's offset from the beginning of the memory."""
+    place = tensor.place
+    return tensor.store.whole().as_strided(place.size(), place.stride(), place.storage_offset())
 
 
 def _is_view(schema: Any) -> bool:
@@ -245,6 +291,24 @@ def _refuse(func: Any, args: Sequence[Any]) -> NoReturn:
 
 
 _REFUSED = {aten.set_.source_Tensor, aten.set_.source_Storage, aten.resize_.default, aten.resize_as_.default}
+
+
+_COUNT_FROM_START = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
+"""Operations that count elements from the beginning of the memory, which is not that of a view."""
+_UNDECLARED_VIEWS = {
+    aten._unsafe_view.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+}
+"""Operations that return views although their schemas do not declare it."""
+_RUNNING = ("running_mean", "running_var")
+_UNDECLARED_WRITES = {
+    aten.native_batch_norm.default: _RUNNING,
+    aten.cudnn_batch_norm.default: _RUNNING,
+    aten.miopen_batch_norm.default: _RUNNING,
+    aten.batch_norm_update_stats.default: _RUNNING,
+}
+"""Arguments that operations write although their schemas do not declare it."""
 
 
 # Rules for operations that a few rows suffice for
@@ -317,6 +381,8 @@ def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     length = max(1, target.store.shape[1:].numel())
     if target.place.storage_offset() % length or target.place.numel() % length:
         return NotImplemented  # a part of a row stays as it is
+    if any(isinstance(each, TableTensor) and each.store is target.store for each in others):
+        return NotImplemented  # they may overlap
     plain = [each.values() if isinstance(each, TableTensor) else each for each in others]
     values = torch.empty(target.shape, dtype=target.dtype, device=target.store.device)
     func(values, *plain[: len(args) - 1], **dict(zip(kwargs, plain[len(args) - 1 :], strict=True)))

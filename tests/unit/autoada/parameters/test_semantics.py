@@ -268,7 +268,7 @@ def test_a_copy_is_a_plain_model_of_its_own() -> None:
     plain = Bags()
     optimizer = momentum(plain)
     model = autoada.AdaModel(plain, optimizer)
-    copied = copy.deepcopy(model)
+    copied: Any = copy.deepcopy(model)
     assert type(copied) is Bags
     assert type(copied.emb.weight) is nn.Parameter
     before = copied(ids_of(0)).tolist()
@@ -290,7 +290,8 @@ class Scaled(torch.autograd.Function):
 
 def inferred(weight: Any, ids: Tensor) -> Tensor:
     with torch.inference_mode():
-        return (weight[:, 1][ids].sum() + (weight[ids] @ weight.t()).mean()).item()
+        value: Tensor = (weight[:, 1][ids].sum() + (weight[ids] @ weight.t()).mean()).item()
+        return value
 
 
 READS: dict[str, Callable[[Any, Tensor], Any]] = {
