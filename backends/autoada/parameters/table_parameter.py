@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_gradients import (
@@ -168,9 +167,9 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
 # Lookups: their gradients are sparse
 
 
-def _note_kind(weight: TableParameter, sparse: bool) -> None:
-    """A module looks rows up: a dense gradient beside sparse ones is dense."""
-    if not sparse:
+def _note_dense(weight: TableParameter | None) -> None:
+    """The table gets a gradient that is dense in PyTorch: a dense one beside sparse ones is dense."""
+    if weight is not None:
         weight.has_sparse_gradient = False
 
 
@@ -184,9 +183,10 @@ def _embedding(
     sparse: bool = False,
 ) -> Tensor:
     if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
-        if input.dim() == 0:
+        if input.dim() == 0 and not sparse:
             return _embedding(input.view(1), weight, padding_idx, max_norm, norm_type, False, sparse)[0]
-        _note_kind(weight, sparse)
+        if not sparse and torch.is_grad_enabled():
+            _note_dense(weight)
         sparse = True
         if max_norm is None and (padding_idx is None or padding_idx >= 0):
             return torch.embedding(weight, input, -1 if padding_idx is None else padding_idx, False, True)
@@ -201,33 +201,33 @@ def _kernel_embedding(
     sparse: bool = False,
 ) -> Tensor:
     if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2 and indices.dim() > 0:
-        _note_kind(weight, sparse)
+        if not sparse and torch.is_grad_enabled():
+            _note_dense(weight)
         sparse = True
     return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
 
 
 def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
     """The rows of `ids`, in which a table's own shape has no part."""
-    if weight.dim() == 2:
+    if weight.dim() == 2 and not weight.has_sparse_gradient:
         return _embedding(ids, weight)
-    _note_kind(weight, sparse=False)
     rows: Tensor = _Lookup.apply(weight, ids)  # type: ignore[no-untyped-call]
     return rows
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table of more than two dimensions, which `F.embedding` does not take."""
+    """Rows of a table, also of one with more than two dimensions, which `F.embedding` does not take."""
 
     @staticmethod
     def forward(ctx: Any, weight: TableParameter, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.shape = weight.shape
+        ctx.shape, ctx.weight = weight.shape, weakref.ref(weight)
         return weight.store.read(ids)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (ids,) = ctx.saved_tensors
+        _note_dense(ctx.weight())
         return row_sparse(ids, gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
 
 
@@ -239,14 +239,15 @@ class _View(torch.autograd.Function):
         view: Any = weight.detach()[index]
         assert isinstance(view, TableTensor)
         ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
+        ctx.weight = weakref.ref(weight)
         ctx.set_materialize_grads(False)
         return view
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
         if gradient is None:
             return None, None
+        _note_dense(ctx.weight())
         place, length = ctx.place, max(1, ctx.shape[1:].numel())
         rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
         rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
@@ -318,7 +319,6 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
         tracks = torch.is_grad_enabled() and source.requires_grad
         if not tracks or not parts or parts[0] == slice(None):
             return source[index]
-        _note_kind(source, sparse=False)
         view: Tensor = _View.apply(source, index)  # type: ignore[no-untyped-call]
         return view
     first = parts[0] if parts else None
@@ -339,10 +339,15 @@ def _get_item(source: Tensor, index: Any) -> Tensor:
     return _rows(source, ids.reshape(-1))[(places, *parts[1:])]
 
 
-def _autograd_grad(*args: Any, **kwargs: Any) -> Any:
-    gradients = torch.autograd.grad(*args, **kwargs)
-    inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    if kwargs.get("is_grads_batched") or len(args) > 4:
+        table = next((each for each in inputs if isinstance(each, TableParameter)), None)
+        raise RuntimeError(
+            f"torch.autograd.grad with is_grads_batched is not possible for {table!r}, whose gradient is "
+            "sparse: ask for one gradient at a time"
+        )
+    gradients = torch.autograd.grad(outputs, inputs, *args, **kwargs)
     return tuple(
         source._shown(gradient)
         if isinstance(source, TableParameter)
