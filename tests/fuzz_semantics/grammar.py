@@ -59,7 +59,7 @@ class Writer:
                 "between", self.phrase(self.rng.choice((phrases.EVALUATION, phrases.COPIES, phrases.WRITES)))
             )
         self.write_end()
-        loader, iterate = self.choose(phrases.LOADERS), self.pick(phrases.ITERATIONS, 0.6)
+        loader, iterate = self.choose(phrases.LOADERS), self.pick(phrases.ITERATIONS, 0.7)
         self.add("loader", loader)
         once = "stream()" in loader
         lookahead = self.rng.choice((None, "auto", 0, 1, 2, 2))
@@ -90,6 +90,7 @@ class Writer:
                 ]
                 if any("sparse" in one for one in options):
                     self.sparse.add(name)
+                    options = [one for one in options if "scale_grad" not in one]
                 self.add("init", f"self.{name} = nn.{kind}(10, 3{''.join(options)})", name)
                 self.tables[name] = f"{name}.weight"
                 reads = phrases.EMBEDDING_READS if kind == "Embedding" else phrases.BAG_READS
