@@ -74,7 +74,6 @@ def without(program: Program, removed: tuple[Statement, ...]) -> Program:
 
 SIMPLE = (
     ("loader", "loader = list(zip(inputs.split(4), targets.split(4)))"),
-    ("optimizers", "torch.optim.SGD(net.parameters(), lr=0.1)"),
     ("loss", "loss.backward()"),
     ("data", "inputs, targets = torch.randint(0, 10, (4, 4)), torch.rand(4, 1)"),
 )
@@ -90,9 +89,11 @@ def simpler_texts(one: Statement) -> Iterator[str]:
     elif len(lines) > 1:
         for number in range(len(lines)):
             yield "\n".join(lines[:number] + lines[number + 1 :])
+    if one.section == "optimizers":
+        rule = re.sub(r"torch\.optim\.\w+\((.*), lr=[^\[\]{}]*\)$", r"torch.optim.SGD(\1, lr=0.1)", one.text)
+        if len(rule) < len(one.text):
+            yield rule
     for section, text in SIMPLE:
-        if one.section == section and one.defines and "torch.optim." in one.text:
-            text = f"{one.defines} = {text}"
         if one.section == section and len(text) < len(one.text):
             yield text
     for match in re.finditer(r", \w+=(?:[^,()\[\]]+|\([^()]*\))(?=[,)])", one.text):
