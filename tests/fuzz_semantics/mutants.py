@@ -110,10 +110,16 @@ def last_row_of_a_write_is_lost() -> Patch:
 def view_begins_at_the_first_element() -> Patch:
     """A view that begins in the middle of a row is that of the row's beginning."""
 
-    def viewed(tensor: TableTensor, rows: Tensor) -> Tensor:
+    def view(tensor: TableTensor, rows: Tensor) -> Tensor:
         return rows.as_strided(tensor.place.size(), tensor.place.stride(), 0)
 
-    return mock.patch.object(table_tensor, "_viewed", viewed)
+    return mock.patch.object(TableTensor, "view_of", view)
+
+
+@mutant
+def changes_through_views_are_lost() -> Patch:
+    """An operation that changes a view in place does not change the table."""
+    return mock.patch.object(table_tensor._Memory, "write_back", return_value=None)
 
 
 @mutant

@@ -158,6 +158,7 @@ def time_limit() -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
         raise Hanging(f"ran longer than {SECONDS} s")
 
+    left = signal.setitimer(signal.ITIMER_REAL, 0)  # another limit, such as that of a test
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
@@ -165,6 +166,7 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *left)
 
 
 def snapshot(value: Any) -> Any:

@@ -199,6 +199,7 @@ WRITES = (
     "vector_to_parameters(parameters_to_vector(net.parameters()) * {x}, net.parameters())",
     "{D}.data.mul_({x})",
     "{D}.data[0, 1] = 0.5",
+    "{D}.data = {D}.data * {x}",
     "with torch.no_grad():\n    {D}.copy_({W}[{r}].view(1, 3))",
 )
 
