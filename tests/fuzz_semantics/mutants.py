@@ -27,7 +27,7 @@ from autoada.parameters.table_gradients import GradientRows, TableGradients
 from autoada.parameters.table_parameter import TableParameter
 from autoada.parameters.table_tensor import TableTensor
 from tests.fuzz_semantics.grammar import random_program
-from tests.fuzz_semantics.outcome import compared, run, without_bugs
+from tests.fuzz_semantics.outcome import compared, quiet, run, without_bugs
 from tests.fuzz_semantics.program import compiled
 
 __all__ = ["MUTANTS", "programs_until_found"]
@@ -410,8 +410,6 @@ def programs_until_found(
 
 
 def main() -> int:
-    from tests.fuzz_semantics.search import quiet
-
     quiet()
     left = set(MUTANTS)
     for name, number, seed, detail in programs_until_found(MUTANTS, iter(range(MOST))):

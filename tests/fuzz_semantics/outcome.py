@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
+import logging
 import os
 import signal
 import traceback
@@ -22,7 +24,7 @@ import autoada
 from autoada.model.wrapper import open_models
 from tests.fuzz_semantics.program import Program, compiled
 
-__all__ = ["Kind", "Outcome", "Seen", "compared", "judge", "report", "run", "without_bugs"]
+__all__ = ["Kind", "Outcome", "Seen", "compared", "judge", "quiet", "report", "run", "without_bugs"]
 
 TOLERANCE = 1e-5
 LARGEST = 1e6
@@ -93,6 +95,13 @@ class Seen:
 
     values: list[Any]
     error: Failure | None = None
+
+
+def quiet() -> None:
+    """Silence the wrapper's log, and use one thread, as programs are small."""
+    logging.getLogger("autoada").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    gc.freeze()
 
 
 def judge(program: Program, trusted: bool = False) -> Outcome:

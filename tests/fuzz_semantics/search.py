@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import faulthandler
-import gc
 import itertools
-import logging
 import multiprocessing
 import re
 import sys
@@ -15,15 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
-import torch
-
 from tests.fuzz_semantics.grammar import random_program
-from tests.fuzz_semantics.outcome import SECONDS, Outcome, judge
+from tests.fuzz_semantics.outcome import SECONDS, Outcome, judge, quiet
 from tests.fuzz_semantics.program import Program
 from tests.fuzz_semantics.shrink import shrunk
 from tests.fuzz_semantics.two_nodes import Pair
 
-__all__ = ["Found", "Search", "quiet"]
+__all__ = ["Found", "Search"]
 
 Judge = Callable[..., Outcome]
 
@@ -203,13 +199,6 @@ def work(nodes: int, pipe: Connection) -> None:
             found = Found(seed, judged(random_program(seed, nodes)))
             faulthandler.cancel_dump_traceback_later()
             pipe.send(found)
-
-
-def quiet() -> None:
-    """Silence the wrapper's log, and use one thread, as programs are small."""
-    logging.getLogger("autoada").setLevel(logging.CRITICAL)
-    torch.set_num_threads(1)
-    gc.freeze()
 
 
 def judge_for(nodes: int) -> Judge:

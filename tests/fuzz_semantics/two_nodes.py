@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from adaps.policy import Policy, Rule, Synchronization
@@ -22,6 +21,7 @@ from tests.fuzz_semantics.outcome import (
     is_finite,
     is_ill_conditioned,
     label,
+    quiet,
     run,
 )
 from tests.fuzz_semantics.program import Program, compiled
@@ -125,7 +125,7 @@ class Pair:
 
 def node(rank: int, port: int, pipe: Connection) -> None:
     """Run programs as one of two nodes, until the pipe is closed."""
-    torch.set_num_threads(1)
+    quiet()
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     while True:
         try:

@@ -10,9 +10,8 @@ import pytest
 
 from tests.fuzz_semantics.grammar import random_program
 from tests.fuzz_semantics.mutants import MUTANTS, programs_until_found
-from tests.fuzz_semantics.outcome import judge, run
+from tests.fuzz_semantics.outcome import judge, quiet, run
 from tests.fuzz_semantics.program import Program, Statement, compiled
-from tests.fuzz_semantics.search import quiet
 from tests.fuzz_semantics.shrink import shrunk
 from tests.fuzz_semantics.two_nodes import Pair
 
