@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts bench bench-baseline record scale predictions search-cells clean help
+.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts fuzz-semantics bench bench-baseline record scale predictions search-cells clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -105,6 +105,11 @@ fuzz: $(SET_UP)  ## search the fuzz targets by coverage, each for SECONDS of CPU
 	@cmake --preset fuzz > build/fuzz.log || { cat build/fuzz.log; exit 1; }
 	@cmake --build --preset fuzz
 	@$(BIN)/python tests/fuzz/search.py --seconds $(SECONDS) --jobs $$(nproc)
+
+fuzz-semantics: PROGRAMS := 100000
+fuzz-semantics: $(SET_UP)  ## run PROGRAMS random programs plain and wrapped on one node, and a tenth of them on two
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz_semantics --programs $(PROGRAMS) --refusals
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz_semantics --programs $$(($(PROGRAMS) / 10)) --nodes 2 --refusals
 
 bench: $(SET_UP)  ## measure speed against references in the same run, the recorded baseline, other systems and the goals, in three quarters of an hour
 	@$(BIN)/pytest -q --collect-only tests/perf $(ROUNDS) --baseline=$(BASELINES) > /dev/null # refused before all that work
