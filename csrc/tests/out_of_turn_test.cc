@@ -162,7 +162,7 @@ Frame about(MessageType type, Key key) {
     case MessageType::kIntent:
       return frame_of(IntentMessage{.origin = kSender, .key = key});
     case MessageType::kAnswer:
-      return frame_of(AnswerMessage{.has_value = 1}, 1);
+      return frame_of(AnswerMessage{.content = Answered::kValue}, 1);
     case MessageType::kSetup:
       return frame_of(SetupMessage{.key = key, .rc = 1, .version = 9}, 1);
     case MessageType::kRefresh:
