@@ -309,7 +309,7 @@ def test_gradients_accumulate_until_the_step() -> None:
     [
         (sgd, {"weight_decay": 0.1}, r"weight decay 0\.1.* it was 0 at first"),
         (sgd, {"momentum": 0.5}, r"can go on with another lr, momentum, betas or weight decay, but not as"),
-        (adam, {"amsgrad": True}, r"cannot go on as Adam with amsgrad=True: it began as Adam"),
+        (adam, {"amsgrad": True}, r"cannot train .* with Adam with amsgrad=True"),
         (momentum, {"nesterov": True}, r"can go on with another lr"),
         (adagrad, {"eps": 0.1}, r"not with another eps"),
     ],

@@ -84,6 +84,10 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
     """
     if optimizer is None or isinstance(optimizer, Rule):
         return [RuleGroup(optimizer or DEFAULT, None)]
+    if not listed(optimizer):
+        raise ValueError(
+            "AdaModel was given a list of no optimizers: give it one, or None to train with a default"
+        )
     holders: dict[int, torch.optim.Optimizer] = {}
     for each in listed(optimizer):
         for parameter in (parameter for group in each.param_groups for parameter in group["params"]):

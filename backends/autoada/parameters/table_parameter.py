@@ -139,11 +139,11 @@ def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[s
         if gradient is not None:
             parameter.has_sparse_gradient = gradient.is_sparse
             parameter.grad = gradient
-        if hooks:
+        if hooks is not None:
             for number, hook in hooks.items():
                 hooks[number] = _with_whole_shape(parameter, hook)
             parameter._backward_hooks = hooks  # the same dictionary, so that handles still remove hooks
-        if after:
+        if after is not None:
             parameter._post_accumulate_grad_hooks = after
 
 

@@ -450,27 +450,10 @@ USES: list[Run] = [
 ]  # fmt: skip
 
 
-STATEFUL = {"momentum", "nesterov", "Adagrad", "RMSprop", "Adam", "AdamW", "SparseAdam"}
-PENDING: dict[Run, set[str]] = {
-    state_with_other_options: {"SGD"} | STATEFUL,
-    step_hooks: {"SGD"} | STATEFUL,
-    state_of_a_new_optimizer: {"Adagrad"},
-    state_goes_on_in_a_plain_copy: STATEFUL - {"SparseAdam"},
-    **dict.fromkeys([state, state_loaded_back, state_through_a_file, state_by_hand], STATEFUL),
-    **dict.fromkeys([state_cleared, optimizer_copied, second_optimizer], STATEFUL),
-}
-"""Uses that differ as long as the state of an optimizer does not move with a table, and their optimizers."""
-
-
-def combined(given: Iterable[str]) -> list[Any]:
-    """Each use with each optimizer; those that are pending are expected to fail."""
+def combined(given: Iterable[str]) -> list[tuple[Run, str]]:
+    """Each use with each optimizer."""
     bases = list(given)
-    pending = pytest.mark.xfail(raises=AssertionError, strict=True, reason="state does not move with a table")
-    return [
-        pytest.param(use, base, marks=[pending] if base in PENDING.get(use, ()) else [])
-        for use in USES
-        for base in bases
-    ]
+    return [(use, base) for use in USES for base in bases]
 
 
 def words(value: Any) -> str:
