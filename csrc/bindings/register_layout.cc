@@ -1,4 +1,4 @@
-// What follows from keys and messages alone, for those who reckon what a policy will cost.
+// Functions of keys and message sizes only, for programs that estimate the cost of a policy.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 

@@ -16,7 +16,7 @@ namespace adaps::bindings {
 
 namespace {
 
-constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
+constexpr double kLongestStall = 1e9;  // in seconds; longer than any useful timeout
 
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, const py::kwargs& given) {
   Keywords keywords(given);

@@ -1,4 +1,4 @@
-// The replay of a training's accesses: adaps.simulate checks and names what goes in and comes out.
+// The replay of a training's accesses. adaps.simulate checks its inputs and names its outputs.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

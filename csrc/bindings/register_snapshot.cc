@@ -1,4 +1,4 @@
-// What adaps.checkpoint needs of a node, for checkpoints and exports.
+// Access to a node's rows for adaps.checkpoint, which writes checkpoints and exports.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -53,7 +53,7 @@ std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, 
   return {taken.rows, taken.next};
 }
 
-// What an export tells of a table, together with the node that it copies from.
+// The changed rows of a table for an export, together with the node from which they are copied.
 class ChangedRowsHandle {
  public:
   ChangedRowsHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
@@ -67,7 +67,7 @@ class ChangedRowsHandle {
     return changed_.take(all);
   }
 
-  // The node may be closed.
+  // May be called after the node was closed.
   void read(std::size_t first, const py::object& rows, const py::object& values) const {
     const Array to_rows = Array::of_int64(rows, "rows", Access::kWrite);
     const Array to_values = Array::of_float32(values, "values", Access::kWrite);
@@ -88,10 +88,10 @@ class ChangedRowsHandle {
  private:
   const std::shared_ptr<NodeHandle> node_;
   const std::size_t length_;
-  ChangedRows changed_;  // while a call does, the node exists that it refers to
+  ChangedRows changed_;  // refers to the node, which exists during each call
 };
 
-// A table's restore, together with the node that it works on.
+// The restore of a table, together with its node.
 class RestoreHandle {
  public:
   RestoreHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
@@ -120,7 +120,7 @@ class RestoreHandle {
 
  private:
   const std::shared_ptr<NodeHandle> node_;
-  const Table& table_;  // exists while a call does, as what restore_ refers to
+  const Table& table_;  // exists during each call, like the objects to which restore_ refers
   const std::size_t length_, state_length_;
   TableRestore restore_;
 };

@@ -1,4 +1,4 @@
-// What a table is made from: the Python package builds these from its own, checked classes.
+// The description of a table. The Python package creates it from its own, validated classes.
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Blocks of floats that are handed out and come back.
+// Blocks of floats are allocated and released.
 #include "store/block_pool.h"
 
 #include <algorithm>

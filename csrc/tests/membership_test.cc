@@ -1,4 +1,4 @@
-// What a node believes of messages about who is in the cluster.
+// Reactions of a node to messages about the members of the cluster.
 #include "protocol/membership.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// When frames leave, and with what.
+// Times when frames leave, and their contents.
 #include "protocol/outbox.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Micros kWait = 1000;
 
-// What a channel does with its outbox when something is due.
+// The actions of a channel when its outbox is due.
 struct Drained {
   explicit Drained(Outbox& outbox, Micros now) {
     outbox.set_now(now);
@@ -87,7 +87,7 @@ TEST(a_frame_does_not_forget_what_is_expected_to_go_with_it) {
   fetch();
   CHECK_EQ(fetched, 0);
   outbox.append(1, ack());
-  CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});  // nobody has fetched it
+  CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});  // no caller has fetched it
   fetch();
   CHECK_EQ(fetched, 1);
   CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});
@@ -112,7 +112,7 @@ TEST(a_frame_is_written_to_the_memory_of_one_that_was_sent) {
   CHECK(second.data() == memory);
   CHECK(second == content);
   CHECK(next_frame().data() != memory);
-  constexpr std::size_t kTooMuch = std::size_t{3} << 20;  // to be kept
+  constexpr std::size_t kTooMuch = std::size_t{3} << 20;  // too large to be kept
   second.reserve(kTooMuch);
   outbox.reuse(std::move(second));
   CHECK(next_frame().capacity() < kTooMuch);

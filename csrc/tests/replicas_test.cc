@@ -1,4 +1,4 @@
-// What a replica is made of, and what is counted about it.
+// The contents of replicas, and the counters about them.
 #include <vector>
 
 #include "check.h"

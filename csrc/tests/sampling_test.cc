@@ -1,4 +1,4 @@
-// Which rows the schemes draw, how often, and from where.
+// The rows that the sampling schemes draw, how often, and from which node.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -30,7 +30,7 @@ Shared shared(Distribution distribution) {
   return std::make_shared<const Distribution>(std::move(distribution));
 }
 
-// Words by falling frequency, to the power of 0.75; some never occur.
+// Weights like word frequencies to the power of 0.75, in descending order. Some are 0.
 Shared weighted(std::uint64_t rows) {
   std::vector<double> weights(rows);
   for (std::uint64_t row = 0; row < rows; ++row)
@@ -78,7 +78,7 @@ std::vector<std::uint64_t> counts_of_draws(MemoryCluster& cluster, std::size_t r
   return counts;
 }
 
-// Of Pearson's statistic, by the cube root's normal approximation (Wilson and Hilferty 1931).
+// p-value of Pearson's statistic, by the normal approximation of its cube root (Wilson and Hilferty 1931).
 double p_value(const std::vector<double>& counts, const std::vector<double>& expected) {
   double statistic = 0.0;
   double freedom = -1.0;
@@ -95,7 +95,7 @@ double p_value(const std::vector<double>& counts, const std::vector<double>& exp
   return 0.5 * std::erfc(deviation / std::sqrt(2.0));
 }
 
-// `uses`: how often each draw counts.
+// `uses`: number of times that each draw counts.
 double p_value(const std::vector<std::uint64_t>& counts, std::uint64_t uses,
                const std::function<double(std::uint64_t)>& probability) {
   double sum = 0.0;
@@ -118,7 +118,7 @@ std::string name(const std::string& distribution, SamplingScheme scheme, std::ui
          std::to_string(seed);
 }
 
-// Two nodes, of which the second one owns rows from `first` on for good.
+// Two nodes. The second node permanently owns the rows from `first` on.
 MemoryCluster two_nodes(SamplingSpec spec, std::uint64_t first) {
   std::vector<TableSpec> tables = one_table(std::move(spec));
   if (first > 0) tables[0].homes.push_back({first, 0});
@@ -214,8 +214,8 @@ TEST(a_sample_of_everything_has_every_row_once) {
   }
 }
 
-// Its bound: half of the sum of all differences, which is the most that the probability of any set of rows
-// can differ, is no more than the share that is elsewhere. Where nothing moves, it is just that.
+// The bound: half of the sum of all differences between the probabilities is at most the share of remote
+// rows. This sum is the largest difference of any set's probability. If no row moves, both are equal.
 TEST(local_draws_what_is_here_by_its_share_of_that) {
   constexpr std::uint64_t kHere = 300;
   for (const auto& [called, distribution] : distributions(kRows)) {
@@ -276,7 +276,7 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
     const Ticket first = of.prepare_sample(table, 50, 0, 1);
     const Ticket second = of.prepare_sample(table, 50, 1, 2);
     std::vector<std::int64_t> rows(100);
-    // In the other order: a sample's rows are those of its number.
+    // Samples are pulled in reverse order. The rows of a sample depend on its number.
     of.pull_sample(second, std::span(rows).last(50), nullptr, 0, false);
     of.pull_sample(first, std::span(rows).first(50), nullptr, 0, false);
     CHECK(!std::equal(rows.begin(), rows.begin() + 50, rows.begin() + 50));
@@ -289,8 +289,8 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
   CHECK(naive != drawn(SamplingScheme::kNaive, 2, 0));
 }
 
-// Without replacement all of it is: with it, a part of it is new in each pass, and each row is handed out so
-// often.
+// Without replacement, each pass renews the whole pool. With replacement, each pass renews a part of it. In
+// both cases, each row is used equally often.
 TEST(rows_of_a_pool_are_used_up_before_there_are_others) {
   for (const bool replacement : {true, false}) {
     SamplingSpec spec = sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1, replacement);
@@ -332,7 +332,8 @@ TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
           for (std::uint64_t row = 0; row < rows; ++row) {
             const double expected = round * static_cast<double>(rows) * distribution->probability(row);
             if (distribution->kind() == DistributionKind::kUniform) CHECK(counts[row] == round);
-            // Of a part that several rows share one of them may be ahead; a heavy row shares many.
+            // If several rows share a stratum, one of them may be ahead. A row with a large weight shares
+            // many strata.
             CHECK(std::abs(counts[row] - expected) <= 2.0 + 2.0 * std::sqrt(expected));
             CHECK(distribution->probability(row) > 0.0 || counts[row] == 0.0);
           }
@@ -369,7 +370,7 @@ TEST(what_is_announced_is_read_without_a_message) {
     std::vector<std::int64_t> rows(100);
     std::vector<float> values(rows.size());
     const Ticket first = worker.prepare_sample(cluster.node(0).tables[0], rows.size(), 0, 1);
-    // The same rows by another worker, whose draws are known beforehand.
+    // Another cluster, whose draws can be computed in advance, draws the same rows.
     MemoryCluster twin(one_table(sampling(weighted(kRows), scheme, 1)), alone());
     std::vector<Key> keys;
     for (const std::int64_t row : sample(twin, 0, rows.size())) keys.push_back(static_cast<Key>(row));

@@ -38,7 +38,7 @@ TEST(latency_and_bandwidth_add_up) {
   SimulatedNetwork network(2, 1, 0, 3);
   network.set_traits(0, 1, {.latency = 50.0, .bytes_per_micro = 2.0});
   send(network, kLink, 1, 100);
-  send(network, kLink, 2, 100);  // waits until the first one is on its way
+  send(network, kLink, 2, 100);  // waits until the first entry has left
   network.next();
   CHECK_EQ(network.now(), Micros{100});
   network.next();

@@ -67,7 +67,7 @@ TEST(a_packed_row_is_what_was_kept_of_it) {
     LockedKey key(store, 0);
     key.materialize();
     CHECK_EQ(key.value()[kLength - 1], 1.5F);
-    key.value()[0] = 3.0F;  // and is not kept
+    key.value()[0] = 3.0F;  // is discarded
   }
   {
     LockedKey key(store, 0);
@@ -114,7 +114,7 @@ TEST(a_location_entry_survives_slots_that_come_and_go) {
   {
     LockedKey key(f.store, name);
     CHECK(key.state() == State::kPending);
-    key.release(1, (1U << 18) + 3);  // an entry keeps the low 18 bits
+    key.release(1, (1U << 18) + 3);  // an entry contains the low 18 bits
   }
   LockedKey key(f.store, name);
   CHECK(!key.has_slot());

@@ -1,4 +1,4 @@
-// Tables, their initial values, and where their keys live.
+// Tables, initial values of their rows, and homes of their keys.
 #include "store/table.h"
 
 #include <algorithm>
@@ -43,10 +43,10 @@ TEST(packed_values_take_half_the_words) {
   CHECK_EQ(table.stored_words(table.length()), std::size_t{3});
   CHECK_EQ(table.stored_words(table.width()), std::size_t{8});
   CHECK_EQ(tables[1].stored_words(8), std::size_t{8});
-  CHECK_EQ(table.arena(), tables[1].arena());  // slots of 8 words
+  CHECK_EQ(table.arena(), tables[1].arena());  // both have slots of 8 words
   packed.dtype = Dtype::kFloat32;
   CHECK(Tables({packed, spec("b", 10, 8)}).fingerprint() != tables.fingerprint());
-  // Initial values are numbers of bfloat16 on every node, so storing them rounds nothing.
+  // Initial values are numbers of bfloat16 on every node, so storing them does not round.
   std::vector<float> row(table.width()), stored(8), again(table.width());
   for (Key key = 0; key < 10; ++key) {
     table.init(key, row.data());
@@ -68,7 +68,7 @@ TEST(keys_of_tables_follow_each_other) {
     CHECK(&tables.find(key, hint) == &tables[expected]);
     CHECK(hint == &tables[expected]);
   }
-  // Width 16: value and state of b, and the value of c.
+  // Width 16 is shared by b, with value and state, and c, with its value only.
   CHECK_EQ(tables.arenas().size(), std::size_t{2});
   CHECK_EQ(tables[1].arena(), tables[2].arena());
   CHECK_EQ(tables.arenas()[tables[1].arena()].rows, std::uint64_t{6});
@@ -93,7 +93,7 @@ TEST(wrong_tables_are_named) {
 
 TEST(rows_are_managed_as_their_range_says) {
   TableSpec mixed = spec("mixed", 10, 4);
-  mixed.management = {Technique::kStatic, Wire::kInt8};  // `managed` says it of all rows
+  mixed.management = {Technique::kStatic, Wire::kInt8};  // overridden by `managed` for all rows
   const Management hot{Technique::kReplication, Wire::kBfloat16};
   const Management rest{Technique::kRelocation};
   mixed.managed = {{2, hot}, {7, rest}, {8, hot}, {10, rest}};
@@ -215,11 +215,11 @@ TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
   CHECK(newer_entry(1, 0));
   CHECK(!newer_entry(0, 0));
   CHECK(!newer_entry(0, 1));
-  CHECK(newer_entry(5, kEntryMask));  // 5 after the wrap
+  CHECK(newer_entry(5, kEntryMask));  // 5 follows after the wrap
   CHECK(!newer_entry(kEntryMask, 5));
-  CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits count
+  CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits are compared
   CHECK_EQ(next_relocation(0), 1U);
-  CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean "no news"
+  CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean an unknown location
 }
 
 TEST(rows_are_at_home_where_their_table_says) {

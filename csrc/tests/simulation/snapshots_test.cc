@@ -1,5 +1,5 @@
-// Checkpoints in random worlds: no write is missing in a snapshot, none is in it twice, and none is lost by
-// it. With each goes an export, and those that there were so far make up what nodes own.
+// Checkpoints in random worlds: a snapshot contains every write exactly once, and loses none. An export
+// accompanies each snapshot, and all exports together equal the rows that the nodes own.
 #include <algorithm>
 #include <vector>
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kWorlds = 600;
 
-// What a worker calls for a checkpoint (see adaps.checkpoint), and intent for a key that it signals amid it:
-// that must wait.
+// A worker's calls for a checkpoint (see adaps.checkpoint). During the checkpoint, the worker signals intent
+// for `key`, which must not take effect before its end.
 Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   using enum CallKind;
   Program program;
@@ -30,7 +30,7 @@ Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   return program;
 }
 
-// A random world with three checkpoints: two amid the calls before the first barrier, and one at the end.
+// A random world with three checkpoints: two among the calls before the first barrier, and one at the end.
 WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
   WorldSpec spec = random_world(6, number);
   Random random(spec.seed, 0x736e6170);
@@ -53,7 +53,7 @@ WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
   return spec;
 }
 
-// Whether rows of a table have lossy wires, but not its first one.
+// Whether a table has rows with lossy wires, but its first row is exact.
 bool only_first_row_is_exact(const WorldSpec& spec) {
   return std::any_of(spec.tables.begin(), spec.tables.end(), [](const TableSpec& table) {
     const auto is_lossy = [](const ManagedRange& range) { return range.management.wire != Wire::kFloat32; };
