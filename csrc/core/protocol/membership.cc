@@ -50,7 +50,7 @@ void Membership::release_if_complete(Micros now) {
   }
   if (!anyone && !all_left) return;
   std::fill(at_barrier_.begin(), at_barrier_.end(), false);
-  // Nodes that have left keep waiting until all have.
+  // Nodes that have left wait until all nodes have.
   const bool anyone_left = std::find(left_.begin(), left_.end(), true) != left_.end();
   waiting_since_ = anyone_left && !all_left ? now : kNever;
   ReleaseMessage message;
@@ -64,7 +64,7 @@ void Membership::release_if_complete(Micros now) {
   release(message);
 }
 
-// Workers are told which node failed, so a rank that does not exist must not reach them.
+// The failed node is passed to the workers, so the message must name an existing rank.
 void Membership::on_release(NodeId from, const ReleaseMessage& message) {
   if (from != kCounting) throw ProtocolError("a release by rank " + std::to_string(from));
   if (message.failed != 0 && message.failed_node >= node_.settings.nodes)
@@ -85,7 +85,7 @@ void Membership::say_goodbye() {
   node_.announce_ending();
 }
 
-// A node says goodbye only when it knows that every node has left the cluster.
+// A node sends GOODBYE only after it was notified that all nodes have left the cluster.
 void Membership::on_goodbye(NodeId from) {
   said_goodbye_[from] = true;
   become_closed();
@@ -103,8 +103,8 @@ Micros Membership::stall_due() const {
   return waiting_since_ == kNever || timeout == kNever ? kNever : waiting_since_ + timeout;
 }
 
-// A node whose workers hang still answers messages and keeps its connections, so only the nodes that wait for
-// it at a barrier or at the end can tell.
+// Gives up on a node that does not arrive. A node with blocked workers still answers messages and keeps its
+// connections, so only the wait at a barrier or at the end detects it.
 void Membership::give_up_on_stalled() {
   waiting_since_ = kNever;
   NodeId missing = 0;

@@ -36,12 +36,12 @@ void Requests::attempt(KeyRequest& request) {
   complete(request);
 }
 
-// Parks or sends what the key's state does not allow now; false if there is nothing to wait for.
+// Parks or sends a request that the key's state does not allow now. Returns false if it need not wait.
 bool Requests::defer(LockedKey& key, KeyRequest& request) {
   const OperationKind kind = request.operation->kind;
   const State state = key.state();
   const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
-  // A pending key has been asked for already; a request would not bring its value sooner.
+  // A pending key was already requested. Another request would not deliver its value sooner.
   if (reads && (state == State::kDropping || state == State::kPending)) {
     channel_.send_request_now(key);
     parked_.park(request);
@@ -50,7 +50,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
   if (kind == OperationKind::kLocalize) return false;
   if (state == State::kReplica) {
     ADAPS_INVARIANT(kind == OperationKind::kSet, "a replica refuses what is not a set");
-    // The set must come behind what this node pushed before; while a delta is in flight no other can be sent.
+    // The set must follow this node's earlier pushes. While a delta is in flight, no other delta can be sent.
     const Unapplied* changes = channel_.changes_of(key);
     if (changes != nullptr && decisions().is_to_be_flushed_before_set(*changes)) {
       if (changes->in_flight) {
@@ -66,7 +66,8 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
 }
 
 bool Requests::serve(LockedKey& key, KeyRequest& request) {
-  if (key.state() == State::kNone) return false;  // what is sent anyway needs no lock of the arrays here
+  // the request will be sent, so the arrays need not be locked here
+  if (key.state() == State::kNone) return false;
   Operation& operation = *request.operation;
   const std::lock_guard guard(operation.arrays);
   return operation.abandoned || try_local(channel_.node, channel_.partition, key, request);
@@ -98,7 +99,7 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   }
   scratch_.clear();
   const std::lock_guard guard(request.operation->arrays);
-  if (operation.abandoned) {  // its values may be gone: a push of zeros takes the message's place
+  if (operation.abandoned) {  // its values may no longer exist, so a push of zeros replaces them
     scratch_.assign(known_floats(message, length), 0.0F);
     message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
     message.count = 1;
@@ -120,14 +121,14 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   }
 }
 
-// The operation may be gone afterwards.
+// Completes a request. The operation may be destroyed afterwards.
 void Requests::complete(KeyRequest& request) {
   Operation& operation = *request.operation;
   KeyRequest* next = nullptr;
   if (request.next_part != KeyRequest::kNoPart) next = &operation.requests[request.next_part];
   if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
   operation.finish();
-  // Only now: sent earlier, the next part could take another route and overtake this one.
+  // The next part is sent only now. Otherwise it could take another route and overtake this part.
   if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);
 }
 
@@ -197,7 +198,7 @@ void Requests::on_request(const RequestMessage& message, Reader& reader) {
       channel_.forward(key, message, payload);
       return;
     }
-    if (message.origin == channel_.rank) {  // the key came here meanwhile
+    if (message.origin == channel_.rank) {  // the key has arrived at this node in between
       mine = &take_awaiting(message.request);
       if (mine->key != message.key) throw ProtocolError("a request came back with another key");
       serve(key, *mine);
