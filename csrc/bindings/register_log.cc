@@ -30,7 +30,7 @@ void register_log(py::module_& module) {
         const py::gil_scoped_release release;
         set_log_sink(use ? LogSink(write_to_logger) : LogSink());
       },
-      py::arg("use"), "Sends the messages of nodes to the logger 'adaps', or again to standard error.");
+      py::arg("use"), "Sends log messages to the logger 'adaps' if `use` is true, else to standard error.");
 }
 
 }  // namespace adaps::bindings

@@ -20,7 +20,7 @@ Clock quantile_by_definition(double mean) {
 
 }  // namespace
 
-TEST(windows_are_those_of_the_specification) {
+TEST(windows_match_the_specification) {
   const struct {
     Clock ticks;  // per round
     Clock window;
@@ -51,7 +51,7 @@ TEST(the_pace_rises_at_once_and_falls_slowly) {
   CHECK(std::abs(timer.pace() - 0.0901) < 1e-12);
 }
 
-TEST(the_pace_is_that_between_two_ticks) {
+TEST(the_pace_is_measured_between_two_ticks) {
   ActionTimer timer;
   timer.observe(1, 0, 2000);
   for (int i = 0; i < 49; ++i) timer.observe(0, 2000, 2000);
@@ -60,7 +60,7 @@ TEST(the_pace_is_that_between_two_ticks) {
   CHECK_EQ(timer.window(), Clock{2});
 }
 
-TEST(the_slower_the_rounds_the_earlier) {
+TEST(slower_rounds_make_intents_act_earlier) {
   ActionTimer timer;
   timer.observe(1, 0, 2000);
   timer.observe(1, 1000, 2000);
@@ -71,7 +71,7 @@ TEST(the_slower_the_rounds_the_earlier) {
   CHECK_EQ(slow.window(), poisson_quantile(100.0));
 }
 
-TEST(keys_that_take_long_are_asked_for_between_ticks) {
+TEST(keys_with_a_long_lead_time_are_requested_between_ticks) {
   ActionTimer timer;
   CHECK(timer.ahead(50'000, 0) == timer.window());  // before the first tick
   CHECK(timer.until_ahead(2, 50'000) == kNever);
@@ -91,7 +91,7 @@ TEST(keys_that_take_long_are_asked_for_between_ticks) {
   CHECK(timer.until_ahead(2, 150'000) == later - 30'000);
 }
 
-TEST(the_lead_is_the_longest_between_ticks_smoothed) {
+TEST(the_lead_time_is_the_smoothed_maximum_between_ticks) {
   LeadTime lead;
   lead.settle();
   CHECK(lead.micros() == 0);

@@ -138,7 +138,7 @@ TEST(a_channel_answers_others_between_two_slices) {
   CHECK(push.done.load());
 }
 
-TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
+TEST(the_first_of_many_requests_and_answers_are_sent_early) {
   Pair pair(Technique::kStatic);
   const std::vector<Key> theirs = pair.keys_of(1);
   std::vector<float> values(kFirst * 3, -1.0F);
@@ -177,7 +177,7 @@ TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
   }
 }
 
-TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
+TEST(a_mark_is_echoed_after_all_slices_of_the_refreshes) {
   Pair pair(Technique::kReplication);
   const std::vector<Key> keys = pair.keys_of(0);
   pair.channel(1).partition().submit_intent(0, keys, 0, kForever);
@@ -239,7 +239,7 @@ TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
   close_all(nodes);
 }
 
-TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
+TEST(asynchronous_calls_wait_at_the_limit_of_queued_bytes) {
   Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 100'000};
   ConnectOptions options = connect_options();
   options.shape.bits_per_second = 10e6;
@@ -264,7 +264,7 @@ TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
   close_all(nodes);
 }
 
-TEST(a_call_that_waits_for_room_can_be_interrupted_and_ends_with_the_peer) {
+TEST(a_waiting_call_can_be_interrupted_and_fails_with_the_peer) {
   Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 1};
   ConnectOptions options = connect_options();
   options.shape.latency_seconds = 1e5;  // nothing arrives

@@ -49,7 +49,7 @@ float largest_of(const std::vector<float>& row) {
 
 }  // namespace
 
-TEST(words_are_as_few_as_promised) {
+TEST(encodings_have_the_promised_size) {
   CHECK_EQ(encoded_words(Wire::kFloat32, 17), std::size_t{17});
   CHECK_EQ(encoded_words(Wire::kBfloat16, 17), std::size_t{9});
   CHECK_EQ(encoded_words(Wire::kFloat16, 16), std::size_t{8});
@@ -90,7 +90,7 @@ TEST(errors_stay_within_their_bound) {
   }
 }
 
-TEST(the_bound_is_not_generous) {
+TEST(the_error_bound_is_tight) {
   Random random(4, 1);
   for (const Wire wire : kLossy) {
     float worst = 0.0F;
@@ -106,7 +106,7 @@ TEST(the_bound_is_not_generous) {
   }
 }
 
-TEST(small_whole_numbers_stay_what_they_are) {
+TEST(small_integers_are_exact) {
   for (const Wire wire : kLossy) {
     for (int largest = 0; largest <= 127; ++largest) {
       std::vector<float> row;
@@ -118,7 +118,7 @@ TEST(small_whole_numbers_stay_what_they_are) {
   }
 }
 
-TEST(what_was_decoded_is_encoded_without_loss) {
+TEST(decoded_floats_are_encoded_without_loss) {
   Random random(5, 1);
   for (int round = 0; round < 1000; ++round) {
     std::vector<float> row(1 + random.below(9));
@@ -167,7 +167,7 @@ TEST(zeros_and_the_smallest_numbers) {
   CHECK_EQ(carried(Wire::kInt8, {0x1p-119F}).floats[0], 0x1p-119F);
 }
 
-TEST(what_no_wire_carries_is_said) {
+TEST(floats_that_no_wire_represents_are_reported) {
   for (const Wire wire : kLossy) {
     for (const float x : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
       CHECK(!carried(wire, {1.0F, x, 2.0F}).whole);
@@ -207,7 +207,7 @@ TEST(rounding_at_random_keeps_the_mean) {
   }
 }
 
-TEST(rounding_at_random_leaves_what_bfloat16_has) {
+TEST(rounding_at_random_keeps_numbers_of_bfloat16) {
   const float largest = std::bit_cast<float>(0x7f7f0000U);
   const std::vector<float> row{0.0F,      -0.0F,      1.0F,    -127.0F, 0x1p-133F,
                                kInfinity, -kInfinity, largest, -largest};

@@ -195,7 +195,7 @@ TEST(strangers_do_not_disturb) {
   ::close(browser);
 }
 
-TEST(a_crowd_of_strangers_makes_room_for_the_node) {
+TEST(a_node_can_connect_among_many_strangers) {
   CapturedLog log;
   Waiting zero;
   std::vector<int> crowd;
@@ -210,7 +210,7 @@ TEST(a_crowd_of_strangers_makes_room_for_the_node) {
   for (const int fd : crowd) ::close(fd);
 }
 
-TEST(a_wrong_secret_is_refused_and_the_right_one_still_gets_in) {
+TEST(a_wrong_secret_is_refused_and_the_right_one_is_accepted_afterwards) {
   CapturedLog log;
   Waiting zero;
   CHECK_THROWS(zero.other([](SocketOptions& options) {
@@ -224,7 +224,7 @@ TEST(a_wrong_secret_is_refused_and_the_right_one_still_gets_in) {
   check_connected(joined, one);
 }
 
-TEST(a_false_listener_is_not_believed) {
+TEST(an_impostor_that_listens_at_a_nodes_address_is_refused) {
   // It has the right address, but not the secret: greets and proves at random.
   const auto listener = listen("127.0.0.1", 0);
   const int impostor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -261,7 +261,7 @@ TEST(a_false_listener_is_not_believed) {
   ::close(impostor);
 }
 
-TEST(a_recorded_handshake_is_worthless) {
+TEST(a_recorded_handshake_is_refused) {
   CapturedLog log;
   Frame recorded;
   {
@@ -319,7 +319,7 @@ TEST(any_changed_bit_of_a_handshake_ends_it) {
   }
 }
 
-TEST(an_own_proof_sent_back_proves_nothing) {
+TEST(a_nodes_own_proof_is_refused_when_it_is_returned) {
   Handshake connecting = Handshake::connecting(options_of(1, 2), 0, 0);
   Handshake accepting = Handshake::accepting(options_of(0, 2));
   accepting.received(connecting.outgoing());
@@ -375,7 +375,7 @@ TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
   ::close(fd);
 }
 
-TEST(nodes_with_other_settings_are_told_so) {
+TEST(nodes_with_different_settings_are_refused_with_a_reason) {
   const std::pair<Change, const char*> cases[] = {
       {[](SocketOptions& options) { options.fingerprint = 1; }, "different tables; every node"},
       {[](SocketOptions& options) { options.channels = 2; }, "different numbers of channels, "},
@@ -447,7 +447,7 @@ TEST(a_node_that_starts_late_is_waited_for) {
   check_connected(zero, one);
 }
 
-TEST(bad_arguments_are_named) {
+TEST(errors_name_invalid_arguments) {
   const auto listener = listen("127.0.0.1", 0);
   const std::string own = listener->address();
   const auto with = [&](const Change& change, std::vector<std::string> addresses) {

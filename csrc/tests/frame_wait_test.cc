@@ -29,7 +29,7 @@ TEST(frames_wait_in_large_clusters_only) {
   CHECK_EQ(frame_wait(of(64), 1e-9), frame_wait(of(64), 0.0));
 }
 
-TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
+TEST(a_call_sends_waiting_intents_for_its_keys) {
   constexpr Micros kTick = 10'000;
   TableSpec table{.name = "t", .rows = 64, .length = 4};
   Settings settings = of(2);

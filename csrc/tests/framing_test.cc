@@ -159,7 +159,7 @@ TEST(frames_too_long_or_out_of_order_are_refused) {
   CHECK_THROWS(feed(Frame(head.begin(), head.end()), random, 100, ignore), ProtocolError, "67108865 bytes");
 }
 
-TEST(sealed_frames_that_anybody_touched_are_refused) {
+TEST(modified_sealed_frames_are_refused) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> sizes = {40, framing::kKeepAlive, 3, 0, 70, 40};
   const std::vector<Frame> frames = frames_of(sizes, key_of(1));

@@ -53,7 +53,7 @@ void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
 
 }  // namespace
 
-TEST(holders_are_those_that_came_and_have_not_gone) {
+TEST(holders_are_the_nodes_that_were_added_and_not_removed) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     come_and_go(seed, 3, 3);
     come_and_go(seed, 64, 40);

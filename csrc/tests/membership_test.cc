@@ -34,20 +34,20 @@ ReleaseMessage failed_at(NodeId node) { return {.failed = 1, .failed_node = node
 
 }  // namespace
 
-TEST(a_release_tells_workers_which_node_failed) {
+TEST(a_release_reports_the_failed_node_to_workers) {
   OneNode one(1);
   one.membership.on_release(0, failed_at(2));
   CHECK(!one.waits());
   CHECK_EQ(one.node.barrier.failed_node().value_or(kNodes), 2);
 }
 
-TEST(a_release_that_names_no_node_of_the_cluster_is_refused) {
+TEST(a_release_with_an_unknown_rank_is_refused) {
   OneNode one(1);
   CHECK_THROWS(one.membership.on_release(0, failed_at(kNodes)), ProtocolError, "rank 3");
   CHECK(one.waits());
 }
 
-TEST(only_the_node_that_counts_ends_a_barrier) {
+TEST(only_node_0_ends_a_barrier) {
   OneNode one(1);
   CHECK_THROWS(one.membership.on_release(2, ReleaseMessage{}), ProtocolError, "a release by rank 2");
   CHECK(one.waits());

@@ -82,7 +82,7 @@ TEST(a_worker_reads_what_it_wrote_wherever_rows_are) {
   }
 }
 
-TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
+TEST(values_are_rounded_to_adjacent_numbers_of_bfloat16) {
   constexpr std::size_t kLength = 16;
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16)});
   const std::vector<Key> keys = keys_below(kRows);
@@ -94,7 +94,7 @@ TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
   CHECK(raised > 60 && raised < 210);  // expected: 131 of 1024, within 7 standard deviations
 }
 
-TEST(copies_have_the_bits_of_their_owner) {
+TEST(copies_are_bitwise_equal_to_their_owner) {
   constexpr std::size_t kLength = 33;
   for (const RuleKind rule : kUpdateRules) {
     for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
@@ -124,7 +124,7 @@ TEST(copies_have_the_bits_of_their_owner) {
   }
 }
 
-TEST(small_pushes_of_both_nodes_add_up_in_the_mean) {
+TEST(small_pushes_of_both_nodes_are_kept_in_the_mean) {
   constexpr std::size_t kLength = 64;
   constexpr int kPushes = 50;
   constexpr float kPushed = 0.001F;
@@ -170,7 +170,7 @@ TEST(a_row_that_moves_keeps_its_bits) {
   }
 }
 
-TEST(rows_take_half_of_memory_and_bytes) {
+TEST(rows_take_half_of_the_memory_and_network_bytes) {
   constexpr std::size_t kLength = 128;
   std::array<std::uint64_t, 2> memory{}, moved{}, copied{};
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
@@ -204,7 +204,7 @@ TEST(rows_take_half_of_memory_and_bytes) {
   }
 }
 
-TEST(a_snapshot_holds_what_is_stored) {
+TEST(a_snapshot_contains_the_stored_values) {
   constexpr std::size_t kLength = 5;
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16, RuleKind::kAdagrad)});
   NodeState& node = cluster.node(0);

@@ -198,7 +198,7 @@ NodeId lost_of(const NodeState& node) { return node.lost_peer().value_or(kMaxNod
 
 }  // namespace
 
-TEST(a_node_that_ends_in_any_phase_is_named_by_all_others) {
+TEST(all_nodes_name_a_node_that_ends_in_any_phase) {
   constexpr NodeId kNodes = 3;
   for (const Phase phase : kPhases) {
     for (NodeId victim = 0; victim < kNodes; ++victim) {
@@ -241,7 +241,7 @@ TEST(a_cut_connection_ends_the_calls_of_both_nodes_in_any_phase) {
   }
 }
 
-TEST(the_others_hear_of_a_loss_before_the_node_fails) {
+TEST(other_nodes_are_notified_of_a_loss_before_the_node_fails) {
   NodeState zero(tables(), settings_of(0, 4)), one(tables(), settings_of(1, 4));
   Channel& channel = *zero.channels[1];
   channel.on_peer_down(2, "the first");
@@ -264,7 +264,7 @@ TEST(the_others_hear_of_a_loss_before_the_node_fails) {
   CHECK_EQ(lost_of(one), 2);
 }
 
-TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
+TEST(a_node_that_was_reported_lost_names_the_reporting_node) {
   NodeState one(tables(), settings_of(1, 3));
   Channel& channel = *one.channels[0];
   const auto told = [&](NodeId rank) {
@@ -284,7 +284,7 @@ TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
   CHECK_EQ(lost_of(one), 2);
 }
 
-TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
+TEST(all_nodes_name_a_node_that_is_late_at_a_barrier) {
   Waiting nodes;
   nodes.at(100);
   nodes.comes(1, kComes);
@@ -302,7 +302,7 @@ TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
   CHECK_EQ(nodes.at(9999), kNever);
 }
 
-TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
+TEST(nodes_that_wait_for_the_end_do_not_time_out_while_others_use_barriers) {
   Waiting nodes;
   nodes.at(100);
   nodes.comes(1, kLeaves);
@@ -319,7 +319,7 @@ TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
   CHECK_EQ(lost_of(nodes.one), 0);
 }
 
-TEST(nodes_that_all_come_are_not_missed_afterwards) {
+TEST(no_node_is_reported_after_all_arrived) {
   Waiting nodes;
   nodes.at(100);
   for (const bool for_good : {kComes, kLeaves}) {

@@ -138,7 +138,7 @@ TEST(short_pieces_of_work_take_no_longer_than_they_should) {
   CHECK_EQ(now, Micros{30});
 }
 
-TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
+TEST(a_processor_continues_its_work_after_a_stall_or_slowdown) {
   Processor processor(1, 1.0, 1);
   processor.begin(0, 100.0, 0);
   processor.suspend(0, 20);
@@ -155,7 +155,7 @@ TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
   CHECK_EQ(processor.next_end(), kNever);
 }
 
-TEST(a_thread_that_is_suspended_leaves_its_core_to_the_others) {
+TEST(a_suspended_thread_frees_its_core) {
   Processor processor(1, 1.0, 2);
   processor.begin(0, 100.0, 0);
   processor.begin(1, 100.0, 0);
@@ -167,7 +167,7 @@ TEST(a_thread_that_is_suspended_leaves_its_core_to_the_others) {
   CHECK_EQ(processor.next_end(), Micros{140});
 }
 
-TEST(rows_of_one_node_each_are_relocated_once_and_cost_nothing_then) {
+TEST(rows_of_a_single_node_are_relocated_once_and_then_cost_nothing) {
   for (const Technique technique : {Technique::kAdaptive, Technique::kRelocation}) {
     const ReplayResult result = replay(own_rows(8), technique);
     CHECK(total(result, &NodeReplay::steps) > 0);
@@ -226,7 +226,7 @@ TEST(dense_tables_are_accessed_whole_in_every_step) {
 }
 
 // Node 0 starts a training, so it requests dense parameters before the other nodes have received their keys.
-TEST(dense_tables_are_asked_for_by_node_0_first) {
+TEST(node_0_requests_dense_tables_first) {
   Accesses accesses = own_rows(2);
   accesses.tables.push_back(table_of("dense", 3));
   accesses.dense.push_back(true);
@@ -241,7 +241,7 @@ TEST(dense_tables_are_asked_for_by_node_0_first) {
   CHECK_EQ(pulled_by(copied, 1, "pulled_local"), 0.0);
 }
 
-TEST(placed_rows_begin_where_they_are_placed) {
+TEST(placed_rows_start_on_their_nodes) {
   Accesses accesses = own_rows(8);
   for (NodeId node = 0; node < 8; ++node) accesses.workers[node].placed = {2 * Key{node}, 2 * Key{node} + 1};
   ReplaySettings settings = settings_of(accesses, Technique::kRelocation);
@@ -252,7 +252,7 @@ TEST(placed_rows_begin_where_they_are_placed) {
   CHECK_EQ(messages(result), 0.0);
 }
 
-TEST(workers_and_channels_of_a_node_are_threads_of_it) {
+TEST(workers_and_channels_are_threads_of_their_node) {
   Accesses accesses = scattered_rows(6);  // three nodes with two workers
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
@@ -269,7 +269,7 @@ TEST(workers_and_channels_of_a_node_are_threads_of_it) {
   CHECK(both > result.elapsed * 18 / 10 && both < result.elapsed * 22 / 10);
 }
 
-TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
+TEST(slow_nodes_and_links_affect_only_their_nodes) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
@@ -289,7 +289,7 @@ TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
   CHECK_EQ(of_all_types(far, "bytes"), of_all_types(even, "bytes"));
 }
 
-TEST(a_straggler_and_a_stall_are_met_by_whom_they_concern) {
+TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
@@ -339,7 +339,7 @@ TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
   }
 }
 
-TEST(nodes_that_are_done_meet_a_loss_at_the_end_and_none_is_waited_for) {
+TEST(finished_nodes_detect_a_loss_at_the_end) {
   Accesses accesses = own_rows(3);
   ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
   settings.warm_up.reset();
@@ -376,7 +376,7 @@ TEST(links_of_a_node_share_its_network_card) {
   CHECK_EQ(network.backlog({0, 0, 2}), std::size_t{1});
 }
 
-TEST(costs_of_the_server_are_time_of_its_node) {
+TEST(costs_of_the_server_take_time_of_its_node) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
@@ -389,7 +389,7 @@ TEST(costs_of_the_server_are_time_of_its_node) {
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
-TEST(what_is_computed_after_a_wait_takes_longer) {
+TEST(the_first_computation_after_a_wait_takes_longer) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
@@ -405,7 +405,7 @@ TEST(what_is_computed_after_a_wait_takes_longer) {
            total(Replay(accesses, settings).run(), &NodeReplay::computing));
 }
 
-TEST(rows_elsewhere_and_copies_cost_their_workers_more) {
+TEST(remote_rows_and_copies_cost_workers_more) {
   const Accesses accesses = scattered_rows(2);
   for (const bool copies : {false, true}) {
     ReplaySettings settings =
@@ -424,7 +424,7 @@ TEST(rows_elsewhere_and_copies_cost_their_workers_more) {
   }
 }
 
-TEST(threads_wake_when_they_have_waited) {
+TEST(threads_pay_for_waking_up_after_a_wait) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
@@ -438,7 +438,7 @@ TEST(threads_wake_when_they_have_waited) {
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
-TEST(what_intents_cause_costs_apart_from_questions_and_answers) {
+TEST(messages_of_intents_have_their_own_cost) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = free_of_costs(accesses, Technique::kReplication);
   settings.compute = 1e6;  // channels finish all their work before the next step
@@ -527,7 +527,7 @@ TEST(equal_seeds_give_equal_results) {
   CHECK(counted(a, "relocations") > 0);
 }
 
-TEST(accesses_that_are_too_short_are_refused) {
+TEST(streams_with_too_few_steps_are_refused) {
   const Accesses accesses = own_rows(2);
   ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
   settings.lookahead = {20};

@@ -135,7 +135,7 @@ TableAccesses& accesses(MemoryCluster& cluster, std::size_t rank) {
 
 }  // namespace
 
-TEST(every_scheme_draws_rows_as_often_as_the_distribution_says) {
+TEST(every_scheme_draws_rows_with_their_probability) {
   for (const auto& [called, distribution] : distributions(kRows)) {
     for (const SamplingScheme scheme : kSchemes) {
       for (const std::uint64_t seed : kSeeds) {
@@ -150,7 +150,7 @@ TEST(every_scheme_draws_rows_as_often_as_the_distribution_says) {
   }
 }
 
-TEST(rows_drawn_without_replacement_follow_each_other_as_if_drawn_one_by_one) {
+TEST(draws_without_replacement_equal_successive_draws) {
   constexpr std::uint64_t kFew = 12;
   for (const auto& [called, distribution] : distributions(kFew)) {
     const auto in_turn = [&](std::uint64_t a, std::uint64_t b) {
@@ -181,7 +181,7 @@ TEST(rows_drawn_without_replacement_follow_each_other_as_if_drawn_one_by_one) {
   }
 }
 
-TEST(rows_that_candidates_hardly_find_are_drawn_as_if_one_by_one) {
+TEST(rarely_found_rows_are_drawn_like_successive_draws) {
   const double weights[] = {1.0, 1.0, 0.02, 0.02};
   const Shared distribution = shared(Distribution::weighted(weights));
   const auto p = [&](std::uint64_t row) { return distribution->probability(row); };
@@ -241,7 +241,7 @@ TEST(local_draws_what_is_here_by_its_share_of_that) {
   }
 }
 
-TEST(local_ends_where_nothing_is_here_and_draws_from_everywhere) {
+TEST(local_draws_from_all_rows_if_no_row_is_local) {
   for (const bool replacement : {true, false}) {
     MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, replacement), 0);
     Worker& worker = cluster.worker(0, 0);
@@ -259,14 +259,14 @@ TEST(local_ends_where_nothing_is_here_and_draws_from_everywhere) {
   }
 }
 
-TEST(local_reads_the_few_rows_that_are_here) {
+TEST(local_finds_the_few_local_rows) {
   MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, false), 2);
   std::vector<std::int64_t> rows = sample(cluster, 0, 5);
   CHECK((std::set<std::int64_t>(rows.begin(), rows.begin() + 2) == std::set<std::int64_t>{0, 1}));
   CHECK_EQ(counted(accesses(cluster, 0).sampled_fallback), 3U);
 }
 
-TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
+TEST(naive_and_preloc_draw_equal_rows_that_differ_between_workers) {
   const auto drawn = [](SamplingScheme scheme, std::uint64_t seed, std::size_t worker) {
     Settings settings;
     settings.workers = 2;
@@ -291,7 +291,7 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
 
 // Without replacement, each pass renews the whole pool. With replacement, each pass renews a part of it. In
 // both cases, each row is used equally often.
-TEST(rows_of_a_pool_are_used_up_before_there_are_others) {
+TEST(rows_of_a_pool_are_used_up_before_they_are_replaced) {
   for (const bool replacement : {true, false}) {
     SamplingSpec spec = sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1, replacement);
     spec.pool_size = 90;
@@ -359,7 +359,7 @@ TEST(a_random_order_has_every_number_once) {
   }
 }
 
-TEST(what_is_announced_is_read_without_a_message) {
+TEST(announced_samples_are_read_without_a_message) {
   for (const SamplingScheme scheme : {SamplingScheme::kPreloc, SamplingScheme::kPool}) {
     std::vector<TableSpec> tables = one_table(sampling(weighted(kRows), scheme, 1));
     tables[0].homes.push_back({kRows, 1});
@@ -383,7 +383,7 @@ TEST(what_is_announced_is_read_without_a_message) {
   }
 }
 
-TEST(a_sample_is_read_once_into_arrays_of_its_size) {
+TEST(a_sample_can_be_read_once_into_arrays_of_its_size) {
   MemoryCluster cluster(one_table(sampling(weighted(kRows), SamplingScheme::kLocal, 1)), alone());
   Worker& worker = cluster.worker(0, 0);
   const Table& table = cluster.node(0).tables[0];
@@ -403,7 +403,7 @@ TEST(a_sample_is_read_once_into_arrays_of_its_size) {
   CHECK_THROWS(worker.prepare_sample(table, 1, 1, 1), std::invalid_argument, "end must be greater");
 }
 
-TEST(weights_that_are_none_are_refused) {
+TEST(invalid_weights_are_refused) {
   CHECK_THROWS(Distribution::weighted(std::vector<double>{1.0, -1.0}), std::invalid_argument, "row 1 is -1");
   CHECK_THROWS(Distribution::weighted(std::vector<double>{NAN}), std::invalid_argument, "row 0 is nan");
   CHECK_THROWS(Distribution::weighted(std::vector<double>{0.0, 0.0}), std::invalid_argument, "no row");
@@ -412,7 +412,7 @@ TEST(weights_that_are_none_are_refused) {
   CHECK_THROWS(Tables(tables), std::invalid_argument, "4 rows and 3 weights");
 }
 
-TEST(tables_that_draw_otherwise_are_other_tables) {
+TEST(tables_with_different_sampling_are_different) {
   const auto fingerprint = [](const SamplingSpec& spec) { return Tables(one_table(spec)).fingerprint(); };
   const SamplingSpec spec = sampling(weighted(kRows), SamplingScheme::kPool, 1);
   CHECK_EQ(fingerprint(spec), fingerprint(sampling(weighted(kRows), SamplingScheme::kPool, 1)));

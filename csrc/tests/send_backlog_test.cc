@@ -111,7 +111,7 @@ std::vector<float> all(int value) { return std::vector<float>(kKeys * kLength, s
 
 }  // namespace
 
-TEST(what_waits_on_a_link_is_bounded_by_the_keys_however_often_they_are_written) {
+TEST(waiting_bytes_are_bounded_by_the_keys_for_any_number_of_writes) {
   Nodes nodes(2);
   for (int i = 0; i < kRounds; ++i) {
     nodes.write();
@@ -124,7 +124,7 @@ TEST(what_waits_on_a_link_is_bounded_by_the_keys_however_often_they_are_written)
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(other_holders_do_not_wait_for_one_whose_link_stands_still) {
+TEST(a_blocked_link_does_not_delay_other_holders) {
   Nodes nodes(3);
   for (int i = 1; i <= kRounds; ++i) {
     nodes.write();
@@ -136,7 +136,7 @@ TEST(other_holders_do_not_wait_for_one_whose_link_stands_still) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(a_wait_sync_sees_what_was_held_back) {
+TEST(wait_sync_makes_held_back_refreshes_visible) {
   Nodes nodes(2);
   for (int i = 0; i < 3; ++i) {
     nodes.write();
@@ -153,7 +153,7 @@ TEST(a_wait_sync_sees_what_was_held_back) {
   CHECK_EQ(nodes.refreshes(), 3 * kKeys);
 }
 
-TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
+TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   Nodes nodes(3);
   for (int i = 0; i < kRounds; ++i) {
     nodes.write();
@@ -168,7 +168,7 @@ TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(what_waits_for_a_node_has_a_limit_and_all_of_it_goes_in_the_end) {
+TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
   constexpr std::size_t kLimit = 5 * kRefreshBytes;
   Nodes nodes(3, kLimit);
   for (int i = 0; i < 3; ++i) {
@@ -187,7 +187,7 @@ TEST(what_waits_for_a_node_has_a_limit_and_all_of_it_goes_in_the_end) {
   for (const NodeId rank : {0, 1, 2}) CHECK(nodes.read(rank) == all(6));
 }
 
-TEST(two_nodes_whose_links_to_each_other_are_full_both_go_on) {
+TEST(two_nodes_with_full_links_to_each_other_both_continue) {
   Nodes nodes(2, 1);
   for (int i = 0; i < 3; ++i) {
     nodes.write(0);
@@ -202,7 +202,7 @@ TEST(two_nodes_whose_links_to_each_other_are_full_both_go_on) {
   for (const NodeId rank : {0, 1}) CHECK(nodes.read(rank) == all(6));
 }
 
-TEST(a_node_that_asks_for_more_rows_than_it_reads_gets_them_as_it_does) {
+TEST(a_node_that_requests_rows_faster_than_it_reads_gets_all_of_them) {
   constexpr std::size_t kLimit = 5 * kRefreshBytes;
   Nodes nodes(2, kLimit);
   std::vector<Key> more;

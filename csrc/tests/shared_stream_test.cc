@@ -130,7 +130,7 @@ TEST(bytes_arrive_in_order_and_in_one_piece_wherever_the_ring_ends) {
   }
 }
 
-TEST(a_writer_never_writes_over_what_was_not_released) {
+TEST(a_writer_never_overwrites_unreleased_bytes) {
   Ends ends;
   const Frame sent = frame_of(kBytes + 100, 1);
   CHECK_EQ(write(*ends.one, sent), kBytes);
@@ -144,7 +144,7 @@ TEST(a_writer_never_writes_over_what_was_not_released) {
   CHECK(same(ends.other->unread().last(40), std::span(sent).subspan(kBytes, 40)));
 }
 
-TEST(an_end_is_seen_behind_what_was_written) {
+TEST(the_end_of_a_stream_is_seen_after_its_bytes) {
   Ends ends;
   CHECK(!ends.other->ended());
   CHECK_EQ(write(*ends.one, frame_of(100, 1)), 100u);
@@ -156,7 +156,7 @@ TEST(an_end_is_seen_behind_what_was_written) {
   CHECK(same(ends.other->unread(), frame_of(100, 1)));
 }
 
-TEST(who_sleeps_is_rung_for_once) {
+TEST(a_sleeping_peer_is_rung_for_once) {
   Ends ends;
   CHECK_EQ(write(*ends.one, frame_of(8, 1)), 8u);
   CHECK(!ends.one->must_ring());           // the peer is awake
@@ -178,7 +178,7 @@ TEST(who_sleeps_is_rung_for_once) {
   CHECK(ends.other->sleep(false, false));  // this side has read the end already
 }
 
-TEST(a_writer_that_waits_for_room_is_rung_for_when_it_is_worth_it) {
+TEST(a_writer_that_waits_for_space_is_rung_for_when_enough_is_free) {
   Ends ends;
   const Frame sent = frame_of(kBytes, 1);
   CHECK_EQ(write(*ends.one, sent), kBytes);
@@ -230,7 +230,7 @@ TEST(no_bell_is_lost) {
   other.join();
 }
 
-TEST(counters_that_cannot_be_are_refused) {
+TEST(impossible_counters_are_refused) {
   const Broken node;
   CHECK_EQ(Broken{}.streams->look(), 0u);
   for (const std::uint64_t bytes : {std::uint64_t{kBytes + 1}, ~std::uint64_t{0}}) {
@@ -249,7 +249,7 @@ TEST(counters_that_cannot_be_are_refused) {
   CHECK_EQ(write(*ahead.streams, frame_of(100, 1)), 0u);
 }
 
-TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
+TEST(invalid_or_shrinkable_memory_is_refused) {
   std::unique_ptr<SharedStreams> taken;
   const auto refused = [&](int fd, const char* why, char what = 1) {
     const auto sockets = socket_pair();
@@ -301,7 +301,7 @@ TEST(frames_of_every_length_pass_between_two_nodes) {
   CHECK_EQ(events[0].sent, events[1].sent);
 }
 
-TEST(which_nodes_share_memory_is_said_when_they_connect) {
+TEST(connecting_logs_which_nodes_share_memory) {
   for (const Medium medium : kMedia) {
     std::atomic<int> through_memory{0};
     set_log_sink([&](LogLevel, const std::string& message) {

@@ -57,7 +57,7 @@ TEST(frames_arrive_whole_and_in_order_between_all_pairs) {
   }
 }
 
-TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
+TEST(flush_sends_frames_while_another_frame_is_handled) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
@@ -80,7 +80,7 @@ TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
   }
 }
 
-TEST(large_frames_cross_each_other) {
+TEST(large_frames_in_both_directions_do_not_block) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     const Frame sent[2] = {frame_of((32u << 20) + 3, 1), frame_of(32u << 20, 2)};
@@ -120,14 +120,14 @@ TEST(many_small_frames) {
   }
 }
 
-TEST(frames_that_cannot_be_sent_are_named) {
+TEST(errors_name_frames_that_cannot_be_sent) {
   const Transports nodes = cluster(2, Medium::kUnix);
   CHECK_THROWS(nodes[0]->send(1, Frame(kMaxFrameBytes + 1)), std::length_error, "67108865");
   CHECK_THROWS(nodes[0]->send(0, Frame(1)), std::invalid_argument, "node 0");
   CHECK_THROWS(nodes[0]->send(2, Frame(1)), std::invalid_argument, "node 2");
 }
 
-TEST(a_backlog_is_what_the_network_has_not_taken) {
+TEST(the_backlog_counts_frames_that_the_network_has_not_accepted) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
@@ -145,7 +145,7 @@ TEST(a_backlog_is_what_the_network_has_not_taken) {
 }
 
 // Frames on an imitated wire are not in the backlog, regardless of the time that they take.
-TEST(a_backlog_of_an_imitated_network_is_what_waits_for_its_wire) {
+TEST(the_backlog_of_an_imitated_network_excludes_frames_on_its_wire) {
   const auto backlog = [](LinkShape shape) {
     const Transports nodes =
         cluster(2, Medium::kUnix, [&](SocketOptions& options) { options.shape = shape; });
@@ -202,7 +202,7 @@ TEST(keep_alives_do_not_wait_for_the_shape) {
   CHECK_EQ(events[1].frames, 0u);
 }
 
-TEST(a_dead_peer_is_reported_behind_what_it_sent) {
+TEST(a_dead_peer_is_reported_after_its_last_frames) {
   for (const Medium medium : kMedia) {
     Transports nodes = cluster(3, medium);
     Events events[3];
@@ -239,7 +239,7 @@ TEST(a_silent_peer_is_down_after_the_timeout) {
   }
 }
 
-TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
+TEST(a_node_that_was_suspended_does_not_report_its_peers_as_lost) {
   const Transports nodes =
       cluster(2, Medium::kMemory, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
   Events events[2];

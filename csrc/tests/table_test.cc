@@ -74,7 +74,7 @@ TEST(keys_of_tables_follow_each_other) {
   CHECK_EQ(tables.arenas()[tables[1].arena()].rows, std::uint64_t{6});
 }
 
-TEST(wrong_tables_are_named) {
+TEST(errors_name_invalid_tables) {
   CHECK_THROWS(Tables({}), std::invalid_argument, "at least one table");
   CHECK_THROWS(Tables({spec("a", 0, 4)}), std::invalid_argument, "'a' has 0 rows");
   CHECK_THROWS(Tables({spec("a", 1, 0)}), std::invalid_argument, "'a' has length 0");
@@ -91,7 +91,7 @@ TEST(wrong_tables_are_named) {
   CHECK_THROWS(Tables({spec("a", 1, 1), spec("a", 2, 2)}), std::invalid_argument, "called 'a'");
 }
 
-TEST(rows_are_managed_as_their_range_says) {
+TEST(rows_are_managed_like_their_range) {
   TableSpec mixed = spec("mixed", 10, 4);
   mixed.management = {Technique::kStatic, Wire::kInt8};  // overridden by `managed` for all rows
   const Management hot{Technique::kReplication, Wire::kBfloat16};
@@ -114,7 +114,7 @@ TEST(rows_are_managed_as_their_range_says) {
   CHECK(!tables[2].is_lossy());
 }
 
-TEST(rows_are_managed_in_as_many_ways_as_a_byte_can_say) {
+TEST(a_table_has_at_most_256_managements) {
   const auto with = [](Clock ways, Clock first) {
     TableSpec table = spec("t", 1000, 1);
     for (Clock i = 0; i < ways; ++i)
@@ -132,7 +132,7 @@ TEST(rows_are_managed_in_as_many_ways_as_a_byte_can_say) {
   CHECK(Tables({with(1, 2)}).fingerprint() != Tables({with(1, 3)}).fingerprint());
 }
 
-TEST(managements_of_a_table_are_of_all_of_its_rows) {
+TEST(managements_of_a_table_cover_all_its_rows) {
   const auto with = [](std::vector<ManagedRange> managed) {
     TableSpec table = spec("t", 10, 1);
     table.managed = std::move(managed);
@@ -144,7 +144,7 @@ TEST(managements_of_a_table_are_of_all_of_its_rows) {
   CHECK_THROWS(with({{11, {}}}), std::invalid_argument, "they must ascend to its 10 rows");
 }
 
-TEST(fingerprints_tell_tables_apart) {
+TEST(different_tables_have_different_fingerprints) {
   const std::vector<TableSpec> base = {spec("a", 10, 4), spec("b", 3, 8)};
   const std::uint64_t fingerprint = Tables(base).fingerprint();
   CHECK_EQ(Tables(base).fingerprint(), fingerprint);
@@ -222,7 +222,7 @@ TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
   CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean an unknown location
 }
 
-TEST(rows_are_at_home_where_their_table_says) {
+TEST(rows_have_the_homes_of_their_table) {
   TableSpec placed{.name = "placed", .rows = 10, .length = 1};
   placed.homes = {{4, 2}, {7, kHomeByHash}, {10, 0}};
   TableSpec hashed{.name = "hashed", .rows = 5, .length = 1};
@@ -241,7 +241,7 @@ TEST(rows_are_at_home_where_their_table_says) {
   }
 }
 
-TEST(rows_are_at_home_with_those_of_another_table) {
+TEST(rows_can_share_the_homes_of_another_tables_rows) {
   const TableSpec first{.name = "first", .rows = 7, .length = 1};
   TableSpec follower{.name = "follower", .rows = 60, .length = 1};
   follower.homes = {{20, kHomeByHash, 2}, {30, 1}, {50, kHomeByHash, 2}, {60}};
@@ -260,7 +260,7 @@ TEST(rows_are_at_home_with_those_of_another_table) {
   }
 }
 
-TEST(only_rows_that_are_there_can_be_followed) {
+TEST(homes_cannot_follow_rows_that_do_not_exist) {
   TableSpec follower{.name = "follower", .rows = 10, .length = 1};
   const TableSpec followed{.name = "followed", .rows = 9, .length = 1};
   const auto said = [&](HomeRange home) {
@@ -280,7 +280,7 @@ TEST(only_rows_that_are_there_can_be_followed) {
            "rows of table 'follower' are hashed as those of table 2; there are 2 tables, numbered from 0 on");
 }
 
-TEST(homes_of_a_table_are_all_of_its_rows) {
+TEST(homes_of_a_table_cover_all_its_rows) {
   const auto refused = [](std::vector<HomeRange> homes) {
     TableSpec spec{.name = "t", .rows = 10, .length = 1};
     spec.homes = std::move(homes);
@@ -298,7 +298,7 @@ TEST(homes_of_a_table_are_all_of_its_rows) {
   CHECK(refused({{5, 1}, {5, 0}, {10, 0}}));
 }
 
-TEST(tables_that_are_managed_otherwise_have_another_fingerprint) {
+TEST(tables_with_different_managements_have_different_fingerprints) {
   TableSpec spec{.name = "t", .rows = 10, .length = 1};
   const std::uint64_t plain = Tables({spec}).fingerprint();
   spec.management.technique = Technique::kAdaptive;

@@ -219,7 +219,7 @@ std::size_t stale(Way way, const std::vector<Step>& steps) {
 
 }  // namespace
 
-TEST(a_row_is_read_whole_or_not_at_all_whatever_comes_between) {
+TEST(a_row_is_read_atomically_in_every_interleaving) {
   for (const auto& steps :
        {written(), written_beside_a_neighbour(), given_to_another_key(), given_to_another_key_and_back()})
     CHECK_EQ(torn(Way::kRight, steps), std::size_t{0});
@@ -233,7 +233,7 @@ TEST(every_mistake_of_a_reader_tears_a_row) {
   CHECK(torn(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
 }
 
-TEST(a_row_that_is_known_by_the_same_is_the_same_whatever_comes_between) {
+TEST(a_row_with_an_unchanged_stamp_is_unchanged_in_every_interleaving) {
   for (const auto& steps :
        {written(), written_beside_a_neighbour(), given_to_another_key(), given_to_another_key_and_back()}) {
     CHECK_EQ(stale(Way::kRight, steps), std::size_t{0});
@@ -242,7 +242,7 @@ TEST(a_row_that_is_known_by_the_same_is_the_same_whatever_comes_between) {
   CHECK(stale(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
 }
 
-TEST(nobody_is_read_or_known_who_is_locked_or_not_here) {
+TEST(locked_and_remote_rows_are_not_read_without_a_lock) {
   OneNode node(2);
   const auto reads = [&](Key key) {
     const bool read = node.store.words().read_if(key, kNeeded, [](std::uint32_t) {}) != 0;
@@ -261,7 +261,7 @@ TEST(nobody_is_read_or_known_who_is_locked_or_not_here) {
   CHECK(!reads(0));
 }
 
-TEST(every_lock_puts_a_stamp_that_was_never_there) {
+TEST(every_lock_writes_a_new_stamp) {
   OneNode node(2);
   std::set<std::uint64_t> stamps{node.store.words().stamp(0)};
   const auto is_new = [&] { return stamps.insert(node.store.words().stamp(0)).second; };

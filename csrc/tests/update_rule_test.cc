@@ -168,7 +168,7 @@ TEST(momentum_makes_up_for_missed_steps) {
   }
 }
 
-TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
+TEST(idle_rows_catch_up_with_torchs_dense_optimizers) {
   for (const UpdateRule& rule : kUpdateRules) {
     if (!rule.moves_idle_rows()) continue;
     Row row(rule);
@@ -206,7 +206,7 @@ TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
   }
 }
 
-TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
+TEST(rows_with_a_gradient_in_each_step_match_torch) {
   for (const UpdateRule& rule : kUpdateRules) {
     if (rule.kind == RuleKind::kRowAdagrad || rule.kind == RuleKind::kSparseAdam) continue;
     std::vector<Dense> states(kLength);
@@ -340,12 +340,12 @@ struct Adam {
   }
 };
 
-TEST(rows_count_adams_steps_where_nobody_says_which_one_it_is) {
+TEST(rows_count_adams_steps_without_step_numbers) {
   compare(kUpdateRules[4], Adam{.sparse = false});
   compare(kUpdateRules[5], Adam{.sparse = true});
 }
 
-TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
+TEST(adam_corrects_its_bias_for_the_given_step) {
   for (const bool sparse : {false, true}) {
     const UpdateRule& rule = kUpdateRules[sparse ? 5 : 4];
     Adam formula{.sparse = sparse, .from = 300};
@@ -362,7 +362,7 @@ TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
   }
 }
 
-TEST(the_change_is_what_changed_and_asking_for_it_changes_nothing) {
+TEST(the_change_equals_the_update_and_does_not_affect_it) {
   for (const UpdateRule& rule : kUpdateRules) {
     Row with(rule), without(rule);
     const std::vector<float> before = with.floats;

@@ -45,7 +45,7 @@ Delta delta_of(const Table& table, const std::vector<float>& value) {
 
 }  // namespace
 
-TEST(rows_keep_what_counts_steps) {
+TEST(step_counters_of_rows_are_sent_exactly) {
   for (const Wire wire : kLossy) {
     for (const RuleKind kind : kUpdateRules) {
       for (const std::size_t length : {1, 2, 7, 16}) {
@@ -76,7 +76,7 @@ TEST(rows_keep_what_counts_steps) {
   }
 }
 
-TEST(rows_that_the_wire_cannot_carry_go_as_they_are) {
+TEST(rows_that_the_wire_cannot_represent_are_sent_unchanged) {
   for (const Wire wire : kLossy) {
     const Tables tables = one_table(wire, 4, RuleKind::kAdagrad);
     std::vector<float> words;
@@ -95,7 +95,7 @@ TEST(rows_that_the_wire_cannot_carry_go_as_they_are) {
   }
 }
 
-TEST(what_is_sent_and_what_is_left_are_the_change) {
+TEST(the_sent_change_and_its_rest_add_up_to_the_change) {
   Random random(7, 1);
   for (const Wire wire : kLossy) {
     const Tables tables = one_table(wire, 16);
@@ -119,7 +119,7 @@ TEST(what_is_sent_and_what_is_left_are_the_change) {
   }
 }
 
-TEST(without_feedback_changes_lose_more_and_more) {
+TEST(without_rests_the_error_of_changes_grows) {
   constexpr int kChanges = 2000;
   constexpr std::size_t kLength = 16;
   for (const Wire wire : kLossy) {

@@ -62,12 +62,10 @@ bool is_fair(const Row& row) {
 
 TEST(small_pushes_are_not_lost_in_the_mean) { CHECK(is_fair(after_pushes(Mutant::none))); }
 
-TEST(rounding_to_the_nearest_is_noticed) {
+TEST(rounding_to_nearest_is_detected) {
   const Row row = after_pushes(Mutant::rounds_to_nearest);
   CHECK(!is_fair(row));
   CHECK_EQ(row.mean, 1.0);  // no push has had an effect
 }
 
-TEST(random_numbers_that_repeat_are_noticed) {
-  CHECK(!is_fair(after_pushes(Mutant::rounds_alike_each_time)));
-}
+TEST(repeated_random_numbers_are_detected) { CHECK(!is_fair(after_pushes(Mutant::rounds_alike_each_time))); }

@@ -239,17 +239,17 @@ TEST(the_last_duplicate_of_a_set_wins) {
   expect_caught(duplicates_in_one_set, Mutant::first_duplicate_wins, 2, "duplicates");
 }
 
-TEST(late_news_of_a_location_is_ignored) { expect_caught(late_news, Mutant::news_unordered, 4, "progress"); }
-
-TEST(an_echo_comes_behind_the_refreshes) {
-  expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync");
+TEST(outdated_news_of_a_location_is_ignored) {
+  expect_caught(late_news, Mutant::news_unordered, 4, "progress");
 }
 
-TEST(an_echo_comes_behind_all_slices_of_the_refreshes) {
+TEST(an_echo_follows_the_refreshes) { expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync"); }
+
+TEST(an_echo_follows_all_slices_of_the_refreshes) {
   expect_caught(echo_behind_both_slices, Mutant::echo_in_between, 3, "wait_sync");
 }
 
-TEST(a_gradient_is_exact_only_on_top_of_what_the_owner_has) {
+TEST(a_gradient_is_exact_only_if_it_was_applied_to_the_owners_version) {
   expect_caught(gradient_and_refresh_cross, Mutant::gradient_always_exact, 2, "at rest", RuleKind::kAdagrad);
 }
 
@@ -257,6 +257,6 @@ TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
   expect_caught(two_syncs, Mutant::mark_shared, 3, "wait_sync");
 }
 
-TEST(a_key_goes_once_with_a_flush_that_is_under_way) {
+TEST(a_flush_sends_a_key_once) {
   expect_caught(dirty_again_while_flushed, Mutant::exchange_joins_flush, 3, "exchange", RuleKind::kSgd, 1);
 }

@@ -150,12 +150,12 @@ TEST(a_world_is_the_same_every_time) {
   CHECK(first == second);
 }
 
-TEST(links_that_reorder_are_noticed) {
+TEST(reordered_links_are_detected) {
   const Exploration result = explore({.seed = 3, .worlds = 100, .reordering = true});
   CHECK(!result.failures.empty());
 }
 
-TEST(a_failing_world_is_made_small) {
+TEST(a_failing_world_is_minimized) {
   const Exploration result = explore({.seed = 4, .worlds = 500, .mutant = Mutant::refresh_forgets_unsent});
   REQUIRE(result.failures.size() == 1);
   const WorldSpec spec = random_world(4, result.failures[0].world);
@@ -193,7 +193,7 @@ TEST(checker_finds_lost_and_doubled_updates) {
   CHECK_THROWS(read_content(unwritten), Violation, "not written");
 }
 
-TEST(checker_finds_what_a_worker_misses_of_itself) {
+TEST(checker_finds_workers_that_miss_their_own_writes) {
   CHECK_EQ(Told().push(0, 0, 0).pull(0, 0, content(0, {})).violation(content(0, {0})), "read-your-writes");
   CHECK_EQ(Told().set(0, 0, {1}).pull(0, 0, content(0, {})).violation(content(1, {})), "read-your-writes");
 }
@@ -207,7 +207,7 @@ TEST(checker_finds_reads_that_go_back) {
   CHECK_EQ(sets.violation(content(1, {})), "monotonic reads");
 }
 
-TEST(checker_finds_what_wait_sync_does_not_show) {
+TEST(checker_finds_writes_that_wait_sync_does_not_make_visible) {
   Told told;
   told.push(0, 0, 0).sync(0, 0).sync(1, 1).pull(1, 1, content(0, {}));
   CHECK_EQ(told.violation(content(0, {0})), "wait_sync");

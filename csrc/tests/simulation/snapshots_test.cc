@@ -71,7 +71,7 @@ TEST(a_snapshot_holds_every_write_once_and_loses_none) {
   }
 }
 
-TEST(rests_that_no_snapshot_sees_are_noticed) {
+TEST(rests_that_are_missing_in_a_snapshot_are_detected) {
   int noticed = 0;
   for (std::uint64_t number = 0; number < kWorlds; ++number)
     noticed += failure_of(world_with_checkpoints(number), Mutant::rest_lost_at_checkpoint).has_value();
@@ -79,7 +79,7 @@ TEST(rests_that_no_snapshot_sees_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(rests_of_rows_behind_an_exact_one_are_noticed) {
+TEST(missing_rests_of_rows_after_an_exact_row_are_detected) {
   int noticed = 0, run = 0;
   for (std::uint64_t number = 0; run < 200; ++number) {
     const WorldSpec spec = world_with_checkpoints(number);
@@ -91,7 +91,7 @@ TEST(rests_of_rows_behind_an_exact_one_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(keys_that_move_meanwhile_are_noticed) {
+TEST(keys_that_move_during_a_snapshot_are_detected) {
   int noticed = 0;
   for (std::uint64_t number = 0; number < kWorlds; ++number)
     noticed += failure_of(world_with_checkpoints(number, false), Mutant::none).has_value();
@@ -100,7 +100,7 @@ TEST(keys_that_move_meanwhile_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(changes_that_no_export_tells_are_noticed) {
+TEST(changes_that_are_missing_in_an_export_are_detected) {
   for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good}) {
     int noticed = 0;
     for (std::uint64_t number = 0; number < kWorlds; ++number)
