@@ -72,10 +72,10 @@ bool close_all(std::vector<std::unique_ptr<Node>>& nodes) {
   {
     std::unique_lock lock(mutex);
     if (!changed.wait_for(lock, kSilentWait, [&] { return open == 0; })) {
-      log_message(LogLevel::kWarning,
-                  "rank " + std::to_string(nodes.front()->settings().rank) +
-                      " is done; it serves its rows until the other nodes are, but not longer than "
-                      "stall_timeout");
+      log_message(
+          LogLevel::kWarning,
+          "rank " + std::to_string(nodes.front()->settings().rank) +
+              " is done; it serves its rows until the other nodes are done, at most for stall_timeout");
     }
   }
   for (std::thread& thread : threads) thread.join();

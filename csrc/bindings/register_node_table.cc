@@ -30,7 +30,8 @@ NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
 
 const Table& NodeTable::of(NodeHandle& node) const {
   if (node_.get() != &node)
-    throw py::value_error("table '" + name_ + "' is one of another node: take that of this worker's node");
+    throw py::value_error("table '" + name_ +
+                          "' belongs to another node: use the table of this worker's node");
   return node.node().tables()[index_];
 }
 
@@ -75,17 +76,17 @@ void NodeTable::set_hyperparameters(const UpdateRule& rule) {
   const bool alike = rule.kind == own.kind && rule.decoupled == own.decoupled &&
                      rule.nesterov == own.nesterov && rule.centered == own.centered && rule.eps == own.eps;
   if (!alike)
-    throw py::value_error("the optimizer of table '" + name_ +
-                          "' can go on with another lr, momentum, betas or weight decay, but not as another "
-                          "one, and not with another eps");
+    throw py::value_error(
+        "the optimizer of table '" + name_ +
+        "' can change its lr, momentum, betas and weight decay, but not its kind or its eps");
   if (rule.weight_decay != 0.0F && own.weight_decay == 0.0F && !own.moves_idle_rows())
     throw py::value_error("weight decay " + std::to_string(rule.weight_decay) + " of table '" + name_ +
-                          "': it was 0 at first, so that rows do not know which steps they missed; begin "
-                          "with a small one, such as 1e-12");
+                          "': it was 0 at first, so rows have no record of missed steps; start with a small "
+                          "one, such as 1e-12");
   if (rule.momentum != 0.0F && own.momentum == 0.0F)
     throw py::value_error("momentum " + std::to_string(rule.momentum) + " of table '" + name_ +
-                          "': it was 0 at first, so that rows have no place for it; begin with a small one, "
-                          "such as 1e-12");
+                          "': it was 0 at first, so rows have no space for it; start with a small one, such "
+                          "as 1e-12");
   table.set_hyperparameters(rule.hyperparameters());
 }
 
@@ -96,9 +97,8 @@ void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
   Table& table = node.tables()[index_];
   if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && node.settings().nodes > 1) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
-                          "': rows make up for steps on one node only, and there are " +
-                          std::to_string(node.settings().nodes) +
-                          "; idle_rows=False leaves them as they are");
+                          "': rows catch up with steps on a single node only, and there are " +
+                          std::to_string(node.settings().nodes) + "; set idle_rows=False");
   }
   if (number > std::numeric_limits<std::uint32_t>::max()) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
@@ -115,7 +115,7 @@ void NodeTable::catch_up(const py::object& keys) {
     for (const Key key : array.keys()) {
       if (!table.contains(key)) {
         throw py::index_error("key " + std::to_string(static_cast<std::int64_t>(key)) +
-                              " is not one of table '" + name_ + "': its keys are " +
+                              " does not belong to table '" + name_ + "': its keys are " +
                               std::to_string(first_key_) + " to " + std::to_string(table.end_key() - 1));
       }
     }

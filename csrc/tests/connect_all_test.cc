@@ -466,7 +466,7 @@ TEST(errors_name_invalid_arguments) {
   for (const std::string wrong : {"nonsense", "", "localhost port", "localhost 65536", "localhost -1",
                                   "localhost 1x", "localhost 1 name more"})
     CHECK_THROWS(with([](SocketOptions&) {}, {wrong, own}), std::invalid_argument,
-                 "\"" + wrong + "\" is no address of a node");
+                 "\"" + wrong + "\" is not an address of a node");
   CHECK_THROWS(listen("127.0.0.1", static_cast<std::uint16_t>(port_of(own))), std::runtime_error,
                "cannot listen on 127.0.0.1:" + std::to_string(port_of(own)));
   CHECK_THROWS(listen("203.0.113.1", 0), std::runtime_error, "cannot listen on 203.0.113.1:0");

@@ -235,5 +235,5 @@ TEST(link_shapes_are_parsed) {
   for (const char* text :
        {"", "fast", "1ms", "1ms,", ",1gbit", "1,1gbit", "1ms,1", "-1ms,1gbit", "1ms,0gbit", "1ms,-1gbit",
         "nanms,1gbit", "1ms,infgbit", "1ms,1gbit,", "1 ms,1gbit", "1ms, 1gbit", "1e400s,1gbit"})
-    CHECK_THROWS(parse_link_shape(text), std::invalid_argument, "is no link");
+    CHECK_THROWS(parse_link_shape(text), std::invalid_argument, "is not a link");
 }

@@ -139,4 +139,4 @@ def test_a_mistake_is_refused_everywhere_with_a_remedy(
 
 def test_another_secret_is_no_secret(outcomes: Any) -> None:
     refused = [one["refused"] for one in outcomes["another secret"]]
-    assert any("as to a node with another secret" in one for one in refused), refused
+    assert any("as it does for another secret" in one for one in refused), refused

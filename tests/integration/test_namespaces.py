@@ -123,11 +123,11 @@ def test_without_root_the_relay_says_what_it_was_not_allowed() -> None:
 
 def test_wrong_arguments_of_the_relay_are_named() -> None:
     for arguments, message in [
-        (("0", "lan"), '"0" is no number of nodes'),
-        (("2", "wan"), '"wan" is no link'),
-        (("2", "lan:0-2/10"), '"lan:0-2/10" names no link of 2 nodes: say such as lan:0-1/10'),
-        (("2", "lan:0-1/10x"), '"lan:0-1/10x" names no link'),
-        (("2", "lan:0-1/nan"), '"lan:0-1/nan" names no link'),
+        (("0", "lan"), '"0" is not a number of nodes'),
+        (("2", "wan"), '"wan" is not a link'),
+        (("2", "lan:0-2/10"), '"lan:0-2/10" does not name a link of 2 nodes. For example: lan:0-1/10'),
+        (("2", "lan:0-1/10x"), '"lan:0-1/10x" does not name a link'),
+        (("2", "lan:0-1/nan"), '"lan:0-1/nan" does not name a link'),
     ]:
         said = subprocess.run(
             [namespaces._RELAY, *arguments],

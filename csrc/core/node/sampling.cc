@@ -257,7 +257,7 @@ std::unique_ptr<Sampler> Sampler::make(NodeContext& node, int worker, const Tabl
   const std::optional<SamplingSpec>& spec = table.spec().sampling;
   if (!spec)
     throw std::invalid_argument("table '" + table.spec().name +
-                                "' has no sampling: say how its rows are drawn when it is made");
+                                "' has no sampling; create it with a Sampling");
   switch (spec->scheme) {
     case SamplingScheme::kNaive:
       return std::make_unique<Naive>(node, worker, table, *spec);

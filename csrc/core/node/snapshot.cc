@@ -153,7 +153,7 @@ std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* v
     }
     if (seen_[row]) {
       throw std::invalid_argument("row " + std::to_string(row) + " of table '" + table_.spec().name +
-                                  "' is there twice");
+                                  "' occurs twice");
     }
     seen_[row] = true;
     if (i + kScanPrefetchDistance < rows.size() &&

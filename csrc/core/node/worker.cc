@@ -214,7 +214,8 @@ void Worker::push_sums(std::span<const GivenGradients> reads) {
     if (table == nullptr) table = &node_.tables.find(read.keys.front());
     const auto elsewhere = [&](Key key) { return !table->contains(key); };
     if (std::ranges::any_of(read.keys, elsewhere))
-      throw std::invalid_argument("the keys are of several tables; gradients are added up for one at a time");
+      throw std::invalid_argument(
+          "the keys are in several tables; pass the gradients of one table at a time");
     const std::span ids(reinterpret_cast<const std::int64_t*>(read.keys.data()), read.keys.size());
     const auto ignored =
         read.ignored ? std::optional(static_cast<std::int64_t>(*read.ignored)) : std::nullopt;
@@ -229,7 +230,7 @@ void Worker::push_sums(std::span<const GivenGradients> reads) {
 void Worker::step_rows(std::span<const RowStep> parts) {
   check_usable();
   if (node_.settings.nodes != 1 || node_.settings.workers != 1)
-    throw std::logic_error("rows are stepped in place by a worker that is alone; there are others");
+    throw std::logic_error("only a single worker can step rows in place; there are other workers");
   bool skips = false;
   for (const RowStep& part : parts) {
     if (part.first >= node_.tables.num_keys()) bad_key(part.first, node_.tables.num_keys());
@@ -350,7 +351,7 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
                   "worker " + std::to_string(index_) + " signalled intent for clocks [" +
                       std::to_string(start) + ", " + std::to_string(end) + ") at clock " +
                       std::to_string(clock) +
-                      ": it has no effect; signal it before its end (said once; stats() counts "
+                      ": it has no effect; signal it before its end (logged once; stats() counts "
                       "intents_late)");
     }
     return;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr NodeId kCounting = 0;  // the node that counts arrivals
 constexpr const char* kStalledReason =
-    "it lives, but has not come to where others wait for it within stall_timeout";
+    "it is alive, but did not arrive within stall_timeout where other nodes wait for it";
 
 }  // namespace
 

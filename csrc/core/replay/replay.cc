@@ -150,8 +150,7 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
   for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) apply_incident(rank, 0);
   auto asked = std::chrono::steady_clock::now();
   for (std::size_t event = 0; !has_ended(); ++event) {
-    if (!advance())
-      throw std::logic_error("the simulated cluster stands still before its training has ended");
+    if (!advance()) throw std::logic_error("the simulated cluster stopped before the end of its training");
     if (event % 1024 != 0 || std::chrono::steady_clock::now() < asked + kInterruptDistance) continue;
     interrupted();
     asked = std::chrono::steady_clock::now();
@@ -595,7 +594,7 @@ void Replay::check_lost_nodes(NodeId rank) {
       network_.set_timer(timer(rank, threads_ + kLookTimer), due);
       continue;
     }
-    const std::string reason = "node " + std::to_string(lost) + " is gone: nothing was heard of it for " +
+    const std::string reason = "node " + std::to_string(lost) + " is gone: it sent nothing for " +
                                std::to_string((now - heard) / 1000) + " ms";
     for (std::size_t number = 0; number < node.channels.size(); ++number) {
       Channel& channel = *node.state->channels[number];

@@ -43,7 +43,7 @@ Distribution Distribution::weighted(std::span<const double> weights) {
     largest = std::max(largest, weights[row]);
   }
   if (largest == 0.0)
-    throw std::invalid_argument("no row has a weight above 0; at least one must be drawn at times");
+    throw std::invalid_argument("no row has a weight above 0; at least one row must have one");
   Distribution distribution(DistributionKind::kWeighted, weights.size());
   // The weights are scaled so that their sum is finite.
   distribution.weights_.assign(weights.begin(), weights.end());

@@ -262,8 +262,7 @@ bool Mesh::exchange(Conversation& talk) {
     if (got < 0 && errno == EAGAIN) return false;
     if (got < 0 && errno != EINTR) throw HandshakeRefused(text_of(errno));
     if (got == 0)
-      throw HandshakeRefused(
-          "it closed the connection during the handshake, as to a node with another secret");
+      throw HandshakeRefused("it closed the connection during the handshake, as it does for another secret");
     if (got > 0) talk.handshake.received(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
 }
@@ -350,7 +349,7 @@ void check(const std::vector<std::string>& addresses, const SocketOptions& optio
     throw std::invalid_argument(std::to_string(addresses.size()) + " addresses do not fit " +
                                 std::to_string(options.nodes) + " nodes; give one for each");
   if (options.nodes > 1 && options.secret.empty())
-    throw std::invalid_argument("the job's secret is empty; anybody could join");
+    throw std::invalid_argument("the job's secret is empty; any process could join");
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ Address parse(const std::string& address) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc() || end != digits.data() + digits.size() || digits.empty() || fields.size() > 3)
     throw std::invalid_argument("\"" + address +
-                                "\" is no address of a node; use what Listener::address() returned");
+                                "\" is not an address of a node; use what Listener::address() returned");
   return {std::string(fields[0]), port, std::string(fields.size() == 3 ? fields[2] : "")};
 }
 

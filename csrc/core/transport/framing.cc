@@ -74,7 +74,7 @@ void ReceiveBuffer::require_tag(const std::byte* sent, const Tag& right) const {
   std::memcpy(tag.data(), sent, tag.size());
   if (!equal_in_constant_time(tag, right))
     throw ProtocolError("frame " + std::to_string(number_) +
-                        " has a wrong MAC: somebody on the way changed, repeated or left out what was sent");
+                        " has a wrong MAC: frames were changed, repeated or removed on the network");
 }
 
 Tag Seal::of_header(std::uint64_t number, const Header& header) const {

@@ -91,7 +91,7 @@ void Handshake::take_greeting() {
     throw HandshakeRefused("it speaks version " + std::to_string(theirs_.version) + " of the protocol, not " +
                            std::to_string(kVersion));
   if (role_ == Role::kConnect && (theirs_.rank != expected_ || theirs_.channel != ours_.channel))
-    throw HandshakeRefused("it says it is " + name_of(theirs_.rank) + ", channel " +
+    throw HandshakeRefused("it claims to be " + name_of(theirs_.rank) + ", channel " +
                            std::to_string(theirs_.channel) + ", not " + name_of(expected_) + ", channel " +
                            std::to_string(ours_.channel));
   if (role_ == Role::kAccept) greet(theirs_.channel);

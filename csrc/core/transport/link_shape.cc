@@ -46,7 +46,7 @@ LinkShape parse_link_shape(const std::string& text) {
   }
   throw std::invalid_argument(
       "\"" + text +
-      "\" is no link: use loopback, sockets, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
+      "\" is not a link: use loopback, sockets, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
 }
 
 }  // namespace adaps

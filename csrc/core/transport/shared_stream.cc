@@ -181,9 +181,9 @@ void SharedStreams::end() {
 std::size_t SharedStreams::look() {
   const std::uint64_t written = theirs_->written.load(std::memory_order_seq_cst);
   if (written < found_ || written - read_ > kBytes)
-    throw ProtocolError("it says that it wrote " + std::to_string(written) +
-                        " bytes into shared memory, of which " + std::to_string(read_) +
-                        " were read and no more than " + std::to_string(kBytes) + " others can be there");
+    throw ProtocolError("its counter shows " + std::to_string(written) + " bytes written to shared memory; " +
+                        std::to_string(read_) + " were read, and at most " + std::to_string(kBytes) +
+                        " more can be unread");
   return static_cast<std::size_t>(written - std::exchange(found_, written));
 }
 

@@ -318,8 +318,7 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
     const Micros patient_until =
         std::max(link.last_heard + patience(peer_timeout_), last_absence_ + peer_timeout_ / 2);
     if (now >= patient_until && !link.readable()) {
-      down(peer, "nothing was heard of it for " + std::to_string((now - link.last_heard) / 1000) + " ms",
-           events);
+      down(peer, "it sent nothing for " + std::to_string((now - link.last_heard) / 1000) + " ms", events);
       continue;
     }
     // Sends keep-alives that are due soon together with one that is due now, to wake up only once.

@@ -29,7 +29,7 @@ std::size_t parse_nodes(const char* text) {
   std::size_t nodes = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), nodes);
   if (error != std::errc{} || *end != '\0' || nodes < 1 || nodes > kMostNodes) {
-    throw std::invalid_argument(std::string("\"") + text + "\" is no number of nodes: use 1 to " +
+    throw std::invalid_argument(std::string("\"") + text + "\" is not a number of nodes: use 1 to " +
                                 std::to_string(kMostNodes));
   }
   return nodes;
@@ -62,8 +62,8 @@ Network parse_network(const std::string& text, std::size_t nodes) {
                      take(behind, pair.times, "") && behind.empty();
   if (!whole || pair.one == pair.other || std::max(pair.one, pair.other) >= nodes ||
       !std::isfinite(pair.times) || pair.times <= 0.0) {
-    throw std::invalid_argument("\"" + text + "\" names no link of " + std::to_string(nodes) +
-                                " nodes: say such as lan:0-1/10");
+    throw std::invalid_argument("\"" + text + "\" does not name a link of " + std::to_string(nodes) +
+                                " nodes. For example: lan:0-1/10");
   }
   network.slow = pair;
   return network;

@@ -46,9 +46,9 @@ Greedy::Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std:
 template <typename Row>
 void Greedy::deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts) {
   if (parts.size() > static_cast<std::uint64_t>(samples_ - dealt_)) {
-    throw std::invalid_argument(std::to_string(parts.size()) + " samples more after " +
+    throw std::invalid_argument(std::to_string(parts.size()) + " more samples after " +
                                 std::to_string(dealt_) + " of " + std::to_string(samples_) +
-                                ": they must be no more than there are");
+                                ": there are fewer");
   }
   require_rows(rows, home_.size());
   // Rows are prefetched, because they are scattered over more memory than the caches hold.

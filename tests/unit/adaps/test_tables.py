@@ -281,7 +281,7 @@ def test_with_numbered_steps_momentum_goes_on_moving_rows_without_a_gradient_as_
 
 def test_keys_of_another_table_cannot_be_caught_up() -> None:
     tables = [adaps.Table(name, 3, 2, optimizer=adaps.SGD(momentum=0.9)) for name in ("a", "b")]
-    with adaps.Node(tables) as node, pytest.raises(IndexError, match="key 3 is not one of table 'a'"):
+    with adaps.Node(tables) as node, pytest.raises(IndexError, match="key 3 does not belong to table 'a'"):
         node.table("a").catch_up([2, 3])
 
 

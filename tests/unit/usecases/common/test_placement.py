@@ -79,7 +79,7 @@ def test_who_reads_a_row_most() -> None:
         (lambda: Greedy(5, 0, 4, 1), "parts is 0: it must be from 1 to 4096"),
         (lambda: Greedy(5, 5000, 4, 1), "parts is 5000: it must be from 1 to 4096"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([1, 2])), "rows must have two dimensions"),
-        (lambda: Greedy(5, 2, 1, 1).deal(np.array([[1], [2]])), "2 samples more after 0 of 1"),
+        (lambda: Greedy(5, 2, 1, 1).deal(np.array([[1], [2]])), "2 more samples after 0 of 1"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([[0, 5]])), "row 5 does not exist: rows are from 0 to 4"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([[-1, 0]])), "row -1 does not exist"),
         (lambda: Greedy(5, 2, 4, 1).again(np.zeros(4, np.int32)), "homes of 4 rows: there are 5"),
