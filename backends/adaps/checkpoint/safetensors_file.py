@@ -1,9 +1,10 @@
-"""Files in the safetensors format, written and read piece by piece.
+"""Files in the safetensors format, written and read in pieces.
 
-Eight bytes: the header's length, little-endian. Then the header, JSON: for each tensor its dtype, shape and
-place (first byte and end, counted from the header's end), and text under ``__metadata__``. Then the tensors,
-little-endian. The checksums are CRC-32 as `zlib.crc32` computes it: of the first two parts together, under
-the name ``header``, and of each tensor.
+A file begins with eight bytes: the header's length, little-endian. The header is JSON. It contains the dtype,
+shape and place of each tensor (first byte and end, counted from the header's end), and text under
+``__metadata__``. Then the tensors follow, little-endian. The checksums are CRC-32 as computed by
+`zlib.crc32`: the name ``header`` has the checksum of the first two parts together, and each tensor's name the
+checksum of the tensor.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Size."""
+        """Size of the tensor in bytes."""
         return size_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file holds."""
+    """The tensors and texts of a file."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
@@ -70,19 +71,19 @@ class Header:
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor."""
+    """Return the size of a tensor in bytes."""
     return np.dtype(DTYPES[dtype]).itemsize * prod(shape)
 
 
 class Writer:
-    """A new file, whose tensors' sizes are known and whose contents come piece by piece.
+    """A new file. The sizes of its tensors are known, and their contents are written in pieces.
 
     Parameters
     ----------
     path : Path
         The file.
     tensors : mapping of str to (dtype, shape)
-        Types of the tensors in the order of their places.
+        Types of the tensors, in the order of the file.
     metadata : mapping of str to str
         Text for the header.
 
@@ -91,7 +92,7 @@ class Writer:
     bytes : int
         Size of the complete file.
     checksums : dict of str to int
-        CRC-32 of the header and of the bytes of each tensor that were written so far.
+        CRC-32 of the header, and of the bytes written so far of each tensor.
     """
 
     def __init__(self, path: Path, tensors: Shapes, metadata: Mapping[str, str]) -> None:
@@ -130,7 +131,7 @@ class Writer:
             raise AssertionError(f"{self.path} was left incomplete")
 
     def append(self, tensor: str, data: Any) -> None:
-        """Write the next bytes of a tensor: any C-contiguous buffer."""
+        """Write the next bytes of a tensor from any C-contiguous buffer."""
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
         with disk_calls.naming(self.path):
@@ -139,7 +140,7 @@ class Writer:
 
 
 class Reader:
-    """An open file. Raises CheckpointError naming the file where it is not what it has to be."""
+    """An open file. Raises CheckpointError that names the file if its content is invalid."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,7 +163,7 @@ class Reader:
         self._file.close()
 
     def checksum(self, first: int, count: int, buffer: bytearray) -> int:
-        """CRC-32 of `count` bytes of the file, read by way of `buffer`."""
+        """Return the CRC-32 of `count` bytes of the file, which are read into `buffer`."""
         self._file.seek(first)
         checksum, view = 0, memoryview(buffer)
         while count:
@@ -174,7 +175,7 @@ class Reader:
         return checksum
 
     def read_into(self, tensor: str, offset: int, buffer: Any) -> None:
-        """Fill `buffer` with bytes of a tensor, from byte `offset` of it on."""
+        """Fill `buffer` with bytes of a tensor, starting at its byte `offset`."""
         view = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
         self._file.seek(self.header.tensors[tensor].first_byte + offset)
         while view:
@@ -185,7 +186,7 @@ class Reader:
 
 
 def read_header(path: Path, file: BinaryIO) -> Header:
-    """The header of an open file, whose size has to be what the header says."""
+    """Return the header of an open file. The file's size must match the header."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     first = file.read(8)
@@ -253,7 +254,7 @@ def _encode(tensors: Shapes, metadata: Mapping[str, str]) -> bytes:
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin aligned
+    text += b" " * (-len(text) % 8)  # aligns the first tensor
     return len(text).to_bytes(8, "little") + text
 
 
