@@ -1,4 +1,4 @@
-"""The environment variables by which torchrun describes a cluster to its processes."""
+"""torchrun's environment variables, which describe a cluster to its processes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class Place:
     """Whether torchrun reports that all nodes are on this host."""
 
     def interface(self) -> str:
-        """The default address at which a node listens, which as few processes as possible can reach."""
+        """Return the default listening address of a node, which is reachable from as few processes as
+        possible."""
         if self.one_host:
             return host_addresses.LOOPBACK
         return host_addresses.address_towards(self.host, self.port)
 
 
 def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """Read torchrun's variables; None means a cluster of one.
+    """Return the place that torchrun's variables describe; None for a cluster of one node.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place |
 
 
 def variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> str:
-    """Value of an environment variable; RendezvousError if it is missing, naming its companions."""
+    """Return an environment variable; RendezvousError, which names its companions, if it is missing."""
     value = environment.get(name)
     if not value:
         raise RendezvousError(
@@ -78,7 +79,7 @@ def variable(environment: Mapping[str, str], name: str, together: Sequence[str] 
 
 
 def integer_variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> int:
-    """Value of an environment variable that must be an integer."""
+    """Return an environment variable that must be an integer."""
     text = variable(environment, name, together)
     try:
         return int(text)
