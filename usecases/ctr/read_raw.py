@@ -1,4 +1,4 @@
-"""Reads Criteo as published: lines of a label, 13 integers and 26 hashed categoricals, empty if missing."""
+"""Reads Criteo as published: lines of a label, 13 integers and 26 hashed categories, empty if missing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ MISSING_ID = 1 << 32
 def read_raw(path: Path) -> Table:
     """Read one file of raw rows.
 
-    Columns are separated by tabs, or by commas if the first line has no tab; a first line that begins with
-    ``label`` is a header. A missing integer counts as 0, a missing categorical as a value of its own.
+    Columns are separated by tabs, or by commas if the first line has no tab. A first line that begins with
+    ``label`` is a header. A missing integer is 0, and a missing categorical value is a separate value.
 
     Raises
     ------
-    DataError
-        If the file cannot be read, is empty, or a line has the wrong number of columns or a value that cannot
-        be used; names the line.
+    If the file cannot be read or is empty, or if a line has the wrong number of columns or an invalid value.
+    The error names the line.
     """
     try:
         with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:

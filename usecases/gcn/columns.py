@@ -1,4 +1,4 @@
-"""Reading columns of csv files, with errors that name the file and the value."""
+"""Reads columns of csv files. Errors name the file and the value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
 
 
 def require(file: Path) -> Path:
-    """The file, which must exist."""
+    """Return the file, which must exist."""
     if not file.is_file():
         raise DataError(f"{file}: there is no such file")
     return file
@@ -30,10 +30,12 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     Parameters
     ----------
     file : Path
+        File to read.
     names : sequence of str, optional
-        Columns that the header must have; without it the file has no header and columns are numbered.
+        Names of columns that the header must have. Without them, the file has no header and columns are
+        numbered.
     width : int, optional
-        How many columns a file without a header must have.
+        Number of columns that a file without a header must have.
 
     Raises
     ------
@@ -49,19 +51,21 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
 
 
 def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
-    """A csv file without a header, compressed or not, in blocks of at most so many rows.
+    """Yield a csv file without a header, compressed or not, in blocks of at most `rows` rows.
 
     Parameters
     ----------
     file : Path
+        File to read.
     width : int
-        How many columns it must have.
+        Number of columns that the file must have.
     rows : int
+        Maximum number of rows of a block.
 
     Raises
     ------
     DataError
-        As `read_columns` does.
+        Like `read_columns`.
     """
     with _readable(file), pd.read_csv(require(file), header=None, chunksize=rows, low_memory=False) as blocks:
         for table in blocks:
@@ -86,7 +90,7 @@ def _require_width(table: pd.DataFrame, width: int | None, file: Path) -> None:
 
 
 def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
-    """A column that must hold integers only, none missing."""
+    """Return a column that must contain integers without gaps."""
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = np.flatnonzero(~((numbers % 1 == 0) & (numbers.abs() < 2**63)))
     if len(wrong):
@@ -97,9 +101,9 @@ def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
 
 
 def labels_of(column: pd.Series, file: Path) -> NDArray[np.int64]:
-    """A column of classes, where an empty field means that the node has no label.
+    """Return a column of classes, where an empty field means that the node has no label.
 
-    Classes that are integers keep their numbers; others are numbered in alphabetical order.
+    Integer classes keep their numbers. Other classes are numbered in alphabetical order.
     """
     labels = np.full(len(column), UNLABELLED, dtype=np.int64)
     known = column.notna().to_numpy()

@@ -1,4 +1,4 @@
-"""Generates a graph with skewed degrees whose relations join kinds of entities, so that it can be learned."""
+"""Generates a learnable graph with skewed degrees. Its relations connect kinds of entities."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BYTES_PER_TRIPLE = 200
 
 
 def generate(count: int) -> tuple[Block, Sizes]:
-    """Draw `count` triples, of which those that repeat others are dropped; the same ones for the same number.
+    """Draw `count` triples and drop repeated ones; equal numbers give equal triples.
 
-    Every entity is of a kind. A relation leads from each kind of heads to one kind of tails, within
-    which popular entities are drawn more often.
+    Every entity has a kind. A relation leads from each kind of head to one kind of tail. Within a kind,
+    popular entities are drawn more often.
 
     Raises
     ------
     DataError
-        If so many cannot be generated in this machine's memory.
+        If the triples exceed the machine's memory.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_TRIPLE
     if count > most:
@@ -58,7 +58,7 @@ def generate(count: int) -> tuple[Block, Sizes]:
 def _members(
     rng: np.random.Generator, members: list[NDArray[np.int64]], kinds: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """An entity of each of these kinds."""
+    """Draw an entity of each of these kinds."""
     drawn = np.empty(len(kinds), dtype=np.int64)
     for kind, own in enumerate(members):
         wanted = np.flatnonzero(kinds == kind)

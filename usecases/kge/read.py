@@ -1,11 +1,11 @@
 """Reads triples: OpenKE's numbers, or names that are separated by tabs.
 
-A folder of OpenKE's has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, then
-lines of head, tail and relation, all numbers from 0; ``entity2id.txt`` and ``relation2id.txt`` begin with how
-many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and ``test``, each ending in
-``.txt``, ``.tsv`` or ``.del``, packed or not: lines of head, relation and tail. If a folder has ``.txt`` and
-``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. One file of
-lines is split by a hash of the line's number.
+A folder of OpenKE has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, and then
+lines of head, tail and relation, all numbers from 0. ``entity2id.txt`` and ``relation2id.txt`` begin with
+their numbers of entries. Another folder has ``train``, ``valid`` (or ``dev``) and ``test``, each ending in
+``.txt``, ``.tsv`` or ``.del``, compressed or not: lines of head, relation and tail. If a folder has ``.txt``
+and ``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. A
+single file of lines is split by a hash of the line's number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDINGS = ((".txt", ".tsv"), (".del",))
 
 
 class Files(NamedTuple):
-    """What is read: training, validation and test triples, or one file of all; and OpenKE's two counts."""
+    """The files to read: training, validation and test triples, or one of all; and OpenKE's two counts."""
 
     triples: tuple[Path, ...]
     counts: tuple[Path, ...]
@@ -47,7 +47,7 @@ class Files(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many there are of each."""
+    """Numbers of entities, relations and triples."""
 
     entities: int
     relations: int
@@ -58,12 +58,12 @@ Block = NDArray[np.int32]
 
 
 def find(path: Path) -> Files:
-    """The files at `path`.
+    """Return the files at `path`.
 
     Raises
     ------
     DataError
-        If it is neither a file nor a folder with the files of one format.
+        If `path` is neither a file nor a folder with the files of one format.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder of triples, or a file with {FORMATS}")
@@ -88,14 +88,14 @@ def find(path: Path) -> Files:
 
 
 def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block]]:
-    """Triples of the files in their order, in blocks, each with the number of its file.
+    """Yield triples of the files in order, in blocks, each with the number of its file.
 
-    When all have been given, `sizes` has got one element.
+    After the last block, one element is appended to `sizes`.
 
     Raises
     ------
     DataError
-        If a file cannot be read, or a line is not what it must be.
+        If a file cannot be read, or if a line is invalid.
     """
     entities: dict[str, int] = {}
     relations: dict[str, int] = {}
