@@ -1,5 +1,4 @@
-"""Initial values of tables. They are functions of seed, row and column, equal in every run and on every
-node."""
+"""Initial values of tables: functions of seed, row and column that are equal in all runs and on all nodes."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ def open_node(
     rendezvous: Rendezvous | None,
     deadline: float,
 ) -> _core.Node:
-    """Create a node and connect it to the other nodes, if there are any, before the deadline
-    (`time.monotonic`)."""
+    """Create a node and connect it to any other nodes before the deadline (of `time.monotonic`)."""
     _core.check_network(settings.network)
     node = _core.Node(
         specs,

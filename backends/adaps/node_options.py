@@ -160,8 +160,7 @@ def checked_settings(options: NodeOptions) -> NodeSettings:
 
 
 def checked_policy(options: NodeOptions) -> Policy | None:
-    """Return the policy among the options; TypeError or ValueError if it is invalid, or given with
-    techniques."""
+    """Return the policy; TypeError or ValueError if it is invalid, or given together with techniques."""
     policy, techniques = options.get("policy"), options.get("techniques", "adaptive")
     if policy is None:
         return None

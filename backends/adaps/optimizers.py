@@ -23,8 +23,7 @@ _BELOW_1 = ("alpha", "betas")
 
 
 class _UpdateRule:
-    """Base class that checks hyperparameters, which are the fields of a subclass, and passes them to the
-    core."""
+    """Base class that checks hyperparameters, the fields of a subclass, and passes them to the core."""
 
     _kind: ClassVar[_core.RuleKind]
     _decoupled: ClassVar[bool] = False

@@ -46,8 +46,9 @@ class Weighted:
 
     Parameters
     ----------
-    One weight for each row: finite, not negative, and not all 0. A row with weight 0 is never drawn. For
-    words by their frequency, ``counts ** 0.75`` is usual.
+    weights : array or sequence of float
+        One weight for each row: finite, not negative, and not all 0. A row with weight 0 is never drawn. For
+        words by their frequency, ``counts ** 0.75`` is usual.
     """
 
     def __init__(self, weights: npt.ArrayLike) -> None:

@@ -46,8 +46,7 @@ def trace_frame(node: Node) -> pd.DataFrame:
 
 
 def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
-    """Write the traced keys' events on this node as Chrome trace JSON, for chrome://tracing or
-    ui.perfetto.dev.
+    """Write the traced keys' events on this node as JSON for chrome://tracing or ui.perfetto.dev.
 
     A node is a process in the viewer, and a key is a thread with spans `owned`, `replica` and `intent`. Files
     from several nodes on one machine can be combined, because they use the same clock.

@@ -292,8 +292,8 @@ PeerLost
 
 constexpr char kIntent[] = R"(Announce that this worker will access the keys in its clocks ``[start, end)``.
 
-Never waits for a message: the node's own threads move or replicate the rows. With ``timing``, they start
-shortly before `start`. An intent is active while `current_clock` is below `end`. If `end` has already been
+Does not block: the node's own threads move or replicate the rows. With ``timing``, they start shortly before
+`start`. An intent is active while `current_clock` is below `end`. If `end` has already been
 reached, the intent has no effect: ``stats()["intents_late"]`` counts its keys, and one warning is logged.
 Intent changes the location of rows, but never the result of a call. A key without intent stays with its
 owner. A policy's technique ``auto`` uses this case as its baseline.
@@ -337,7 +337,7 @@ PeerLost
 constexpr char kPrepareSample[] =
     R"(Announce that this worker will read a sample of a table's rows in its clocks ``[start, end)``.
 
-Never waits for a message. The effect depends on the scheme of the table's `Sampling`. ``preloc`` and ``pool``
+Does not block. The effect depends on the scheme of the table's `Sampling`. ``preloc`` and ``pool``
 draw the rows now and signal intent for them. ``local`` and ``naive`` draw the rows when the sample is read.
 
 Parameters

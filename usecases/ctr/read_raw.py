@@ -28,8 +28,9 @@ def read_raw(path: Path) -> Table:
 
     Raises
     ------
-    If the file cannot be read or is empty, or if a line has the wrong number of columns or an invalid value.
-    The error names the line.
+    DataError
+        If the file cannot be read or is empty, or if a line has the wrong number of columns or an invalid
+        value. The error names the line.
     """
     try:
         with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:

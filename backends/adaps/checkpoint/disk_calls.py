@@ -55,8 +55,7 @@ def process() -> int:
 
 
 def names(path: Path) -> list[str]:
-    """Return the sorted names in a folder. Entries that are added or removed during the call may be
-    missing."""
+    """Return the sorted names in a folder. Entries that change during the call may be missing."""
     return sorted(os.listdir(path))
 
 

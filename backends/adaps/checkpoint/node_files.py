@@ -50,8 +50,7 @@ def write_list(folder: Path, rank: int, worker: int, clocks: Sequence[int], file
 
 
 def collect(folder: Path, world_size: int, lists: int) -> tuple[list[list[int]], list[File]]:
-    """Read and remove `lists` lists of each node. Returns the clocks of each node's workers, and all
-    files."""
+    """Read and remove `lists` lists of each node. Returns the clocks of their workers, and all files."""
     clocks: list[list[int]] = []
     files: list[File] = []
     for rank in range(world_size):

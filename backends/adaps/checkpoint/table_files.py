@@ -243,8 +243,7 @@ class _Chunk:
             yield first, min(len(self.rows), rows - first)
 
     def read(self, folder: Path, file: File) -> Iterator[tuple[Path, int]]:
-        """Fill the arrays with each piece of a file in turn. Yields the file's path and the number of
-        rows."""
+        """Fill the arrays with each piece of a file in turn. Yields the path and the number of rows."""
         with safetensors_file.Reader(folder / file.name) as reader:
             for first, count in self.pieces_of(file.rows):
                 for name, array in self.arrays.items():

@@ -251,13 +251,11 @@ class Worker:
         return _timestamp(self._worker.set(*_kept(keys, vals, asynchronous), asynchronous))
 
     def prepare_sample(self, K: int, start: int, end: int = 0) -> int:
-        """Prepare a sample of `K` keys for the clocks [start, end); an `end` of 0 means start + 1. Returns
-        its number."""
+        """Return the number of a new sample of `K` keys for the clocks [start, end), 0 for start + 1."""
         return self._worker.prepare_sample(self._drawn_from(), K, start, end or start + 1)
 
     def pull_sample(self, id: int, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
-        """Write the keys of a prepared sample to `keys`, which has the sample's size, and their values to
-        `vals`."""
+        """Write the keys of a prepared sample to `keys`, of the same size, and their values to `vals`."""
         drawn: Any = keys
         timestamp = _timestamp(self._worker.pull_sample(id, drawn, vals, asynchronous))
         drawn += self._drawn_from().first_key

@@ -241,8 +241,7 @@ class Policy:
             raise PolicyError(f"{self.source}: {error}") from error
 
     def _managed(self, catalogue: Catalogue) -> tuple[Managed, ...]:
-        """Compute the result of `managed`. Without files and access counts, it is computed once per
-        catalogue."""
+        """Compute the result of `managed`, once per catalogue unless it depends on files or access counts."""
         if any(rule.rows is not None and rule.rows.ranges is None for rule in self.rules):
             # the contents of files may change
             return managed_by(self.rules, catalogue.parameters, self.folder)
@@ -373,8 +372,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def _checked_evidence(given: Any) -> dict[str, str | float | tuple[str, ...]]:
-    """Return checked evidence: texts, numbers, and lists of texts, named by letters, digits and
-    underscores."""
+    """Return checked evidence: texts, numbers and lists of texts, with valid names."""
     if not isinstance(given, Mapping):
         raise PolicyError(f"evidence is {given!r}; it must be a table: write [evidence] above its fields")
     checked: dict[str, str | float | tuple[str, ...]] = {}

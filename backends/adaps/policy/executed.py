@@ -115,8 +115,7 @@ def homes_of(
 
 
 def merged(ranges: Iterable[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]:
-    """Return the ends and values of ranges, in order. The ranges together contain all rows; equal neighbours
-    are merged.
+    """Return the ends and values of ranges that contain all rows, in order, with equal neighbors merged.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
-"""Settings of policies that the server does not execute, or that only the training code executes. A policy
-with such settings is refused; they are never ignored.
+"""Settings of policies that the server does not execute, or that only the training code executes.
+
+A policy with such settings is refused; they are never ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ __all__ = ["left_to_training", "not_executed"]
 
 
 def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """Return a sentence for each setting that the training code executes, such as `autoada`, and a node does
-    not.
+    """Return a message for each setting that only training code executes, such as `autoada`, but not a node.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ _ALIKE = ("technique", "home", "lookahead", "exchange", "wire")
 
 
 def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """Return a sentence for each setting that neither `autoada` nor the server executes.
+    """Return a message for each setting that neither `autoada` nor the server executes.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 
 def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """Return a sentence for each home that refers to a parameter that is not a table."""
+    """Return a message for each home that refers to a parameter that is not a table."""
     by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
     found = []
     for name, managed in by_name.items():

@@ -32,8 +32,7 @@ class Place:
     """Whether torchrun reports that all nodes are on this host."""
 
     def interface(self) -> str:
-        """Return the default listening address of a node, which is reachable from as few processes as
-        possible."""
+        """Return the default listening address of a node. As few processes as possible can reach it."""
         if self.one_host:
             return host_addresses.LOOPBACK
         return host_addresses.address_towards(self.host, self.port)

@@ -66,8 +66,7 @@ def address_towards(host: str, port: int) -> str:
 
 
 def literal(host: str) -> str | None:
-    """Return the only address of `host`: of an address itself, of localhost the loopback address; None for
-    names."""
+    """Return `host` if it is an address, the loopback address for localhost, and None for other names."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

@@ -174,8 +174,7 @@ def _listening(where: str, port: int) -> socket.socket:
 
 
 def _answer(call: Callable[[], T], seconds: float) -> T:
-    """Return or raise the result of a call; TimeoutError if it takes longer. The call then continues
-    unobserved."""
+    """Return or raise the result of a call; TimeoutError if it takes longer, but it continues unobserved."""
     results: list[T] = []
     errors: list[BaseException] = []
     done = threading.Event()
