@@ -1,4 +1,4 @@
-"""Workers that compute wrong gradients, to measure their effect on a training."""
+"""Workers with wrong gradients, to measure their effect on a training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from autoada.sync.gradient_exchange import Gradients
 
 
 class Fault:
-    """Makes one worker's gradients wrong in each step, between ``backward()`` and the optimizer's step.
+    """Modifies one worker's gradients in each step, between ``backward()`` and the optimizer's step.
 
     Parameters
     ----------
     options : ServerOptions
         Options with a fault.
     context : WorkerContext
-        The worker.
+        Worker with the fault.
     model : autoada.AdaModel
-        The worker's model.
+        Model of the worker.
     """
 
     def __init__(self, options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> None:
@@ -34,7 +34,7 @@ class Fault:
         self._before: deque[tuple[list[Gradients | None], list[Tensor | None]]] = deque()
 
     def spoil(self) -> None:
-        """Make the present gradients wrong."""
+        """Modify the current gradients."""
         if self._kind == "stale":
             self._delay()
             return
@@ -52,7 +52,7 @@ class Fault:
                 gradient.mul_(-self._severity if self._kind == "flip" else self._severity)
 
     def _delay(self) -> None:
-        """Replace the gradients by those of earlier steps, or by none at first."""
+        """Replace the gradients by gradients of earlier steps, or by none at first."""
         dense = [None if each.grad is None else each.grad.clone() for each in self._dense]
         rows = [each.table.gradients.replace(None) for each in self._tables]
         self._before.append((rows, dense))
@@ -67,7 +67,7 @@ class Fault:
 
 
 def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> Fault | None:
-    """The fault of this worker, if the options name it."""
+    """Return the fault of this worker, if the options define one."""
     if options.fault == "none":
         return None
     workers = context.world_size * context.workers

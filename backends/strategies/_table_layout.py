@@ -10,12 +10,12 @@ __all__ = ["served"]
 
 
 def served(usecase: UseCase) -> tuple[Served, ...]:
-    """The server's tables for a use case's model, in their order.
+    """Return the server's tables for a use case's model, in order.
 
     Raises
     ------
     ValueError
-        If parameters have an optimizer of their own, which the server does not step for.
+        If parameters have separate optimizers, which the server does not execute.
     """
     model = usecase.model()
     layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
