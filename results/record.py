@@ -36,22 +36,22 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""Version of the records that are written now. They end with a checksum, which version 1 may lack."""
+"""Version of new records. They end with a checksum, which version 1 may lack."""
 
 READABLE = (1, SCHEMA)
 
 POLICY_LEFT_OUT = "# left out of this copy"
-"""First words in place of a policy that was too long for a kept run; its size and digest follow."""
+"""First words of the replacement for a policy that is too long for a kept run. Its size and digest follow."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}\Z")]
-"""A name that files are named after: in a stranger's record it must not lead to another folder."""
+"""A name that is used as a file name. A name from an untrusted record must not lead to another folder."""
 
 Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 Phase = Literal["warmup", "measured"]
 
 WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros")
-"""Counters of time in which a node's workers, or its rows and changes, waited for other nodes."""
+"""Counters of the time that a node's workers, or its rows and changes, waited for other nodes."""
 
 
 class RecordError(ValueError):

@@ -247,7 +247,7 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 LARGEST_FILE = 1 << 30
-"""Bytes that a compressed file may hold; a small file made to fill the memory holds more."""
+"""Maximum uncompressed size of a file in bytes. A malicious small file could fill the memory."""
 
 
 def _compressed(file: Path) -> Path:

@@ -68,17 +68,17 @@ RESULTS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "search"
 BACKEND = "autoada-automatic"
 BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum", "auto")
-"""All that are executed and simulated alike, and train with the data and gradients that the search keeps."""
+"""Builders whose policies are executed and simulated, and use the data and gradients of the search."""
 FOUND = "found"
 BLOCKS, SCREENING = 6, 2
-"""In which a policy trains that may be the best, and after which it is asked whether it may."""
+"""Number of blocks for policies that may be the best, and for the screening of all policies."""
 TRIALS, TRIAL_BLOCKS, SIMULATED_STEPS = 3, 2, 60
 SLOW = 1.1
-"""So many times as long as the fastest builder in each block of the screening is too slow to be the best."""
+"""Ratio to the fastest builder above which a policy is too slow, in each block of the screening."""
 NEAR, FAR = 1.05, 1.1
-"""What the found policy may take of the best builder's time, in most cells and in any."""
+"""Maximum ratio of the found policy's time to the best builder's time, in most cells and in any cell."""
 SEED = 1000
-"""Of the first block: trials begin with 0, so that no verdict is of data in an order that chose."""
+"""Seed of the first block. Trials use seeds from 0, so that verdicts and search use different data orders."""
 SMALL = {
     "ctr": "ctr[rows=4000,vocabulary=100,dim=4,hidden=8,batch=32]",
     "kge": "kge[triples=4000,dim=8,batch=64,negatives=8]",

@@ -73,20 +73,20 @@ CAPTIONS = {
 }
 
 LONGEST_POLICY = 4096
-"""Characters of a policy that a kept run has whole."""
+"""Maximum number of characters of a policy that a kept run contains completely."""
 
 HEADLINES = {
     "ctr": "click-through rate",
     "gcn-facebook": "graph network, MUSAE Facebook",
     "gcn-arxiv_like": "graph network, size of ogbn-arxiv",
 }
-"""Sessions that compare automatic intent with `prefetch`, and what the README's figure calls them."""
+"""Sessions that compare automatic intent with `prefetch`, and their names in the README's figure."""
 
 ONLY = {"thesis": "thesis", "life": "default"}
-"""Figures that are kept and shown of one session only."""
+"""Figures that are kept and shown for one session only."""
 
 UNSHOWN = {"simulated-cells"}
-"""Sessions whose cells differ in too much for a bar each: another page draws them in its own way."""
+"""Sessions with cells that differ too much for a bar chart. Another page draws them differently."""
 
 INTRODUCTION = """\
 <!-- written by tools/keep_sessions.py -->

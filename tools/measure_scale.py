@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 NODES = (2, 4, 8, 16, 32, 64, 128, 256)
 LOOKAHEAD, WARM_UP, COUNTED = 10, 5, 6
 STEPS = WARM_UP + COUNTED + LOOKAHEAD
-"""Batches of a node: the last `LOOKAHEAD` are announced only."""
+"""Number of batches of a node. The last `LOOKAHEAD` are only announced."""
 
 MOST_COPIES = 7_000_000
-"""Rows that all nodes together may hold under full replication, for memory and time."""
+"""Maximum number of rows on all nodes together under full replication, to limit memory and time."""
 
 LINE = adaps.NetworkLink(latency_ms=0.25, gbit_per_second=10.0)
 MACHINE = adaps.Machine(cores=2, gbit_per_second=10.0 * max(NODES))
-"""Its card is none that links wait for: each is alone."""
+"""The network card is fast enough that links never wait for it."""
 COSTS = adaps.Costs(
     call=20.0,
     wake=0.0,
@@ -54,12 +54,12 @@ COSTS = adaps.Costs(
     frame=0.0,
     byte=0.0,
 )
-"""So a figure tells techniques apart, and not processors."""
+"""Equal processors, so that figures show differences between techniques only."""
 
 SEED = 1
 BATCH, DIM = 16, 8
 ROWS = max(NODES) * STEPS * BATCH * 7 // 5 + 7
-"""Of data: the training split is five sevenths of them."""
+"""Number of samples. The training split is five sevenths of them."""
 
 
 def use_cases(data: Path) -> dict[str, UseCase]:

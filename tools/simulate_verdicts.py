@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "concepts" / "statistics.md"
 
 SESSIONS = 2000
 SCATTER = 0.03
-"""Standard deviation of a run's log seconds, about what a quiet machine has."""
+"""Standard deviation of a run's log seconds, about the value of a quiet machine."""
 EFFECT = math.log(1.05)
 
 Values = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     ),
     "drifting": lambda generator, shape: generator.normal(0, SCATTER, shape),
 }
-"""Log seconds of runs; `drifting` has a rise of 6 % from the first run of a session to the last on top."""
+"""Log seconds of runs. `drifting` additionally rises by 6 % from the first to the last run of a session."""
 
 
 def differences(

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 EVALUATION_BATCH = 1024
 """Samples of a batch of the validation and test splits, or more if training's batches are larger.
 
-It changes no result, and with small ones evaluation takes a good part of a run.
-"""
+It does not change results. Smaller batches would make evaluation a large part of a run. """
 
 
 class Loaders(NamedTuple):

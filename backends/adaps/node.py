@@ -67,18 +67,18 @@ class Node:
         settings = checked_settings(options)
         timeout = _argument_checks.seconds("connect_timeout", options.get("connect_timeout", 60.0))
         self.policy = checked_policy(options)
-        """How each table is managed, if a policy was given."""
+        """Policy of the tables, if one was given."""
         place = rendezvous.place_in_environment()
         self.workers = settings.workers
         """Number of worker threads of this node."""
         self.rank = 0 if place is None else place.rank
-        """This node's number."""
+        """Rank of this node."""
         self.world_size = 1 if place is None else place.world_size
         """Number of nodes."""
         self.peer_timeout = settings.peer_timeout
-        """Seconds after which a silent node counts as lost."""
+        """Time in seconds after which a silent node counts as lost."""
         self.stall_timeout = settings.stall_timeout
-        """Seconds after which a node counts as lost that lives but does not come where others wait for it."""
+        """Time in seconds after which a node counts as lost if it is alive but other nodes wait for it."""
         specs = self._specs()
         deadline = time.monotonic() + timeout
         self._rendezvous: rendezvous.Rendezvous | None = None

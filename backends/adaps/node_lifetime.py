@@ -61,10 +61,10 @@ def open_node(
 
 
 _open_nodes: weakref.WeakSet[_core.Node] = weakref.WeakSet()
-"""Nodes that may not be closed."""
+"""Nodes that may still be open."""
 
 _child_that_ends_nodes = 0
-"""The process of `multiprocessing` that will end its nodes."""
+"""Process id of a child of `multiprocessing` that will end its nodes."""
 
 
 def _leave_nodes_unclosed() -> None:

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
-"""How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
+"""Techniques to manage keys. `adaptive` decides for each key; the others are for comparison."""
 
 
 class NodeOptions(TypedDict, total=False):

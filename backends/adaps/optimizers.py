@@ -19,7 +19,7 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowAdagra
 
 
 _BELOW_1 = ("alpha", "betas")
-"""Hyperparameters in [0, 1); the other numbers are 0 or more."""
+"""Hyperparameters in [0, 1). All other numbers are at least 0."""
 
 
 class _UpdateRule:

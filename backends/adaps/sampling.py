@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLING_SCHEMES", "LogUniform", "RowDistribution", "Sampling", "Weighted"]
 
 SAMPLING_SCHEMES: tuple[SamplingScheme, ...] = get_args(SamplingScheme)
-"""What a sample may be drawn from, and what is announced for it: see `Sampling`."""
+"""Names of the sampling schemes; see `Sampling`."""
 
 
 @dataclass(frozen=True)

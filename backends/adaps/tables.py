@@ -17,9 +17,9 @@ from adaps.policy.fields import WIRES
 __all__ = ["DTYPES", "Table", "managed_specs"]
 
 DTYPES = ("float32", "bfloat16")
-"""What values of a table can be in memory."""
+"""Formats of a table's values in memory."""
 _OWN_KEYS = -1
-"""In place of a table's number: no other table's keys are hashed."""
+"""Replaces a table's index if the table's own keys are hashed."""
 
 
 @dataclass(frozen=True)

@@ -25,25 +25,25 @@ from adaps.simulation import MESSAGE_BYTES
 __all__ = ["ask_nodes", "measured_costs"]
 
 LENGTHS = (8, 128)
-"""Floats of a row of the two tables."""
+"""Numbers of floats of a row in the two tables."""
 KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
 CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
-"""Calls of a round, by their keys: enough that its barriers cost little in comparison."""
+"""Number of calls of a round, by their number of keys. It makes the cost of the round's barriers small."""
 _RESUME = "resume"
-"""Argument of a node that measures a wait, in place of a load."""
+"""Argument of a node that measures a wait, instead of a load."""
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
-"""Bytes of a question and its answer, without values."""
+"""Bytes of a request and its answer, without values."""
 ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
-"""Rows of a table, more than caches hold, and steps, and the lookahead of their announcements."""
+"""Number of rows of a table, more than caches hold, of warm-up and of measured steps; and the lookahead."""
 _FRAMES = 1000
 """Number of frames that are sent and received to measure the cost of one."""
 _SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
 """Samples of a batch, inputs and hidden layers of a small model that nodes train."""
 _MODEL_STEPS = 200
-"""Steps of such a model that are measured at a time."""
+"""Number of consecutive steps of this model that are measured."""
 _TOUCHED, _TIMES = 8 << 20, 4
-"""Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
+"""Bytes that a step reads and writes, and how often. They exceed a core's own caches, as models do."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ LOADS = (
     ),
 )
 _CALLS_THAT_WAIT = 2
-"""Waiting calls of a step under ``static``: it reads and writes rows of the other node."""
+"""Number of waiting calls of a step under ``static``, which reads and writes rows of the other node."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ class ServerSession:
         self._fault = fault_of(options, context, self.model)
         own = self.model.lookaheads.values()
         self.lookahead = max([options.lookahead, *(one.most for one in own)])
-        """Batches to fetch ahead of their use."""
+        """Number of batches to fetch before their use."""
         self._later: list[tuple[str, int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):

@@ -14,7 +14,7 @@ from autoada.loader.intent_source import HandWrittenKeys, PredictedKeys
 __all__ = ["server_calls"]
 
 ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "push"}
-"""Calls of a worker that may wait for rows of other nodes."""
+"""Calls of a worker that may wait for rows on other nodes."""
 
 OTHERS = {
     "pull_rows": "pull",

@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
-"""Endings of packed files, in lower case. The content decides how a file is unpacked, not its name."""
+"""Endings of compressed files, in lower case. The content determines the decompression, not the name."""
 
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
-"""Exceptions raised while a damaged text file is read."""
+"""Exceptions that a damaged text file can raise."""
 
 _BLOCK_BYTES = 1 << 22
 _LONGEST_LINE = 1 << 26
 _SEPARATOR = "\x1f"
-"""Unit separator of ASCII, which replaces a separator of two characters: pyarrow takes only one."""
+"""ASCII's unit separator, which replaces a separator of two characters, as pyarrow allows only one."""
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Blocks = Callable[[Sequence[Path]], Iterator[tuple[int, Table]]]
-"""Reads files as rows in their order, in blocks, each with the number of its file."""
+"""Function that yields rows of files in order, in blocks, each with the number of its file."""
 
 
 def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Columns:

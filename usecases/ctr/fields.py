@@ -69,7 +69,7 @@ DENSE: tuple[DenseField, ...] = (
 CLICK_RATE = 0.25
 
 ZIPF_EXPONENT = 1.05
-"""Of features with a vocabulary of a chosen size, which follow Zipf's law."""
+"""Exponent of Zipf's law for features with a chosen vocabulary size."""
 
 
 def zipf_fields(vocabulary: int) -> tuple[SparseField, ...]:

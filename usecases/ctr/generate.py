@@ -16,13 +16,13 @@ from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardi
 from adabench.usecases.interface import DataError
 
 SEED = 20_140_630
-"""Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""
+"""Constant, so that runs with different seeds train on equal data."""
 
 HEAD = 4096
-"""Ranks up to here are drawn with their exact probabilities, later ones from the integral of the density."""
+"""Ranks up to this number are drawn with exact probabilities, later ones from the integral of the density."""
 
 BYTES_PER_ROW = 1000
-"""While they are generated: two numbers of 8 bytes for each feature, and some more."""
+"""Memory during generation: two numbers of 8 bytes for each feature, and temporary data."""
 
 DENSE_EFFECT_STD = 0.2
 ID_EFFECT_STD = 0.3

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS
 
 EMBEDDING_STD = 0.01
-"""Small, so that ids that training never meets hardly move a prediction."""
+"""Standard deviation of initial embeddings. It is small, so that untrained ids hardly affect a prediction."""
 
 
 class WideAndDeep(nn.Module):

@@ -28,7 +28,7 @@ __all__ = ["raw_blocks"]
 _WIDTH = 8  # hexadecimal digits of a categorical value
 
 _DIGITS: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
-"""What a character is worth as a hexadecimal digit; 255 for others."""
+"""Value of each character as a hexadecimal digit; 255 for all others."""
 for _value, _digit in enumerate("0123456789abcdef"):
     _DIGITS[[ord(_digit), ord(_digit.upper())]] = _value
 

@@ -17,7 +17,7 @@ from adabench.usecases.interface import DataError
 COLUMNS = 1 + DENSE_FIELDS + SPARSE_FIELDS
 HEX_DIGITS = frozenset(hexdigits)
 MISSING_ID = 1 << 32
-"""The id of a missing categorical, a value of its own: hashes have 32 bits, so none is equal to it."""
+"""Id of a missing categorical value. Hashes have 32 bits, so none equals it."""
 
 
 def read_raw(path: Path) -> Table:

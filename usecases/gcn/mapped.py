@@ -25,7 +25,7 @@ __all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]
 
 FORMAT = 2
 EDGES_AT_ONCE = 1 << 19
-"""Edges of a block."""
+"""Number of edges of a block."""
 _ARCS = 1 << 22  # number of arcs that are sorted together
 _FILES = 256  # maximum number of files for arcs; for larger graphs, more arcs are sorted together
 

@@ -27,7 +27,7 @@ METHODS: tuple[Method, ...] = ("metis", "random", "contiguous")
 # at a smaller cost.
 TRAINING_WEIGHT, OTHER_WEIGHT = 3, 1
 NODES_AT_ONCE = 1 << 14
-"""Nodes whose neighbours are in memory together."""
+"""Number of nodes whose neighbors are in memory together."""
 
 logger = logging.getLogger(__name__)
 

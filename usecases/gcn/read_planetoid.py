@@ -19,7 +19,7 @@ __all__ = ["PLANETOID", "PLANETOID_PARTS", "read_planetoid"]
 
 PLANETOID = ("cora", "citeseer", "pubmed")
 PLANETOID_PARTS = ("graph", "ally", "ty", "test.index")
-"""The parts of ``ind.NAME.PART`` that hold structure and labels."""
+"""Parts of ``ind.NAME.PART`` that contain structure and labels."""
 
 
 def read_planetoid(name: str, folder: Path) -> Graph:

@@ -20,7 +20,7 @@ __all__ = ["Graph", "load"]
 
 FORMAT = 1
 HELD_OUT_ONE_IN = 20
-"""Of triples that come without a split: so many validate, and so many test."""
+"""For triples without a split, one in this number is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 
 

@@ -13,17 +13,17 @@ from adabench.usecases.kge.read import Block, Sizes
 __all__ = ["generate"]
 
 SEED = 20_150_726
-"""Fixed: equal numbers of triples are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of triples give equal data for all seeds of runs."""
 
 RELATIONS = 24
 KINDS = 150
 TRIPLES_PER_ENTITY = 20
 SKEW = 1.0
-"""An entity's probability among those of its kind falls with its rank to this power."""
+"""Exponent of an entity's probability within its kind, which falls with its rank."""
 NOISE = 0.05
-"""Share of tails that are drawn among all entities."""
+"""Share of tails that are drawn from all entities."""
 BYTES_PER_TRIPLE = 200
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> tuple[Block, Sizes]:

@@ -13,7 +13,7 @@ ModelName = Literal["complex", "distmult", "rotate", "transe"]
 MODELS: tuple[ModelName, ...] = ("complex", "distmult", "rotate", "transe")
 
 PAIRS_AT_ONCE = 1 << 22
-"""Numbers of intermediate results where a model has to compare each query with each row by itself."""
+"""Maximum number of intermediate results in models that compare each query with each row separately."""
 
 
 class Scores(NamedTuple):

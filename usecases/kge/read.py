@@ -35,7 +35,7 @@ OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
 COUNTS = ("entity2id.txt", "relation2id.txt")
 NAMES = (("train",), ("valid", "dev"), ("test",))
 ENDINGS = ((".txt", ".tsv"), (".del",))
-"""Endings of files of triples: of names, or of numbers, which are read if there are no names."""
+"""Endings of files of triples: files of names, and files of numbers, which are read if there are no names."""
 
 
 class Files(NamedTuple):

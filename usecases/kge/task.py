@@ -38,11 +38,10 @@ from adabench.usecases.kge.ranking import Answers, ranks, summary
 __all__ = ["KgeParams", "KgeUseCase"]
 
 SCORES_AT_ONCE = 1 << 20
-"""Scores that evaluation computes at once for one side.
+"""Number of scores that evaluation computes together for one side.
 
-They fit into the cache, and the allocator keeps their memory. It returns larger blocks to the kernel, which
-clears them each time.
-"""
+They fit into the cache, and the allocator keeps their memory. It would return larger blocks to the kernel,
+which clears them each time. """
 CANDIDATES_AT_ONCE = 1 << 16
 
 

@@ -14,7 +14,7 @@ from adabench.usecases.mf.read import Block
 __all__ = ["generate"]
 
 SEED = 19_980_422
-"""Fixed: equal numbers of ratings are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of ratings give equal data for all seeds of runs."""
 
 RANK = 6
 RATINGS_PER_USER = 60
@@ -22,11 +22,11 @@ ITEMS_PER_USER = 0.6
 EXPONENT, OFFSET = 1.1, 12.0
 """An item's probability falls with its rank as (rank + offset)^-exponent."""
 ACTIVITY_STD = 1.0
-"""Of the logarithm of a user's activity."""
+"""Standard deviation of the logarithm of a user's activity."""
 USER_STD, ITEM_STD, TASTE_STD, NOISE_STD = 0.4, 0.4, 0.9, 0.7
 MEAN, LOWEST, HIGHEST = 3.2, 1.0, 5.0
 BYTES_PER_RATING = 900
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> Block:

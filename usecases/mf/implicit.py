@@ -35,7 +35,7 @@ __all__ = ["MfImplicitParams", "MfImplicitUseCase"]
 
 CUTOFF = 10
 USERS_AT_ONCE = 256
-"""Of evaluation; each is scored against all items."""
+"""Number of users that evaluation processes together. Each is scored against all items."""
 
 
 class MfImplicitParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,23 +31,23 @@ __all__ = ["FORMATS", "Block", "rating_blocks", "rating_file"]
 FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '::'"
 
 FOLDER_FILES = ("ratings.csv", "ratings.dat", "u.data")
-"""Names of the file of ratings in a folder."""
+"""Names of a folder's file of ratings."""
 
 SAMPLE_LINES = 100
-"""Number of lines that decide how a file is read."""
+"""Number of lines that determine a file's format."""
 
 DIALECTS = (
     *(("::", False), ("\t", False), ("\t", True), (",", True), (",", False)),
     *((";", True), (";", False), ("|", False), ("|", True), (" ", False)),
 )
-"""Separators, and whether cells may be in double quotes, in the order in which they are tried."""
+"""Separators, and whether cells can be in double quotes, in the order of the tries."""
 
 NAMES = (
     ("user", "userid", "user_id", "uid", "reviewerid"),
     ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "iid", "asin", "book", "bookid", "book_id"),
     ("rating", "ratings", "score", "stars", "overall"),
 )
-"""How a header may call users, items and ratings, in lower case."""
+"""Names of users, items and ratings in a header, in lower case."""
 
 
 class Block(NamedTuple):

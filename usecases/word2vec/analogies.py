@@ -18,7 +18,7 @@ __all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
 
 FORMAT = "lines of four words, of which the last is the answer"
 CANDIDATES = 30_000
-"""Answers, and words of questions, are among so many of the most frequent words."""
+"""Answers and words of questions are among this number of the most frequent words."""
 _AT_ONCE = 512
 
 

@@ -29,7 +29,7 @@ __all__ = ["Sentences", "Text", "load"]
 
 FORMAT = 2
 HELD_OUT_ONE_IN = 20
-"""Of sentences: so many validate, and so many test."""
+"""One in this number of sentences is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 GENERATED_PAIRS = "topics"
 _BLOCK = 1 << 14  # number of sentences that are processed together

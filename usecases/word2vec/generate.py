@@ -12,21 +12,21 @@ from adabench.usecases.interface import DataError
 __all__ = ["LENGTH", "generate"]
 
 SEED = 20_131_016
-"""Fixed: equal numbers of words are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of words give equal data for all seeds of runs."""
 
 LENGTH = 20
-"""Words of a sentence."""
+"""Number of words of a sentence."""
 TOPICS = 40
 COMMON = 60
-"""Words that are of no topic and stand anywhere."""
+"""Number of words without a topic, which can occur anywhere."""
 COMMON_SHARE = 0.4
 WORDS_PER_NAME = 60
-"""Of the text, for each different one."""
+"""Number of words of the text for each different word."""
 SKEW = 0.8
-"""A word's probability within its topic falls with its rank to this power."""
+"""Exponent of a word's probability within its topic, which falls with its rank."""
 PAIRS = 1000
 BYTES_PER_WORD = 100
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], int]:

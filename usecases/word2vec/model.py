@@ -11,7 +11,7 @@ from torch import Tensor, nn
 __all__ = ["SkipGram"]
 
 NUMBERS_AT_ONCE = 1 << 18
-"""Numbers of context vectors that are looked at together: as many as a core's cache has room for."""
+"""Number of floats of context vectors that are processed together, so that they fit into a core's cache."""
 
 
 class SkipGram(nn.Module):

@@ -19,7 +19,7 @@ __all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
 
 FORMAT = "lines of two words and a number, separated by tabs"
 FEWEST = 3
-"""Fewer pairs have no rank correlation worth the name."""
+"""Minimum number of pairs for a meaningful rank correlation."""
 
 
 class Pairs(NamedTuple):

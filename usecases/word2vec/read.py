@@ -21,10 +21,10 @@ from adabench.usecases.interface import DataError
 __all__ = ["LONGEST", "Files", "find", "normal", "sentences"]
 
 LONGEST = 1000
-"""Words of a sentence."""
+"""Maximum number of words of a sentence."""
 FORMAT = "a text in UTF-8"
 CHARACTERS = 1 << 20
-"""Of a line that are looked at together, and more than any word has."""
+"""Number of characters of a line that are processed together; longer than any word."""
 BOUNDARY = regex.compile(r"(?w)\b")
 WORD = regex.compile(r"\w")
 SPACE = regex.compile(r"\s\S*\Z")

@@ -32,7 +32,7 @@ from adabench.usecases.word2vec.windows import Batch, Windows
 __all__ = ["Word2VecParams", "Word2VecUseCase"]
 
 FLATTENED = 0.75
-"""Words are drawn by their counts to this power."""
+"""Exponent of the words' counts in the probability to draw them."""
 
 
 class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from adaps.tables import Table
 __all__ = ["CheckpointWorker", "Restored"]
 
 _MOST_TRIES = 20
-"""Number of tries to read a checkpoint that another job replaces meanwhile."""
+"""Number of tries to read a checkpoint that another job may replace at the same time."""
 
 
 @dataclasses.dataclass(frozen=True)

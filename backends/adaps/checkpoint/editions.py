@@ -43,7 +43,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _MOST_TRIES = 100
-"""Number of tries; one fails only if another process publishes at that moment."""
+"""Number of tries. A try fails only if another process publishes at that moment."""
 
 _log = logging.getLogger("adaps")
 

@@ -17,7 +17,7 @@ from adaps.errors import CheckpointError
 __all__ = ["check_names", "known_name", "load"]
 
 _MOST_TRIES = 20
-"""Number of tries to read an export that another one replaces meanwhile."""
+"""Number of tries to read an export that another one may replace at the same time."""
 
 
 def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:

@@ -28,7 +28,7 @@ from adaps.errors import CheckpointError
 __all__ = ["DTYPES", "HEADER", "Header", "Reader", "Shapes", "Tensor", "Writer", "read_header", "verify"]
 
 HEADER = "header"
-"""What the header is called among a file's checksums."""
+"""Name of the header in a file's checksums."""
 
 MOST_HEADER_BYTES = 1 << 24
 CHUNK_BYTES = 1 << 22
@@ -39,10 +39,10 @@ DTYPES: dict[str, type[np.number[Any] | np.bool_]] = {
     **{"U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8},
     "BOOL": np.bool_,
 }
-"""Types of elements by their names in the format."""
+"""Types of elements, by their names in the format."""
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Dtype and shape of each tensor, in the order of their places."""
+"""Dtype and shape of each tensor, in the order of the file."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     first_byte: int
-    """Counted from the start of the file."""
+    """Index of the first byte, counted from the start of the file."""
 
     @property
     def bytes(self) -> int:
@@ -67,7 +67,7 @@ class Header:
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     bytes: int
-    """Size of the header with its length."""
+    """Size of the header including its length field."""
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Export", "Exporter", "Exports"]
 
 _POLL_SECONDS = 0.05
-"""Seconds between two looks at the messages of other nodes."""
+"""Seconds between two checks of other nodes' messages."""
 _MOST_SECONDS = 60.0
-"""Seconds in which the rendezvous store must have answered."""
+"""Maximum time for an answer of the rendezvous store, in seconds."""
 
 _T = TypeVar("_T")
 
@@ -90,7 +90,7 @@ class _Target:
 
     changed: dict[int, _core.ChangedRows]
     bytes_of_parts: list[int]
-    """Sizes of the parts that this job has published there; only rank 0 counts them."""
+    """Sizes of the parts that this job has published there. Only rank 0 records them."""
 
 
 class Exports:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 1 << 22
-"""Of rows in memory at a time."""
+"""Maximum size of rows that are in memory at a time."""
 
 
 def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: int) -> File | None:
@@ -227,7 +227,7 @@ class _Chunk:
         self.values = np.empty((count, length or 0), np.float32)
         self.state = np.empty((count, state_length or 0), np.float32)
         self.arrays: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
-        """The arrays by the names of their tensors."""
+        """Arrays by the names of their tensors."""
         if length is not None:
             self.arrays["values"] = self.values
         if state_length is not None:

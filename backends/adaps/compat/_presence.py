@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 PERIOD = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two reports that a server is alive."""
 SILENCE = 30.0
-"""Seconds without one after which a server counts as dead."""
+"""Seconds without a report after which a server counts as dead."""
 _END_KEY = "adapm/end"
 _ARRIVED_KEY = "adapm/servers"
 _LEFT_KEY = "adapm/ended"

@@ -32,7 +32,7 @@ else:
 __all__ = ["FORMAT", "Policy"]
 
 FORMAT = 1
-"""Format of the documents that this version reads and writes."""
+"""Format of documents that this version reads and writes."""
 
 _Section = TypeVar("_Section")
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 BY_HASH = -1
-"""In place of a node: a hash of the key chooses."""
+"""Replaces a node's rank if a hash of the key determines the home."""
 _What = TypeVar("_What")
 
 

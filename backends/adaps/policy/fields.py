@@ -24,17 +24,17 @@ __all__ = ["AUTO", "EXCHANGE_AUTO", "TECHNIQUES", "WIRES", "Home", "RowSelection
 
 AUTO = "auto"
 TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", AUTO, "allreduce")
-"""How a rule may manage parameters; `allreduce` is for dense ones only, and `auto` for tables only."""
+"""Techniques of rules. `allreduce` is only for dense parameters, and `auto` only for tables."""
 WIRES = ("float32", "bfloat16", "float16", "int8")
-"""Formats in which values and changes may travel."""
+"""Formats of values and changes in messages."""
 EXCHANGE_AUTO = "auto"
 _MOST_LISTED = 20
-"""Most ranges of rows that are written as a list. TOML parsers read more of them faster as one text."""
+"""Maximum number of row ranges written as a list. TOML parsers read more of them faster as one text."""
 _RANGE = re.compile(r"([0-9]{1,19}):([0-9]{1,19})")
 
 _Scheme = Literal["hash", "blocks", "node", "shares", "with"]
 _WITH_VALUE = {"node": "node", "shares": "shares", "with": "table"}
-"""Schemes that need a value, and the attribute that holds it."""
+"""Schemes that need a value, and the attribute with the value."""
 
 
 @dataclass(frozen=True)

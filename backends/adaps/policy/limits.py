@@ -50,7 +50,7 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 _PLAIN = Rule("*")
 _ALIKE = ("technique", "home", "lookahead", "exchange", "wire")
-"""What all of a dense parameter has alike."""
+"""Fields that must be equal for all rows of a dense parameter."""
 
 
 def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:

@@ -31,7 +31,7 @@ SHARES_EQUAL, SHARES_BY_SPEED = "equal", "speed"
 AGGREGATIONS = ("mean", "median", "trimmed_mean", "krum", "suspicion")
 MEAN, KRUM = "mean", "krum"
 EXPECTS_FAULTY = ("trimmed_mean", "krum", "suspicion")
-"""Rules that need the number of workers that may be wrong."""
+"""Rules that need the maximum number of wrong workers."""
 
 
 @dataclass(frozen=True)

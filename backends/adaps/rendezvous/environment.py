@@ -15,7 +15,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for every process."""
 
 MAX_NODES = 4096
-"""The core has 12 bits for a node's number."""
+"""Maximum number of nodes. The core uses 12 bits for a rank."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Place:
     host: str
     port: int
     hosted: bool
-    """Whether torchrun's agent runs the store; otherwise rank 0 does."""
+    """Whether torchrun's agent runs the store. Otherwise rank 0 does."""
     one_host: bool
     """Whether torchrun reports that all nodes are on this host."""
 

@@ -20,12 +20,12 @@ HOW_TO_SHARE = (
     "write one with `(umask 077; head -c 32 /dev/urandom | base64 > adaps-secret)`, copy the file to every "
     "host with mode 600, and set ADAPS_SECRET_FILE to its path on each"
 )
-"""What a user has to do so that nodes of several hosts know each other."""
+"""The action that lets nodes of several hosts authenticate each other."""
 
 _SHORTEST, _LONGEST = 16, 4096
 _PREFIX = "adaps-secret-"
 _HANDED = 64
-"""Hexadecimal digits of a secret that is handed over."""
+"""Number of hexadecimal digits of a generated secret."""
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _PATIENCE = 0.02
@@ -58,7 +58,7 @@ class Handover:
     def __init__(self) -> None:
         self.secret = secrets.token_hex(_HANDED // 2)
         self.name = _PREFIX + secrets.token_hex(16)
-        """Name for `take_secret`, which is no secret."""
+        """Name for `take_secret`. It is not secret."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._listener.bind("\0" + self.name)

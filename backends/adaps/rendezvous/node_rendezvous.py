@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "Rendezvous", "RendezvousResult", "rendezvous_at"]
 
 _POLL_SECONDS = 0.02
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RendezvousResult:
 
     addresses: list[str]
     secret: str
-    """Valid for this rendezvous only, so that a process of an earlier start of the job is rejected."""
+    """Secret that is only valid for this rendezvous, so that a process of an earlier start is rejected."""
 
 
 class Clock:
@@ -112,7 +112,7 @@ class Rendezvous:
         self._clock = Clock() if clock is None else clock
         self._agreement = dict(agreement or {})
         self.host = ""
-        """The address at which this node listens, once `meet` was called."""
+        """Address where this node listens, set by `meet`."""
         self._generation_met: int | None = None
         self._life: str | None = None
 

@@ -22,10 +22,10 @@ __all__ = ["TimedStore", "open_store", "wait_for"]
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.02
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 
 _LEAST = 1.0
-"""Seconds that a busy store may take to answer, even if less of the timeout is left."""
+"""Minimum time in seconds for an answer of a busy store, even if less of the timeout remains."""
 
 _SILENT = (
     "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"

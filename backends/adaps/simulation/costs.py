@@ -84,4 +84,4 @@ _OPERATIONS = {
     "frame": "a frame",
     "byte": "a byte",
 }
-"""The operation that each field is the cost of, as messages name it."""
+"""Operation with the cost of each field, for messages."""
