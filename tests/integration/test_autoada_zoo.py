@@ -1,4 +1,4 @@
-"""Every model of the zoo trains unchanged on the parameter server, with intent that nobody wrote."""
+"""Every model of the zoo trains unchanged on the parameter server, with automatically announced intent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_losses_stay_and_every_prediction_is_right(
     losses, stream_then = run(specimen, wrapped=True, ahead=True)
     assert verdicts == {True: STEPS}
     assert unannounced == pytest.approx(plain, abs=1e-5)
-    if not specimen.draws:  # those draw from AutoAda's own generator
+    if not specimen.draws:  # models that draw use AutoAda's own generator
         assert losses == unannounced
         assert torch.equal(stream, stream_then)
 

@@ -34,7 +34,7 @@ def start(cable: network.Cable, end: str, *command: str, **variables: str) -> su
 
 
 def results_of(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """What each has printed; the test fails if one does."""
+    """The output of each process; the test fails if a process fails."""
     said = outputs(processes, 240)
     for process, (_, err) in zip(processes, said, strict=True):
         assert process.returncode == 0, err

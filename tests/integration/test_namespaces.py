@@ -1,4 +1,4 @@
-"""Nodes in network namespaces: what their links are like, what they keep apart, and runs between them."""
+"""Nodes in network namespaces: properties of their links, isolation, and runs between them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_node_reaches_every_other_and_nothing_else(three: list[str]) -> No
                     assert len(received.read()) == 200_000
                 assert peer == address(here)
         with pytest.raises(ConnectionRefusedError):
-            # The namespace has a loopback device of its own, where nobody listens.
+            # The namespace has its own loopback device, on which nothing listens.
             elsewhere.submit(socket.create_connection, outside.getsockname()).result()
 
 
@@ -110,7 +110,7 @@ def test_without_root_the_relay_says_what_it_was_not_allowed() -> None:
     libc = ctypes.CDLL(None)
     said = subprocess.run(
         [namespaces._RELAY, "2", "lan"],
-        # What makes root powerful here; nobody else has it.
+        # Drops the capability by which root may change namespaces; other users do not have it.
         preexec_fn=lambda: libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN) if os.geteuid() == 0 else None,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Links that the transport shapes take at least the time that their latency and bandwidth say."""
+"""Links that the transport shapes take at least the time that their latency and bandwidth imply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_ping_and_a_bulk_transfer_take_what_the_link_says(
     network = f"{1e3 * latency:g}ms,{bandwidth / 1e6:g}mbit"
     ours = launch("tests.perf.server.shaped_links", 2, network=network, length=256, pings=10, transfers=5)[0]
     print(network, ours)
-    # What else the machine does can only make them longer.
+    # Other work on the machine can only make them slower.
     assert 2 * latency <= min(ours["pings"])
     # A latency each way, and the answer's bytes.
     assert ours["received"] > 10e6

@@ -1,4 +1,4 @@
-"""Nodes that nobody closes: processes that end well end together, others are told that they lost a peer."""
+"""Nodes that are never closed: processes that succeed end together, others report a lost peer."""
 
 from __future__ import annotations
 

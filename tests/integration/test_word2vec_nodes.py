@@ -1,4 +1,4 @@
-"""Word vectors that several nodes train together, and those of plain PyTorch in one process."""
+"""Word vectors trained by several nodes together, compared with those of plain PyTorch in one process."""
 
 from __future__ import annotations
 

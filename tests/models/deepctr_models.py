@@ -60,7 +60,7 @@ def case(
     sensitive: bool = False,
     **options: Any,
 ) -> Case:
-    """A model that takes so many lists of columns."""
+    """A model whose constructor takes `lists` lists of columns."""
 
     make = maker(models, name, lambda: [columns(numbers)] * lists, **options)
     return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=0.01, sensitive=sensitive)

@@ -18,6 +18,6 @@ WHY: Mapping[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_
 
 
 def reason(what: str) -> str:
-    """Return the reason for which a row misses its goal, as far as it is known."""
+    """Return the known reason for which a row misses its goal."""
     fitting = [beginning for beginning in WHY if what.startswith(beginning)]
     return WHY[max(fitting, key=len)] if fitting else "no reason noted"

@@ -1,4 +1,4 @@
-"""What `adabench resources` measures of links, against links that are known."""
+"""`adabench resources` measures links whose properties are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that the server draws: the calls, their arguments, and what is counted."""
+"""Samples that the server draws: calls, arguments, and counters."""
 
 from __future__ import annotations
 

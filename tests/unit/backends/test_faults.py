@@ -1,4 +1,4 @@
-"""Workers that are made wrong: what each fault makes of gradients, of tables and of dense parameters."""
+"""Deliberately faulty workers: the effect of each fault on gradients, tables and dense parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rows(nn.Module):
 
 
 def stepped(options: ServerOptions, steps: int = 1) -> list[dict[str, Tensor]]:
-    """What each of some steps, of which each reads two other rows, adds to the parameters."""
+    """The change of the parameters in each step; each step reads two other rows."""
     torch.manual_seed(1)
     plain = Rows()
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)

@@ -120,7 +120,7 @@ def test_no_changed_byte_gives_another_record(
         runs = store.runs()
     except RecordError:
         return
-    # What was changed is the end of the line.
+    # The changed byte was the end of the line.
     assert runs in ([a_run(metrics={"auc": 0.7412})], [])
 
 

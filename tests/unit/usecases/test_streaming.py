@@ -143,14 +143,16 @@ def tracing() -> Iterator[Executor]:
         pytest.MonkeyPatch.context() as patch,
         ProcessPoolExecutor(1, get_context("spawn"), small_blocks_and_traces) as process,
     ):
-        patch.syspath_prepend(ROOT)  # for the process, as other packages have a folder of tests, too
+        patch.syspath_prepend(
+            ROOT
+        )  # for the started process, because other packages have a folder of tests, too
         yield process
 
 
 def grown(tracing: Executor, tmp_path: Path, write: Write, load: Load) -> float:
     """Bytes of memory for each byte of more data."""
     peaks, sizes = [], []
-    for blocks in (1, FEW, MANY):  # the first loads what is only imported when it is needed
+    for blocks in (1, FEW, MANY):  # the first run includes the late imports
         folder = tmp_path / str(blocks)
         folder.mkdir()
         path, size = write(folder, blocks)

@@ -1,4 +1,4 @@
-"""Checkpoints whose files are damaged or cannot be read: a restore says so and changes nothing."""
+"""Checkpoints with damaged or unreadable files: a restore reports it and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lengthen(path: Path) -> None:
 
 
 def assert_refused(saved: Path, sentence: str) -> None:
-    """A node that has trained on is told, and keeps its values."""
+    """Check that a node that has trained further gets this error and keeps its values."""
     with adaps.Node([table()]) as node:
         train(node, 50, 2)
         before = values(node)
@@ -234,7 +234,7 @@ def mutated(data: bytes, random_numbers: random.Random) -> bytes:
 
 
 def adjust_checksums(directory: Path) -> None:
-    """Give the manifest the sizes and checksums that its files have, as far as they can be told."""
+    """Give the manifest the true sizes and checksums of its files, where they can be computed."""
 
     def adjust(body: Any) -> None:
         for file in body["files"]:

@@ -1,4 +1,4 @@
-"""What goes wrong while a checkpoint is written, and what it leaves."""
+"""Failures while a checkpoint is written, and the state that they leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus of the fuzz target for checkpoints and exports, which grows with what a search finds."""
+"""The corpus of the fuzz target for checkpoints and exports, to which findings are added."""
 
 from __future__ import annotations
 

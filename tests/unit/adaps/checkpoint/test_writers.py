@@ -28,7 +28,7 @@ def files_of(directory: Path) -> dict[Path, bytes]:
 
 
 def other_process(directory: Path) -> str:
-    """What another process says that writes a checkpoint to the directory: the exception, or nothing."""
+    """The exception of another process that writes a checkpoint to the directory, or an empty text."""
     program = f"""
 import adaps
 with adaps.Node([adaps.Table("emb", 4, 1)]) as node:

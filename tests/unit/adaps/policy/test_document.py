@@ -1,4 +1,4 @@
-"""The document of a policy: read and written without loss; what is wrong with one is said in a sentence."""
+"""Documents of policies are read and written without loss; errors in them are reported in one sentence."""
 
 from __future__ import annotations
 

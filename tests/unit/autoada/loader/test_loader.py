@@ -1,4 +1,4 @@
-"""AdaDataLoader: what it announces, when, and what it leaves behind."""
+"""AdaDataLoader: which rows it announces, when, and what remains after it."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
         def forward(self, ids: Tensor, number: Tensor) -> Any:
             logged = int(number) == self.log_at[0]
             x = self.items(ids)
-            self.items.weight.data_ptr()  # of no consequence
+            self.items.weight.data_ptr()  # has no effect on intent
             return x.sum() + (self.items.weight.norm() if logged else 0.0)
 
     model = AdaModel(Logged())
@@ -544,7 +544,7 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
         before = model.node.stats()["pulled_local"]
         model(ids, number).backward()
         pulled.append(model.node.stats()["pulled_local"] - before)
-        model.items.weight.norm()  # outside of a forward pass: nobody can know
+        model.items.weight.norm()  # outside a forward pass, which cannot be predicted
     rows = [len(ids.unique()) for ids, _ in given]
     assert [len(keys) for _, keys, _ in log.calls] == [*rows[:3], PAIR_ROWS, *rows[4:]]
     assert pulled == [*rows[:3], PAIR_ROWS + rows[3], *rows[4:]]

@@ -23,7 +23,7 @@ EVERY = pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.n
 
 
 class PrivateDraws(TorchFunctionMode):
-    """Draws from one generator whatever the forward draws, as prediction does where rows depend on it."""
+    """Makes all draws of the forward from one generator, as prediction does where rows depend on draws."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ WORKED = {16: 50.0, 128: 250.0}
 
 
 def done(load: cost_model.Load, number: int, byte: float = COSTS.byte) -> Done:
-    """What the number-th node does in a step, if that costs what `COSTS` says."""
+    """The work of a node in a step that costs exactly what `COSTS` predicts."""
     copies, elsewhere = 100.0 * (load.technique == "replication"), 500.0 * (load.technique == "static")
     upkeep, size = (0.0, 0.0) if load.apart else (1000.0 + 500.0 * number, 1000.0 * load.length)
     channel = COSTS.intent * 900.0 + (COSTS.call + COSTS.wake) * 2.0 + COSTS.message * 20.0

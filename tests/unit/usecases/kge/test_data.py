@@ -1,4 +1,4 @@
-"""Files of triples: every format gives the same triples, and what cannot be used is refused in a sentence."""
+"""Files of triples: every format gives the same triples, and unusable files are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_openke(tmp_path: Path) -> None:
     assert graph.train.tolist() == [[0, 0, 1], [2, 1, 0]]
     assert graph.valid.tolist() == [[1, 1, 2]]
     assert graph.test.tolist() == [[0, 0, 3]]
-    assert graph.sizes == Sizes(5, 2)  # also those that no triple has
+    assert graph.sizes == Sizes(5, 2)  # including entities and relations without triples
     assert load(tmp_path / "data", 0).fingerprint == graph.fingerprint
 
 

@@ -1,4 +1,4 @@
-"""Texts and word pairs: what is read of them, how it is split, and what is refused in a sentence."""
+"""Texts and word pairs: reading, splitting, and refusals in one sentence."""
 
 from __future__ import annotations
 
