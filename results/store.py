@@ -101,7 +101,7 @@ class SessionStore:
         except OSError as error:
             raise RecordError(
                 f"the run {run.run_id} cannot be recorded in {self.runs_file} ({error.strerror}): earlier "
-                "runs are kept, and the same command goes on with this one"
+                "runs are kept, and the same command continues with this one"
             ) from error
 
     def trace_file(self, run_id: str) -> Path:
@@ -302,7 +302,7 @@ def _decoded(content: bytes, kind: type[Record], where: str, what: str) -> Recor
         raise RecordError(f"{where} has schema {record.schema}; this version reads {known}")
     # Records before the introduction of checksums are not sealed.
     if not is_whole(content) and (record.schema > 1 or is_sealed(content)):
-        raise RecordError(f"{where} is not as it was written: its checksum is another one")
+        raise RecordError(f"{where} was changed after it was written: its checksum differs")
     return record
 
 
@@ -310,7 +310,7 @@ def _only(candidates: list[T], what: str, known: list[str]) -> T:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise RecordError(f"{what} is ambiguous ({len(candidates)} begin like this): write more of the name")
+        raise RecordError(f"{what} is ambiguous ({len(candidates)} begin with this): write more of the name")
     hint = f"the newest is {known[-1]}" if known else "there is none"
     raise RecordError(f"there is no {what}: {hint}")
 

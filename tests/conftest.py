@@ -28,7 +28,7 @@ COMMANDS = (
     "adabench.analysis.figures",
     "adabench.analysis.report",
 )
-"""What the commands that tests give most often import."""
+"""Modules that the most frequent commands of tests import."""
 LONG = (
     "tests/models/test_models.py",
     "tests/integration/test_faults.py",
@@ -46,7 +46,7 @@ LONG = (
     "tests/integration/",
     "tests/conformance/",
 )
-"""Tests that take long, by how their names begin."""
+"""Beginnings of the names of slow tests."""
 
 STDERR = pytest.StashKey[int]()
 
@@ -124,7 +124,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give the tests a cache of their own instead of the user's."""
+    """Give the tests a separate cache instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -30,7 +30,7 @@ COSTS = Costs(
     byte=0.002,
     speed=4.0,
 )
-"""No two alike."""
+"""Values that are all different."""
 
 
 def make_run(backend: str, block: int, **fields: Any) -> Run:

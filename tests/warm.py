@@ -40,9 +40,9 @@ __all__ = [
 
 MODULE = fork_server.__name__
 RUN_PYTHON = "tests.warm:run_python"
-"""What a `ForkServer` is asked for."""
+"""The function that a `ForkServer` runs for a Python program."""
 RUN_ADABENCH = "tests.warm:run_adabench"
-"""The same for the command line, whose arguments are those of ``adabench``."""
+"""The function that a `ForkServer` runs for the command ``adabench``."""
 
 
 class WarmProcess:

@@ -525,7 +525,7 @@ class _Judge:
             study, self.folder, execute.ResumeOptions(judged=False), console
         )
         if interrupted:
-            raise RecordError("interrupted: the same command goes on")
+            raise RecordError("interrupted: the same command continues")
         return last_attempts(store.runs())
 
     def _here(self) -> Resources:

@@ -304,7 +304,7 @@ def _write(name: str, session: Path) -> Path:
     study = STUDIES[name]
     runs = measured(SessionStore(session).runs())
     if not runs:
-        raise RecordError(f"{session}: no measured run in it ended well, by which {name!r} is judged")
+        raise RecordError(f"{session}: it has no successful measured run by which to judge {name!r}")
     table = markdown(study.heads, study.judged(runs))
     pairs = min(len(cell) for cell in _cells(runs, lambda run: run.cell).values())
     page = ROOT / "docs" / "guides" / study.page

@@ -324,7 +324,7 @@ class Node:
             In a cluster of one.
         """
         if self._rendezvous is None:
-            raise AdapsError("a cluster of one node has nobody to meet")
+            raise AdapsError("a cluster of one node has no other nodes to meet")
         return self._rendezvous.store_of(name), self._rendezvous.host
 
     def stats(self) -> dict[str, float]:

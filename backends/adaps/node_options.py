@@ -167,7 +167,7 @@ def checked_policy(options: NodeOptions) -> Policy | None:
     if not isinstance(policy, Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
     if techniques != "adaptive":
-        raise ValueError(f"techniques is {techniques!r} beside a policy, which says it: give one of the two")
+        raise ValueError(f"techniques is {techniques!r} in addition to a policy: give only one of the two")
     return policy
 
 

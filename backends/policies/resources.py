@@ -214,7 +214,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except UnicodeDecodeError as error:
             raise ResourcesError(f"{file}: it is not UTF-8") from error
         except tomllib.TOMLDecodeError as error:
-            raise ResourcesError(f"{file}: it is no TOML: {error}") from error
+            raise ResourcesError(f"{file}: it is not valid TOML: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:
             said = str(error)
             raise ResourcesError(f"{file}: {said[:1].lower()}{said[1:]}") from error

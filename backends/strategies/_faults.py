@@ -74,7 +74,7 @@ def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaM
     for number in options.faulty_workers:
         if number >= workers:
             raise Unavailable(
-                f"faulty={options.faulty} names worker {number}, and there are {workers}, from 0 to "
+                f"faulty={options.faulty} names worker {number}, but there are {workers}, from 0 to "
                 f"{workers - 1}"
             )
     return Fault(options, context, model) if context.index in options.faulty_workers else None

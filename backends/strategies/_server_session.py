@@ -197,9 +197,9 @@ class ServerSession:
 def _selected(usecase: UseCase, context: WorkerContext, inits: int) -> nn.Module:
     """Return the best of several initial weights, after some trial steps with each."""
     if not isinstance(usecase, Initialized):
-        raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
+        raise Unavailable(f"{usecase.name} has no other initial weights: set inits=1")
     if context.workers > 1:
-        raise Unavailable(f"inits={inits} takes one worker per node, and there are {context.workers}")
+        raise Unavailable(f"inits={inits} needs one worker per node, but there are {context.workers}")
     found = autoada.select_initialization(
         usecase.initialized,
         usecase.optimizer,
@@ -217,7 +217,7 @@ def _sampler(
 ) -> autoada.NegativeSampler:
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):
-        raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
+        raise Unavailable(f"{usecase.name} draws no rows for its batches: set sampling=loader")
     draws = usecase.draws(context.index)
     sampling = adaps.Sampling(scheme=options.sampling, seed=context.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])

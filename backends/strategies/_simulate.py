@@ -34,7 +34,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
     model = usecase.model()
     plan = plan_of(model, usecase.optimizer(model), None, run.policy, len(run.cluster.machines))
     for what, there in (
-        ("synchronization every so many steps", plan.training.every > 0),
+        ("synchronization every n steps", plan.training.every > 0),
         ("technique 'allreduce'", bool(plan.training.allreduced)),
         ("shares of the data", bool(plan.training.shares)),
         (
@@ -45,7 +45,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
         if there:
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
     if plan.layout.summed:
-        raise ValueError("parameters that an optimizer of their own changes are not simulated")
+        raise ValueError("parameters with their own optimizer cannot be simulated")
     if options.sampling != "loader":
         raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
     tables = plan.layout.server_tables(options.row_dtype)

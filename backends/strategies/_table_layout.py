@@ -20,7 +20,7 @@ def served(usecase: UseCase) -> tuple[Served, ...]:
     model = usecase.model()
     layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
     if layout.summed:
-        raise ValueError("parameters that an optimizer of their own changes are not searched for")
+        raise ValueError("policies cannot be searched for parameters with their own optimizer")
     names = {dense.table: dense.names for dense in layout.dense}
     found: list[Served] = []
     for table in layout.server_tables():

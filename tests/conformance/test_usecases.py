@@ -38,7 +38,7 @@ SMALL = {
     "mf": {"ratings": 3000},
     "mf-implicit": {"ratings": 3000},
 }
-"""Of data that are enough to be dealt."""
+"""Parameters of data that are large enough to be shared out."""
 
 
 def fields_of(name: str) -> set[str]:
@@ -130,7 +130,7 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
 ) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Sampled):
-        with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: say sampling=loader"):
+        with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: set sampling=loader"):
             opened(backend, usecase, context, sampling=scheme)
         return
     table = usecase.draws().table
@@ -167,7 +167,7 @@ def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, co
     )
     assert losses[0] == pytest.approx(usecase.loss(found.model, first_batch(usecase)).item(), rel=1e-4)
     assert losses[0] != plain_losses(name)[0]
-    with pytest.raises(Unavailable, match="inits=2 takes one worker per node, and there are 2"):
+    with pytest.raises(Unavailable, match="inits=2 needs one worker per node, but there are 2"):
         opened("manual", usecase, dataclasses.replace(context, workers=2), inits=2)
 
 

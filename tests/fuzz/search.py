@@ -23,11 +23,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TARGETS = HERE.parents[1] / "csrc" / "tests" / "fuzz"
-"""C++ targets, and the corpora of all."""
+"""The folder of C++ targets and of all corpora."""
 BUILD = HERE.parents[1] / "build" / "fuzz"
 LEAST_ROUND_SECONDS = 5
 MOST_ROUND_SECONDS = 300
-"""Of elapsed time; the CPU time is looked at after each round."""
+"""Limit of a round's wall time; the CPU time is checked after each round."""
 
 CANNOT = 2
 FOUND = 1

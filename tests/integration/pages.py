@@ -17,7 +17,7 @@ from tests.warm import RUN_ADABENCH, RUN_PYTHON, WarmProcess
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PROGRAMS = {"python": RUN_PYTHON, "adabench": RUN_ADABENCH}
-"""Commands that need no interpreter of their own, which would import PyTorch for seconds."""
+"""Commands that run in forks, because a new interpreter would need seconds to import PyTorch."""
 
 
 class Block(NamedTuple):

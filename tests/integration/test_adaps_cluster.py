@@ -22,7 +22,7 @@ RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 TABLE = "adaps.Table('emb', 1000, 4)"
 FAR_AWAY = 3600
-"""Seconds: a timeout that no test lives to see, so that what ends a call is something else."""
+"""A timeout in seconds that no test reaches, so that calls end for other reasons."""
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN_UP = 240.0
-"""Seconds that only end a hang."""
+"""Seconds after which a test counts as hung."""
 QUICK = [
     "c10d, rank 1 dies working, the other lingers",
     "c10d, an agent joins later and rank 0 dies",

@@ -19,7 +19,7 @@ CHOOSING = "tests.integration.autoada_ranks.choosing"
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}
 BACKENDS = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
 SOONEST_OF_ALL = WARM_UP + 4 * PHASE
-# All nodes step together, so each node knows what the others posted two steps ago.
+# All nodes step together, so each node knows the others' posts of two steps ago.
 IN_STEP = Synchronization(1)
 
 

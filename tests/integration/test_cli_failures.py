@@ -18,7 +18,7 @@ from tests.conftest import Python
 from .conftest import logs_hold
 
 GIVEN_UP = 240.0
-"""Seconds that only end a hang. How quickly a run ends is up to the machine."""
+"""Seconds after which a test counts as hung; the time that a run needs depends on the machine."""
 
 
 @pytest.fixture

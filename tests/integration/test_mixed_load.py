@@ -16,7 +16,7 @@ from .faults.mixed import LEAST_FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 30
 GROWTH = 32e-3
-"""Megabytes from one node to the next, in the middle: a node that is not given back is several times that."""
+"""Allowed average growth in MB from one node to the next; a leaked node takes several times that."""
 
 
 def test_sums_are_exact_and_nothing_leaks(full: bool) -> None:

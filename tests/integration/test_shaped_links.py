@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.conftest import Launch
 
 TOLERANCE = 1.1
-"""By how much the bytes that are counted may be more than those of one transfer."""
+"""Largest allowed ratio of the counted bytes to the bytes of one transfer."""
 
 
 @pytest.mark.parametrize(("latency", "bandwidth"), [(20e-3, 200e6), (50e-3, 400e6)])

@@ -20,7 +20,7 @@ from adaps.policy import Policy
 from tests.conftest import Launch
 
 QUOTAS = (0.16, 0.04)
-"""Of a core."""
+"""CPU time that each node may use, in cores."""
 PARAMS = {"rows": 8000, "vocabulary": 100, "dim": 8, "hidden": [16], "lr": 0.02, "batch": 200, "epochs": 4}
 LARGE = {**PARAMS, "rows": 60_000, "dim": 16, "hidden": [256], "batch": 2000}
 
@@ -49,7 +49,7 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 ) -> None:
     if not full:
         pytest.skip("how long it takes is seen with --full, on a machine with nothing else to do")
-    # A single pair of runs says little on a machine that others use, too.
+    # A single pair of runs is not reliable on a shared machine.
     pairs = [[runs[0] for runs in trained(launch, slowed_groups, LARGE)] for _ in range(3)]
     ratios = [by_speed["seconds"] / equal["seconds"] for by_speed, equal in pairs]
     # A small number of samples would show nothing: the order of the steps alone moves the AUC of a thousand

@@ -9,12 +9,12 @@ from adaps.policy.fields import WIRES
 from tests.conftest import Launch
 
 MOST = {"float32": 1.0, "bfloat16": 0.6, "float16": 0.6, "int8": 0.4}
-"""Bytes of a row, as a multiple of those with float32."""
+"""Most bytes of a row, as a multiple of its bytes in float32."""
 
 STEPS = 30
 
 EXACT = 3e-5
-"""How far sums of float32 may be from those of float64."""
+"""Largest allowed difference between sums in float32 and in float64."""
 
 
 def test_rows_take_fewer_bytes_and_changes_add_up(launch: Launch, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ Launch = Callable[..., list[dict[str, Any]]]
 
 PARAMS: dict[str, Any] = {"words": 60_000, "lr": 0.05}
 BATCH = 16
-"""Sentences of a step of all nodes together."""
+"""Sentences in a step of all nodes together."""
 
 
 @cache

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_map
 
 Batches = Callable[[int, int], Sequence[Any]]
-"""``batches(count, seed)``: the same for the same seed."""
+"""``batches(count, seed)`` returns the same batches for the same seed."""
 
 
 @dataclass(frozen=True)

@@ -39,20 +39,20 @@ from .suite import LIBRARIES
 from .trial import build
 
 LIMIT = 1.5
-"""A ratio above it needs a reason."""
+"""Largest ratio that needs no reason."""
 GOAL = 1.1
-"""For the median."""
+"""Goal for the median ratio."""
 WARM_UP, ROUNDS, ROUND_SECONDS = 25, 7, 0.05
 PARTS_ROUNDS = 3
 BATCHES = 10
 EXPLAINED = 0.5
-"""Share of the difference that measured parts have to make up."""
+"""Smallest share of the difference that the measured parts must explain."""
 PARTS = ("reading", "stepping", "loading", "ending")
 Parts = dict[str, float]
 """CPU seconds per step of reads of rows of a table, ``optimizer.step()``, the loader, and the library's code
 after the step; and `reads`, the number of these reads."""
 FIGURES = "measured: "
-"""Before the line that a process of a case says."""
+"""Beginning of the line that reports the figures of a case."""
 
 
 def main(names: list[str]) -> int:
@@ -161,7 +161,7 @@ def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Any) 
 
 
 def _reason(more: float, parts: Parts) -> str:
-    """The explanation of so many additional CPU seconds per step, if its parts add up to them."""
+    """The explanation of `more` additional CPU seconds per step, if the parts add up to them."""
     if sum(parts[part] for part in PARTS) < EXPLAINED * more:
         return ""
     each = parts["reading"] / max(1.0, parts["reads"])

@@ -15,7 +15,7 @@ from .case import Case, Expected, drawn, maker
 from .clicks import BATCH, FIELDS, ROWS, labels
 
 LENGTH = 10
-"""Of a history."""
+"""Length of a history."""
 NUMBERS = 4
 UNREGULARIZED: dict[str, Any] = {"l2_reg_linear": 0, "l2_reg_embedding": 0}
 NO_LINEAR: dict[str, Any] = {"l2_reg_embedding": 0}

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import adaps
 
 LASTING = 10_000
-"""An announcement for more clocks than this is one for the whole training."""
+"""An announcement for more clocks than this counts as one for the whole training."""
 
 
 Numbers = npt.NDArray[np.int64]
 Calls = list[tuple[Numbers, int]]
-"""Keys of each call, and which one it was."""
+"""The keys and the number of each call."""
 
 
 class TableClocks(NamedTuple):

@@ -29,11 +29,11 @@ ALL = [
 ]
 THIRD_PARTY = sum(len(library.cases()) for library in LIBRARIES.values() if library.package is not None)
 BEFORE_IT_GROWS = 3
-"""Steps in which even sensitive models show no other rounding."""
+"""Steps for which even sensitive models show no rounding differences."""
 PLACE = re.compile(r"\.py:\d+")
-"""What every message names."""
+"""The place that every message names."""
 REMEDY = re.compile("look up the rows that a batch needs|all are announced|give AdaDataLoader")
-"""What to do about it, or that nothing needs to be done."""
+"""The advice in a message, or the remark that no action is needed."""
 
 Trials = Callable[[str, str], tuple[dict[str, Any], list[dict[str, Any]]]]
 

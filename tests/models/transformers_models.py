@@ -74,7 +74,7 @@ def translated(generator: Generator) -> dict[str, Tensor]:
 
 
 TIED = Expected(told=("is read in full",))
-"""The head has the weights of the table."""
+"""The head shares the weights of the table."""
 
 CASES = (
     case("BertForMaskedLM", "BertConfig", BERT, masked, TIED),

@@ -1,6 +1,6 @@
 """Measures speed as a ratio: our code and a reference run alternately in the same process.
 
-Seconds depend on the machine; the ratio of two interleaved measurements does so much less. They are CPU
+Seconds depend on the machine; the ratio of two interleaved measurements depends on it much less. They are CPU
 seconds of the whole process, including background threads, because the wall clock would also count other load
 of the machine. There are five rounds by default, and more with ``--benchmark-min-rounds``.
 

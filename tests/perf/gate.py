@@ -17,7 +17,7 @@ __all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "NoBaseline", "R
 MARGIN = 1.08
 CONFIDENCE = 0.99
 FEWEST_ROUNDS = 8
-"""Fewer give no exact interval of that confidence."""
+"""Fewest rounds that give an exact interval of that confidence."""
 
 
 class Rounds:

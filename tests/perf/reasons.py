@@ -14,7 +14,7 @@ else:
 __all__ = ["WHY", "reason"]
 
 WHY: Mapping[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""Beginning of a row's name -> reason; of several beginnings the longest counts."""
+"""Maps the beginning of a row's name to the reason; the longest matching beginning counts."""
 
 
 def reason(what: str) -> str:

@@ -260,7 +260,7 @@ def _ours(runs: Sequence[Run], policy: str = "adaptive") -> list[Run]:
 
 
 def _policy(run: Run) -> str:
-    """What the run's option says; older records have a technique for all parameters instead."""
+    """The policy in the run's options; older records have a technique for all parameters instead."""
     return str(run.params.get("policy", run.params.get("techniques")))
 
 

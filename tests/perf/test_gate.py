@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 25
 SLOW = "ADABENCH_TEST_SLOW"
-"""A figure that is too large, for the command that is to fail by it; `make bench` itself is not."""
+"""Set for a command that shall fail because of a figure that is too large."""
 
 Work = Callable[[float], None]
 

@@ -11,7 +11,7 @@ from .goals import Limit
 
 LATENCY_MS, GBIT_PER_SECOND = 5.0, 0.1
 WITHIN = 0.1
-"""Share of what a link is shaped to."""
+"""Allowed deviation, as a share of the value that a link is shaped to."""
 
 
 def test_links_between_namespaces_are_measured_as_they_are_shaped(

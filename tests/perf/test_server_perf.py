@@ -1,6 +1,6 @@
 """The cost of the parameter server: CPU time of rounds and of idling, memory of rows, scaling of threads.
 
-Wall time of a busy machine says little, so these are CPU seconds or ratios within one run.
+Wall time of a busy machine is not reliable, so these are CPU seconds or ratios within one run.
 """
 
 from __future__ import annotations

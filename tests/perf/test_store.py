@@ -37,7 +37,7 @@ class Store(NamedTuple):
         return self.table.shape[1]
 
     def batches(self, size: int) -> list[Tensor]:
-        """Random batches of row ids, so many together that the rows of a call do not stay in a cache."""
+        """Random batches of row ids, which together exceed a cache, so that a call's rows are not in it."""
         generator = torch.Generator().manual_seed(size)
         count = KEYS_A_ROUND[self.length] // size
         return [torch.randint(ROWS, (size,), generator=generator) for _ in range(count)]

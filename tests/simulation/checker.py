@@ -126,7 +126,7 @@ class Checker:
             raise Violation(f"{self.world.me} restored {content}, which was not the newest: {lives}")
 
     def loads(self, begun: float, tells: Callable[[str], str | None]) -> None:
-        """A process has read an export since `begun`; `tells` checks it against a life."""
+        """A process has read an export since `begun`; `tells` names the differences from a life's export."""
         lives = self._lives(begun)
         wrong = {life: tells(life) for life in lives}
         if all(wrong.values()):

@@ -1,7 +1,7 @@
 """Simulates worlds whose jobs and faults follow from a seed.
 
-``python -m tests.simulation.explore 10000 [FIRST [MUTANT]]`` tries so many seeds; a violation is printed with
-its seed, with which it can be repeated.
+``python -m tests.simulation.explore 10000 [FIRST [MUTANT]]`` tries 10,000 seeds; a violation is printed with
+its seed, which reproduces it.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ __all__ = ["DIRECTORY", "Job", "Simulation", "simulated"]
 
 DIRECTORY = Path("/shared/saved")
 CHECKPOINTS, EXPORTS = 2, 4
-"""That one life of a job has to write, to be done."""
+"""Number of checkpoints or exports that one life of a job must write."""
 TABLE = Table("rows", rows=3, length=2)
-"""Which is exported: a row tells who changed it last, and in which step of its life."""
+"""The exported table: a row holds the life that changed it last, and the step of that life."""
 PEER_TIMEOUT, CONNECT_TIMEOUT = 8.0, 20.0
 
 

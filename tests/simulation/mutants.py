@@ -104,7 +104,7 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
 
 
 def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """A process that once got the lock takes over later, whoever holds the directory by then."""
+    """A process that once got the lock takes over later without checking who writes by then."""
 
     def take_over(self: editions.Publisher[CheckpointManifest]) -> None:
         self._lock()

@@ -16,7 +16,7 @@ __all__ = ["Killed", "Process", "Violation", "World"]
 
 MOST_TURNS = 60_000
 STAYS = 0.6
-"""Chance that a process goes on after a call as if no other were there."""
+"""Probability that a process keeps its turn after a call."""
 
 
 class Killed(BaseException):
@@ -108,7 +108,7 @@ class World:
 
     @property
     def me(self) -> Process:
-        """The process whose turn it is, or to which the thread whose turn it is belongs."""
+        """The process whose turn it is; the turn of a thread is that of its process."""
         assert self.current is not None
         return self.current if self.current.of is None else self.current.of
 

@@ -92,8 +92,8 @@ def read_once(
             _forget_others(home, state)
     except OSError as error:
         raise DataError(
-            f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
-            f"{CACHE_VARIABLE} where there is room for it"
+            f"the cache {home} cannot be used ({error.strerror or error}): set the environment variable "
+            f"{CACHE_VARIABLE} to a folder with enough space"
         ) from error
     if found is None:
         raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")

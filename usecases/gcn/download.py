@@ -119,7 +119,7 @@ def _remotes(name: str) -> dict[str, Remote]:
         files = [f"ind.{name}.{part}" for part in PLANETOID_PARTS]
         return {file: Remote(f"{_PLANETOID}/{file}", _PLANETOID_SHA256[file]) for file in files}
     known = ", ".join([*MUSAE, *PLANETOID, *_ARCHIVES])
-    raise DataError(f"{name!r} is no data set that can be downloaded; there is {known}")
+    raise DataError(f"{name!r} is not a data set that can be downloaded; there is {known}")
 
 
 def _download(remote: Remote, file: Path) -> None:

@@ -72,7 +72,7 @@ def _read(file: Path) -> Parts:
         )
     degrees = np.diff(indptr)
     if degrees.min() < 0:
-        raise DataError(f"{file}: indptr must not fall, but it does at node {degrees.argmin()}")
+        raise DataError(f"{file}: indptr must not decrease, but it does at node {degrees.argmin()}")
     return Parts(labels, _rows(indptr, indices), str(file))
 
 

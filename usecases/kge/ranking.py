@@ -92,7 +92,7 @@ def ranks(scores: Tensor, right: Tensor, filtered: Tensor) -> Tensor:
     scores.scatter_(1, right[:, None], own)
     if bool((own == -torch.inf).any()):
         # Filtered entities would then seem equal to the correct one.
-        raise ArithmeticError("a right entity's score is -inf: training diverged")
+        raise ArithmeticError("a correct entity's score is -inf: training diverged")
     # Number of entities with a higher score minus number with a lower score, in one pass and exact below 2^24
     # entities.
     higher = scores.sub_(own).nan_to_num_(nan=-1.0).sign_().sum(1).to(torch.float64)

@@ -171,5 +171,5 @@ def _count(path: Path) -> int:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} cannot be read ({reason}): its first line must be a number") from error
     if not first.isdecimal() or len(first) > 9:
-        raise DataError(f"{path}: the first line, {first[:60]!r}, must be how many lines follow")
+        raise DataError(f"{path}: the first line, {first[:60]!r}, must be the number of lines that follow")
     return int(first)

@@ -85,7 +85,7 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_weight(self, ("regularization",))
         require_choice(self, {"model": MODELS, "placement": PLACEMENTS})
         if self.model in ("complex", "rotate") and self.dim % 2:
-            raise ValueError(f"dim is {self.dim}: the rows of {self.model} have an even number of numbers")
+            raise ValueError(f"dim is {self.dim}: it must be even for {self.model}")
 
 
 class Batch(NamedTuple):

@@ -63,8 +63,8 @@ def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
             found.append(known)
     if not found:
         raise DataError(
-            f"{path}: the text has all words of none of {count} questions often enough: it must have those "
-            "of one"
+            f"{path}: each of the {count} questions has a word that is too rare in the text: at least one "
+            "question must have frequent words only"
         )
     return Analogies(np.array(found, dtype=np.int64).T, min(CANDIDATES, len(numbers)))
 

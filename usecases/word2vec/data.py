@@ -119,9 +119,7 @@ def load(path: Path | None, generated: int, least: int) -> Text:
     analogies = {file.stem: read_analogies(file, numbers) for file in files.analogies}
     for file in compared:
         if file.stem == "loss" or (file.stem in pairs and file.stem in analogies):
-            raise DataError(
-                f"{path} has {file.name}, but another metric has this name: it must have another one"
-            )
+            raise DataError(f"{path} has {file.name}, but another metric has this name: rename the file")
     fingerprint = read.fingerprint
     if compared:
         arrays = [array for one in pairs.values() for array in one]

@@ -67,8 +67,8 @@ def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
             scores.append(score)
     if len(found) < FEWEST:
         raise DataError(
-            f"{path}: the text has both words of {len(found)} of {count} pairs often enough: it must have "
-            f"those of at least {FEWEST}"
+            f"{path}: both words are frequent enough in the text for {len(found)} of {count} pairs: at least "
+            f"{FEWEST} such pairs are needed"
         )
     return Pairs(np.array(found, dtype=np.int64).T, np.array(scores))
 

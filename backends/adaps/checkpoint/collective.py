@@ -69,7 +69,7 @@ class Collective:
         if failure is not None:
             raise explained(self._rank, what, failure) from failure
         if failed_rank is not None:
-            raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
+            raise CheckpointError(f"rank {failed_rank} could not {what}; its exception gives the reason")
         return result
 
     def all_agree(self, yes: bool) -> bool:

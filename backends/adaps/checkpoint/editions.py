@@ -140,7 +140,7 @@ class Publisher(Generic[Content]):
             if self._published(number, make(None if before is None else before.content)):
                 self._last = number
                 return
-        raise CheckpointError(f"{self._directory} changes again and again, by no job that is known")
+        raise CheckpointError(f"{self._directory} keeps changing, and no known job changes it")
 
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
@@ -169,13 +169,13 @@ class Publisher(Generic[Content]):
                     self._last = number
                     return
             self.end()
-        raise CheckpointError(f"{self._directory} is written to by other jobs again and again")
+        raise CheckpointError(f"{self._directory} is being written to by other jobs")
 
     def _check(self, found: Edition[Content] | None) -> None:
         if found is not None and (found.writer is None or found.writer.life != self._writer.life):
             raise CheckpointError(
-                f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, writes no "
-                f"{self._kind.name}s there any more"
+                f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, no longer "
+                f"writes {self._kind.name}s there"
             )
 
     def _published(self, number: int, content: Content | None) -> bool:

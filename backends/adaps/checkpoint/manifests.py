@@ -103,12 +103,12 @@ class CheckpointManifest:
 
     def __post_init__(self) -> None:
         if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
-            raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
+            raise ValueError(f"it lacks the clocks of {self.world_size} nodes of {self.workers} workers")
         _check_names("files", [file.name for file in self.files])
         for file in self.files:
             of_worker = file.table is None
             if file.rank >= self.world_size or of_worker == (file.worker is None):
-                raise ValueError(f"{file.name} is of no node, or of no worker, that wrote it")
+                raise ValueError(f"{file.name} belongs to no node or no worker of the job")
             if file.worker is not None and file.worker >= self.workers:
                 raise ValueError(f"{file.name} is of worker {file.worker}, and there were {self.workers}")
         places = [(file.rank, file.worker) for file in self.files if file.table is None]
@@ -120,7 +120,7 @@ class CheckpointManifest:
 
 def _check_names(things: str, names: Sequence[str], least: int = 0) -> None:
     if len(names) < least or len(set(names)) < len(names):
-        raise ValueError(f"of its {len(names)} {things}, only {len(set(names))} have names of their own")
+        raise ValueError(f"of its {len(names)} {things}, only {len(set(names))} have distinct names")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,7 @@ class ExportManifest:
         for part in self.parts:
             _check_names("files", [file.name for file in part.files])
             if strange := {str(file.table) for file in part.files if file.table not in tables}:
-                raise ValueError(f"it tells of rows of {min(strange)!r}, which is no table of it")
+                raise ValueError(f"it lists rows of {min(strange)!r}, which is not one of its tables")
 
 
 @dataclasses.dataclass(frozen=True)

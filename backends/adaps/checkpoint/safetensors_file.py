@@ -193,7 +193,8 @@ def read_header(path: Path, file: BinaryIO) -> Header:
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > min(size - 8, MOST_HEADER_BYTES):
         raise CheckpointError(
-            f"{path} is truncated or no safetensors file: its {size} bytes announce a header of {length}"
+            f"{path} is truncated or not a safetensors file: it has {size} bytes, and its header should have "
+            f"{length}"
         )
     text = file.read(length)
     try:
@@ -210,13 +211,13 @@ def read_header(path: Path, file: BinaryIO) -> Header:
             raise CheckpointError(f"{path} has a damaged header: the tensor {name!r} begins at a wrong byte")
         end += tensor.bytes
     if end != size:
-        raise CheckpointError(f"{path} is damaged: it has {size} bytes where its header tells of {end}")
+        raise CheckpointError(f"{path} is damaged: it has {size} bytes, but its header describes {end}")
     return Header(tensors, metadata, 8 + length)
 
 
 def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
-    told = f"the manifest tells of {size} bytes"
+    told = f"the manifest lists {size} bytes"
     try:
         with disk_calls.open_file(path) as file:
             found = file.seek(0, io.SEEK_END)
@@ -230,7 +231,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
         header = reader.header
         if set(checksums) != {HEADER, *header.tensors}:
             raise CheckpointError(
-                f"{path} holds {', '.join(map(repr, header.tensors))}; the manifest tells of other tensors"
+                f"{path} holds {', '.join(map(repr, header.tensors))}; the manifest lists other tensors"
             )
         buffer = bytearray(CHUNK_BYTES)
         places = {HEADER: (0, header.bytes)} | {
@@ -261,7 +262,7 @@ def _encode(tensors: Shapes, metadata: Mapping[str, str]) -> bytes:
 def _tensor(entry: Any, start: int) -> Tensor:
     dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not all(type(number) is int and number >= 0 for number in (*shape, first, end)):
-        raise ValueError("a shape or place is no natural number")
+        raise ValueError("a shape or an offset is not a natural number")
     tensor = Tensor(dtype, tuple(shape), start + first)
     if tensor.bytes != end - first:
         raise ValueError(f"a tensor of shape {shape} and dtype {dtype!r} does not have {end - first} bytes")

@@ -50,8 +50,8 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
                     writer.append(name, array[:taken])
         if written != owned:
             raise CheckpointError(
-                f"rows of the table {table.name!r} came or went while they were written: a worker used the "
-                "node during the checkpoint"
+                f"rows of the table {table.name!r} were added or removed while they were written: "
+                "a worker used the node during the checkpoint"
             )
     return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=owned)
 
@@ -157,7 +157,7 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
     values = {name: value for name, value in extra.items() if name not in arrays}
     for name, array in arrays.items():
         if name.encode(errors="ignore").decode() != name:
-            raise TypeError(f"extra[{name!r}] has a name that is no text: it cannot be encoded as UTF-8")
+            raise TypeError(f"extra[{name!r}] has a name that cannot be encoded as UTF-8")
         if array.dtype.type not in DTYPES.values() or name in ("__metadata__", safetensors_file.HEADER):
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
@@ -165,8 +165,8 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"extra[{name!r}] is a {type(value).__name__}: it must be a NumPy array, or what JSON holds "
-                f"({error})"
+                f"extra[{name!r}] is a {type(value).__name__}: it must be a NumPy array or a value "
+                f"that JSON can hold ({error})"
             ) from None
     return arrays, values
 
@@ -192,11 +192,11 @@ def read_extra(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} has damaged metadata: {error}") from error
         for name, tensor in reader.header.tensors.items():
             if tensor.dtype not in DTYPES:
-                raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype!r}")
+                raise CheckpointError(f"{path}: the tensor {name!r} has the unknown dtype {tensor.dtype!r}")
             try:
                 array: npt.NDArray[Any] = np.empty(tensor.shape, DTYPES[tensor.dtype])
             except (ValueError, OverflowError) as error:  # no elements, but impossible dimensions
-                raise CheckpointError(f"{path}: the tensor {name!r} is no array: {error}") from error
+                raise CheckpointError(f"{path}: the tensor {name!r} is not an array: {error}") from error
             reader.read_into(name, 0, array.reshape(-1).view(np.uint8))
             extra[name] = array
     return extra

@@ -38,7 +38,7 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
     written: dict[str | None, int] = {}
     for file in manifest.files:
         if file.table is not None and file.table not in saved:
-            raise CheckpointError(f"{path} tells of rows of {file.table!r}, which is no table of it")
+            raise CheckpointError(f"{path} lists rows of {file.table!r}, which is not one of its tables")
         written[file.table] = written.get(file.table, 0) + file.rows
     for entry in present:
         if entry.name not in saved:

@@ -160,7 +160,7 @@ class Policy:
         try:
             document = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise PolicyError(f"{source}: it is no TOML: {error}") from error
+            raise PolicyError(f"{source}: it is not valid TOML: {error}") from error
         try:
             return replace(_policy(document), source=source, folder=folder)
         except PolicyError as error:
@@ -378,7 +378,7 @@ def _checked_evidence(given: Any) -> dict[str, str | float | tuple[str, ...]]:
     checked: dict[str, str | float | tuple[str, ...]] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-            raise PolicyError(f"[evidence]: {name!r} is no name of letters, digits and underscores")
+            raise PolicyError(f"[evidence]: {name!r} is not a name of letters, digits and underscores")
         if isinstance(value, str):
             check_text(f"[evidence]: {name}", value)
             checked[name] = value

@@ -283,7 +283,7 @@ def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
         start, end = one
         if start < 0 or end <= start:
             raise PolicyError(
-                f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
+                f"rows ranges holds [{start}, {end}], which is no range of rows; rows are numbered from 0 on"
             )
         if start < before:
             raise PolicyError(f"rows ranges holds [{start}, {end}] behind row {before - 1}; they must ascend")

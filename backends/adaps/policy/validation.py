@@ -59,7 +59,7 @@ def check_text(name: str, value: object) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise PolicyError(f"{name} is {value!r}; it must be text that UTF-8 can say") from None
+        raise PolicyError(f"{name} is {value!r}; it must be text that UTF-8 can encode") from None
 
 
 def checked_shares(name: str, shares: Sequence[Any]) -> tuple[float, ...]:

@@ -95,7 +95,7 @@ def take_secret(name: str, deadline: float) -> str:
         If no process of this user provides the secret.
     """
     if not name.startswith(_PREFIX):
-        raise RendezvousError(f"the rendezvous store names {name!r} as where the job's secret is handed over")
+        raise RendezvousError(f"the rendezvous store names {name!r} as the socket for the job's secret")
     while True:
         try:
             with socket.socket(socket.AF_UNIX) as asking:

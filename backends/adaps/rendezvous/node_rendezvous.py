@@ -211,8 +211,8 @@ class Rendezvous:
         while not self.store.check(keys):
             if self._generation() != generation:
                 raise RendezvousError(
-                    "another process has come as rank 0 after this one, which is of an earlier start of the "
-                    "job or was started twice"
+                    "another process has come as rank 0 after this one; this process belongs to an earlier "
+                    "start of the job, or rank 0 was started twice"
                 )
             if self._clock.now() >= deadline:
                 raise self._missing([rank for rank, key in enumerate(keys) if not self.store.check([key])])

@@ -82,7 +82,7 @@ def await_membership() -> None:
 
 
 def end_slowly(seconds: float) -> None:
-    """End after some seconds, for which an agent has to wait before it starts the next life."""
+    """End after some seconds; the agent has to wait for this before it starts the next life."""
     time.sleep(seconds)
     os._exit(1)
 

@@ -17,7 +17,7 @@ from tests.integration.autoada_ranks.task import RATE, Clicks, as_lists, batches
 
 STEPS = 12
 MORE = 3
-"""Steps that the last rank makes when the others have closed their models."""
+"""Steps that the last rank makes after the others have closed their models."""
 
 
 class Branches(nn.Module):

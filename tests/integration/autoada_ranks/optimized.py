@@ -39,7 +39,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizers]] = {
     "own": _own,
 }
 STEPS = 800
-"""Of all ranks together."""
+"""Steps of all ranks together."""
 
 
 def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:

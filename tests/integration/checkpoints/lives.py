@@ -25,7 +25,7 @@ from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
 __all__ = ["Life", "main"]
 
 MOST_CALLS = 60
-"""Of about 20 for what one node writes in a step."""
+"""Limit of disk calls; one node makes about 20 for the writes of a step."""
 MOST_STEPS = 6
 
 
@@ -54,7 +54,7 @@ class Life:
 
     def steps(self, rank: int, found: int) -> Iterator[int]:
         """Yield the steps after the restored one; each is written when the next one is requested."""
-        self._acknowledge(rank, found)  # what was readable once must not be lost later
+        self._acknowledge(rank, found)  # a checkpoint that was readable once must not be lost later
         if self._fault is not None:
             FaultyDisk(*self._fault, self._say)
         for number in range(found + 1, found + 1 + MOST_STEPS):

@@ -35,7 +35,7 @@ from tests.integration.faults.agent_rank import PEER_TIMEOUT, reports_file, stop
 __all__ = ["FAULTS", "PATIENCE", "main"]
 
 PATIENCE = 300.0
-"""Seconds until the job must work again: a hang must end, but a busy machine is none."""
+"""Seconds until the job must work again, long enough for a busy machine."""
 
 FAULTS = {
     "kill rank": "a rank is killed by SIGKILL",

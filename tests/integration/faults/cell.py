@@ -42,7 +42,7 @@ FAULTS = {
 }
 
 _PATIENCE = 240.0
-"""Seconds for whatever has to happen: a hang must end, but a busy machine is none."""
+"""Seconds within which each expected event must happen, long enough for a busy machine."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ __all__ = ["main"]
 NODES, WORKERS = 4, 2
 VICTIMS = (2, 3)
 LEAST_FAULTS = 2
-"""However long they take, when the machine has other things to do."""
+"""Faults to wait for, however long they take on a busy machine."""
 
 PEER_TIMEOUT = 2.0
 PATIENCE = 60.0

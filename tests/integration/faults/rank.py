@@ -43,10 +43,10 @@ PHASES = (
 PEER_TIMEOUT = 1.5
 STALL_TIMEOUT = 2.0
 CONNECT_TIMEOUT = 3.0
-"""Of a cluster that starts again and misses the victim."""
+"""Seconds after which a restarted cluster gives up waiting for the victim."""
 
 TURNS = 5
-"""Of a rank whose cluster is to go on in spite of the fault."""
+"""Turns of a rank whose cluster shall continue despite the fault."""
 
 ROWS, LENGTH = 1000, 16
 SECRET = secrets.token_hex(32)
@@ -83,7 +83,7 @@ def table() -> adaps.Table:
 
 
 def value_at(step: int, nodes: int) -> float:
-    """The value of every row after so many turns in which each rank pushed 1."""
+    """The value of every row if each rank pushes 1 in each turn until `step`."""
     return float(nodes * (1 + step))
 
 

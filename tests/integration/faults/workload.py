@@ -20,7 +20,7 @@ __all__ = ["EVERY", "Workload"]
 
 ROWS, LENGTH, PUSHED = 2000, 4, 100
 EVERY = 10
-"""Turns from one checkpoint to the next."""
+"""Number of turns between two checkpoints."""
 
 Counts = npt.NDArray[np.float64]
 

@@ -22,9 +22,9 @@ from tests.integration.guarantees.common import (
 
 ROWS = 40
 EXACT = 3e-5
-"""How far sums of float32 may be from those of float64."""
+"""Largest allowed difference between sums in float32 and in float64."""
 HEADER_BYTES = {"setup": 20, "refresh": 16, "delta": 16, "answer": 16}
-"""Of messages that carry rows."""
+"""Header bytes of the messages that carry rows."""
 
 
 def main() -> None:

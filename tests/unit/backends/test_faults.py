@@ -95,7 +95,7 @@ def test_only_the_workers_that_are_named_are_wrong() -> None:
     options = ServerOptions(fault="flip", faulty="0+3")
     made = [fault_of(options, cluster(worker, 4), model) for worker in range(4)]
     assert [isinstance(fault, Fault) for fault in made] == [True, False, False, True]
-    with pytest.raises(Unavailable, match=r"faulty=0\+3 names worker 3, and there are 3, from 0 to 2"):
+    with pytest.raises(Unavailable, match=r"faulty=0\+3 names worker 3, but there are 3, from 0 to 2"):
         fault_of(options, cluster(0, 3), model)
     model.close()
 

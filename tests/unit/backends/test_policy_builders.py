@@ -105,8 +105,8 @@ def test_parallax_copies_tables_of_which_copies_send_less() -> None:
         assert {rule.technique for rule in policy.rules[1:-1]} <= {"full_replication"}
         return [rule.parameters for rule in policy.rules[1:-1]]
 
-    # The bytes of each access to a remote row are 64 for messages and twice its floats. With optimizer state,
-    # the bytes of a copy are 28 and the floats of a change, and 16 and the floats of a refresh.
+    # Each access to a remote row costs 64 bytes for messages and twice its floats. A copy costs 28 bytes and
+    # the floats of a change, and 16 bytes and the floats of a refresh, which include the optimizer state.
     assert copied(2, "state=0", 10, 10) == ["wide.weight", "deep.weight"]
     assert copied(2, "state=1", 10, 10) == ["wide.weight"]
     assert copied(2, "state=1", 1000, 1000) == ["wide.weight"]
@@ -215,7 +215,7 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
             "format = 1\n[[node]]\n[costs]\ncals = 1",
             "has unknown cals; its fields are call, wake",
         ),
-        ("x", "it is no TOML"),
+        ("x", "it is not valid TOML"),
     ],
 )
 def test_resources_that_are_wrong_are_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -53,7 +53,7 @@ def citations(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def problem(document: str, section: str | None) -> str | None:
-    """A description of what is wrong with a citation."""
+    """A description of the error in a citation, or None."""
     path = ROOT / document
     if not path.is_file():
         return f"{document}, which is no file: name it by its path from the top of the repository"

@@ -141,4 +141,4 @@ def test_a_session_without_runs_is_refused_in_a_sentence(
     for name in script.STUDIES:
         assert script.main([f"{name}={tmp_path}"]) == 2
         said = capsys.readouterr().err
-        assert said == f"error: {tmp_path}: no measured run in it ended well, by which {name!r} is judged\n"
+        assert said == f"error: {tmp_path}: it has no successful measured run by which to judge {name!r}\n"

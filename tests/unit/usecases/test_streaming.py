@@ -34,7 +34,7 @@ from adabench.usecases.word2vec import data as word2vec
 from tests.graph_files import write_npz, write_ogb
 
 FEW, MANY = 20, 40
-"""How often the lines below are repeated."""
+"""Numbers of repetitions of the lines below."""
 NODES = 1000
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -62,7 +62,7 @@ def sentences() -> str:
 
 
 Write = Callable[[Path, int], tuple[Path, int]]
-"""Writes data of so many blocks into a folder: what to load, and its bytes when it is unpacked."""
+"""Writes some blocks of data into a folder; returns the path to load, and its unpacked bytes."""
 
 
 def written(text: Callable[[], str]) -> Write:

@@ -49,9 +49,9 @@ def assert_refused(saved: Path, sentence: str) -> None:
     ("damage", "sentence"),
     [
         (flip, r"is damaged: state has the checksum [0-9a-f]{8}; the manifest says"),
-        (truncate, r"has \d+ bytes; the manifest tells of \d+ bytes"),
-        (lengthen, r"has \d+ bytes; the manifest tells of \d+ bytes"),
-        (Path.unlink, "is missing; the manifest tells of"),
+        (truncate, r"has \d+ bytes; the manifest lists \d+ bytes"),
+        (lengthen, r"has \d+ bytes; the manifest lists \d+ bytes"),
+        (Path.unlink, "is missing; the manifest lists"),
     ],
 )
 def test_damaged_files_are_named_and_nothing_is_changed(
@@ -168,9 +168,9 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
     [
         (
             lambda body: body["files"].append(body["files"][0]),
-            "of its 3 files, only 2 have names of their own",
+            "of its 3 files, only 2 have distinct names",
         ),
-        (lambda body: body["files"][0].update(rank=1), "is of no node, or of no worker, that wrote it"),
+        (lambda body: body["files"][0].update(rank=1), "belongs to no node or no worker of the job"),
         (lambda body: body["files"][1].update(worker=1), "is of worker 1, and there were 1"),
         (lambda body: body["files"][1].update(worker=None), "is of no node, or of no worker"),
     ],

@@ -408,7 +408,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (lambda export: export["parts"].clear(), "is not the manifest of an export: of its 0 parts"),
         (lambda export: export["parts"].append(export["parts"][0]), "of its 2 parts, only 1"),
         (lambda export: export["tables"].append(export["tables"][0]), "of its 2 tables, only 1"),
-        (lambda export: export["tables"].clear(), "rows of 'emb', which is no table of it"),
+        (lambda export: export["tables"].clear(), "rows of 'emb', which is not one of its tables"),
         (lambda export: export["tables"][0].update(rows=2**62), "no memory for table 'emb'"),
         (lambda export: export["tables"][0].update(length=4), "where the table 'emb' needs"),
         (lambda export: export["tables"][0].update(rows=39), "row 39 does not exist in table 'emb'"),

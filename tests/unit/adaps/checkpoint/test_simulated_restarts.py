@@ -11,7 +11,7 @@ from tests.simulation.explore import explore, try_seed
 from tests.simulation.mutants import MUTANTS
 
 SEEDS, MOST_SEEDS = 200, 600
-"""Of the code as it is; and in which each mutant is found."""
+"""Seeds for the unchanged code, and most seeds until each mutant must be found."""
 
 
 def test_nothing_is_lost_or_mixed_whatever_happens(full: bool) -> None:

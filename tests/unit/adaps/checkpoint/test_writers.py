@@ -118,7 +118,7 @@ def test_without_locks_the_first_job_is_told_that_it_was_taken_over(
                 node.checkpoint(tmp_path)
             assert re.fullmatch(
                 rf"{tmp_path} was taken over by process \d+ on .*: this job, process {os.getpid()} on .*, "
-                "writes no checkpoints there any more",
+                "no longer writes checkpoints there",
                 str(refusal.value),
             )
         assert files_of(tmp_path) == before

@@ -1,4 +1,4 @@
-"""The commands about policies: their output, and mistakes with one sentence and exit code 2."""
+"""The commands about policies: their output, and one sentence and exit code 2 for mistakes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
 
 
 WORKED = {16: 50.0, 128: 250.0}
-"""Microseconds of a worker, by the floats of its rows, where all are its node's own."""
+"""Microseconds of a worker whose rows are all local, by the floats of a row."""
 
 
 def done(load: cost_model.Load, number: int, byte: float = COSTS.byte) -> Done:
@@ -210,7 +210,7 @@ def test_nodes_are_summed_up_but_for_some() -> None:
 @pytest.mark.parametrize(
     ("extra", "what"),
     [
-        ("[synchronization]\nevery = 2", "synchronization every so many steps"),
+        ("[synchronization]\nevery = 2", "synchronization every n steps"),
         ("[data]\nshares = [0.75, 0.25]", "shares of the data"),
     ],
 )

@@ -38,7 +38,7 @@ def runs(name: str, factor: float, blocks: int, *, status: Status = "ok", auc: f
 
 
 class Cluster:
-    """Simulated runs with known durations, which record what was requested."""
+    """Simulated runs with known durations, which record the requests."""
 
     def __init__(self, **factors: float) -> None:
         self.factors = {"baseline": 1.0, **factors}

@@ -56,7 +56,7 @@ EXECUTED = {
     },
 }
 ALONE = ("interleaved", "turn_steps")
-"""Settings that a single run, as of `profile`, cannot have."""
+"""Settings that a single run, such as one of `profile`, cannot have."""
 
 TRAIN = ["-u", "ctr[rows=2000]", "-b", "manual", "-r", "1"]
 STUDY = 'usecases = ["ctr[rows=2000]"]\nbackends = ["manual"]\nrepeats = 1\n'

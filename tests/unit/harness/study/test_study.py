@@ -116,7 +116,7 @@ def test_every_study_of_the_project_is_sound() -> None:
 
 
 MEASURES = {"predictions"}
-"""Studies whose runs are compared with what was predicted of them, and not with each other."""
+"""Studies whose runs are compared with predictions, and not with each other."""
 
 
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

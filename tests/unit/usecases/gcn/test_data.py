@@ -224,7 +224,7 @@ class Evil:
         (
             "mine",
             lambda f: write_npz(f, indptr=[0, 2, 1, 1, 2], indices=[0, 1], y=LABELS),
-            r"indptr must not fall, but it does at node 1",
+            r"indptr must not decrease, but it does at node 1",
         ),
         (
             "absent",

@@ -136,7 +136,7 @@ def test_without_a_network_there_is_one_sentence(tmp_path: Path, monkeypatch: py
 
 def test_an_unknown_name_and_a_folder_that_is_a_file_are_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match="'imdb' is no data set that can be downloaded; there is facebook, git"
+        DataError, match="'imdb' is not a data set that can be downloaded; there is facebook, git"
     ):
         fetch("imdb", tmp_path)
     (tmp_path / "file").touch()

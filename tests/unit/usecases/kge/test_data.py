@@ -77,7 +77,7 @@ def test_one_file_is_split(tmp_path: Path) -> None:
         (NAMED | {"test.txt": "a\tr\tb\na\tr\n"}, "test.txt cannot be read"),
         ({name: OPENKE[name] for name in ("train2id.txt", "test2id.txt")}, "has no valid2id.txt"),
         (OPENKE | {"test2id.txt": "2\n0 3 0\n"}, "counts 2 triples in its first line, and has 1"),
-        (OPENKE | {"test2id.txt": "a\tr\tb\n"}, "must be how many lines follow"),
+        (OPENKE | {"test2id.txt": "a\tr\tb\n"}, "must be the number of lines that follow"),
         (OPENKE | {"test2id.txt": "1\n0 x 0\n"}, "line 2: 'x' must be a number from 0"),
         (OPENKE | {"test2id.txt": "1\n0 -3 0\n"}, "line 2: '-3' must be a number from 0"),
         (OPENKE | {"test2id.txt": "0\n"}, "has no triples"),

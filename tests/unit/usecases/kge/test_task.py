@@ -125,7 +125,7 @@ def test_shares_are_disjoint() -> None:
     ("params", "said"),
     [
         ({"model": "rescal"}, "Invalid enum value 'rescal'"),
-        ({"dim": 7}, "dim is 7: the rows of complex have an even number of numbers"),
+        ({"dim": 7}, "dim is 7: it must be even for complex"),
         ({"negatives": 0}, "negatives is 0: it must be 1 or more"),
     ],
 )
