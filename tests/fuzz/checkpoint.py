@@ -42,7 +42,7 @@ class Target:
     Parameters
     ----------
     directory : Path
-        An empty directory to which the files of an input are written.
+        An empty directory for the files of an input.
     """
 
     def __init__(self, directory: Path) -> None:

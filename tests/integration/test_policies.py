@@ -27,7 +27,7 @@ def sent(result: dict[str, Any], table: str, kind: str) -> float:
 
 
 def expect(results: list[dict[str, Any]], table: str, technique: str, home: int | None = None) -> None:
-    """Check that the counters of a table are those of its technique and of no other."""
+    """Check that only the counters of a table's technique have counted."""
     kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
     messages = {kind: sum(sent(result, table, kind) for result in results) for kind in kinds}
     if technique == "static":

@@ -29,7 +29,7 @@ class FaultyDisk:
     Parameters
     ----------
     dies_at : int
-        The number of the call at which the process is killed.
+        The number of the call that kills the process.
     moment : str
         ``before`` the call, ``amid`` it (half of what is written, some of the files removed) or ``after``.
     report : callable

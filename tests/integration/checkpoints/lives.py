@@ -35,13 +35,13 @@ class Life:
     Parameters
     ----------
     directory : Path
-        The directory to which it writes.
+        The directory of the checkpoints.
     acknowledged : int
         The last step that an earlier process reported as written.
     report : int
-        The file descriptor to which the process writes its reports.
+        The file descriptor for the reports of the process.
     fault : tuple of int and str, optional
-        The number of the call at which the process is killed, and the moment, as `FaultyDisk` takes them.
+        The number of the call that kills the process, and the moment, as `FaultyDisk` takes them.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ class _Cluster:
         self.forks.await_all(ranks, word, lambda rank: word in self.said[rank], _PATIENCE)
 
     def await_ends(self, ranks: Iterable[int]) -> None:
-        """Wait until these processes have ended by themselves."""
+        """Wait until these processes end without being killed."""
         self.forks.await_all(ranks, "end", lambda rank: rank in self.ended, _PATIENCE)
 
     def newest_step(self) -> int:

@@ -141,7 +141,7 @@ class Workload:
 
 
 def _rows_of(number: int, turn: int) -> npt.NDArray[np.int64]:
-    """The rows to which a worker adds 1 in a turn; all workers choose the first rows most often."""
+    """The rows that a worker increments in a turn; all workers choose the first rows most often."""
     generator = np.random.default_rng([number, turn])
     return (ROWS * generator.random(PUSHED) ** 2).astype(np.int64)
 

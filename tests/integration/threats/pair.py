@@ -40,7 +40,7 @@ class Between:
         self._sockets = [self._listener]
 
     def lead_to(self, address: str) -> str:
-        """The address to which node 1 must connect to reach node 0 through this object."""
+        """The address that leads node 1 to node 0 through this object."""
         self.address = address
         threading.Thread(target=self._accept, daemon=True).start()
         return f"127.0.0.1 {self._listener.getsockname()[1]}"

@@ -99,12 +99,12 @@ class IntentLog:
 
     @property
     def starts(self) -> list[int]:
-        """The clocks of use, in the order in which intent was signaled."""
+        """The clocks of use, in the order of the signals."""
         return [start for _, _, start in self.calls]
 
     @property
     def uses(self) -> list[tuple[list[int], int]]:
-        """Keys and clocks of their use, in the order in which intent was signaled."""
+        """Keys and clocks of their use, in the order of the signals."""
         return [(keys, start) for _, keys, start in self.calls]
 
     @property
