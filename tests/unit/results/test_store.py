@@ -99,7 +99,7 @@ def test_a_changed_digit_is_found(tmp_path: Path) -> None:
     for before, after in ((b"0.7412", b"0.7512"), (b'"schema":2', b'"schema":1'), (b'"r1"', b'"r9"')):
         assert before in kept
         store.runs_file.write_bytes(kept.replace(before, after, 1))
-        with pytest.raises(RecordError, match=r"runs\.jsonl, line 1, was changed after it was written: its checksum"):
+        with pytest.raises(RecordError, match=r"line 1, was changed after it was written: its checksum"):
             store.runs()
     session = store.session_file.read_bytes()
     store.session_file.write_bytes(session.replace(b'"seed": 1', b'"seed": 2'))
