@@ -1,4 +1,4 @@
-"""Strategies of signalling intent: one file each."""
+"""Strategies for signalling intent, with one file each."""
 
 if __name__ != "adabench.backends":
     raise ImportError(

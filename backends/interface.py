@@ -1,4 +1,4 @@
-"""The interface of a backend: a strategy of signalling intent, or a peer system, behind one session type.
+"""The interface of a backend: a strategy for signalling intent, or an external system.
 
 The loop is the same for every pair of backend and use case::
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class Unavailable(RuntimeError):
     """A backend cannot work here: its package is missing, or it does not support a topology or use case.
 
-    The message is a sentence: it becomes the reason of a run that is recorded as `skipped`. A backend raises
-    the error when it is constructed, before anything is launched, or in `open` if use case, context or
-    options are not supported. `importlib.util.find_spec` finds a package without importing it.
+    The message is a sentence, which is recorded as the reason of a `skipped` run. A backend raises the error
+    when it is constructed, before anything is launched, or in `open` if use case, context or options are not
+    supported. `importlib.util.find_spec` finds a package without importing it.
     """
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a backend; a backend derives its own class."""
+    """Options of a backend. A backend derives its own class."""
 
 
 class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,30 +48,31 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     lookahead : int
-        Batches announced ahead of their use; 0 announces none.
+        Number of batches to announce in advance; 0 announces none.
     policy : str
-        How each parameter is managed: a policy's file, or a builder such as nups or nups[times=50]; see
+        Management of each parameter: a policy's file, or a builder such as nups or nups[times=50]; see
         `adabench list policies`.
     timing : bool
-        Whether intent is acted on as late as it can be.
+        Whether the server acts on an intent as late as possible.
     channels : int
-        Threads that exchange rows with the other nodes.
+        Number of threads that exchange rows with other nodes.
     sampling : str
         Source of the rows that a batch draws at random, such as negatives: the use case's own loader, or the
-        server by one of its schemes, with the seed of the run. Backends with hand-written intent draw when a
-        batch is used, and the scheme decides which rows are announced. With automatic intent rows are drawn
-        when a batch is fetched, and announced like the batch's other rows.
+        server with one of its schemes and the seed of the run. Backends with hand-written intent draw when a
+        batch is used, and the scheme determines which rows are announced. With automatic intent, rows are
+        drawn when a batch is fetched, and announced like the batch's other rows.
     inits : int
         Number of initial weights that the nodes try together for some steps. Training begins with the best of
-        them (`autoada.select_initialization`). 1 uses the initial weights of the run's seed.
+        them (`autoada.select_initialization`). With 1, the initial weights of the run's seed are used.
     row_dtype : str
-        Type of the tables' values in the server's memory: float32, or bfloat16 in half of it.
+        Type of the tables' values in the server's memory: float32, or bfloat16, which takes half of the
+        memory.
     fault : str
-        Fault in the gradients of some workers in every step: nothing; `flip`, times minus the severity;
-        `scale`, times the severity; `noise`, normal noise of the severity times their root mean square is
-        added; `stale`, gradients of as many steps ago; `nan`, no numbers.
+        Fault in the gradients of some workers in every step: `none`; `flip`, multiplication by the negative
+        severity; `scale`, multiplication by the severity; `noise`, added normal noise of the severity times
+        their root mean square; `stale`, gradients from this number of steps ago; `nan`, replacement by NaN.
     faulty : str
-        Numbers of the faulty workers among all workers, such as 0+3.
+        Indices of the faulty workers among all workers, such as 0+3.
     severity : float
         Severity of the fault.
     """
@@ -89,7 +90,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def faulty_workers(self) -> frozenset[int]:
-        """The numbers in `faulty`."""
+        """The indices in `faulty`."""
         return frozenset(map(int, self.faulty.split("+"))) if self.faulty else frozenset()
 
     def __post_init__(self) -> None:
@@ -112,18 +113,19 @@ class WorkerContext:
     Attributes
     ----------
     rank, world_size : int
-        Number of the node process, and number of node processes.
+        Rank of the node process, and number of node processes.
     worker, workers : int
-        Number of the thread in its process, and threads of each process.
+        Index of the thread in its process, and number of threads of each process.
     seed : int
         Seed for the initial weights and the data order.
     network : str
         Network that the parameter server imitates on its links.
     per_process : callable
-        Gives all worker threads of a node process one object. The first caller's function makes it. The owner
-        of the context closes it (``close()``) after every session of the process is closed.
+        Function that returns one object to all worker threads of a node process. The function of the first
+        caller creates it. The owner of the context closes it (``close()``) after all sessions of the process
+        are closed.
     host : str, optional
-        Address where this node listens for the others, unless all nodes share one loopback device.
+        Address where this node listens for other nodes, unless all nodes share one loopback device.
     policy : adaps.Policy, optional
         Management of each parameter, if the backend's options have a `policy`. It is built for the use case
         and the number of nodes before the processes start, and is equal in all of them.
@@ -141,7 +143,7 @@ class WorkerContext:
 
     @property
     def index(self) -> int:
-        """This worker's number among all workers of the cluster."""
+        """This worker's index among all workers of the cluster."""
         return self.rank * self.workers + self.worker
 
     @property
@@ -160,23 +162,23 @@ class SimulatedRun:
     cluster : adaps.Cluster
         Machines and links.
     policy : adaps.Policy
-        How each parameter is managed.
+        Management of each parameter.
     workers : int
-        Threads that train on each node.
+        Number of training threads on each node.
     steps : int or None
-        Steps of each worker; None is one epoch.
+        Number of steps of each worker; None for one epoch.
     epoch : int
-        Steps after which workers wait for each other, as in `adaps.simulate`; 0 for never.
+        Number of steps after which workers wait for each other, as in `adaps.simulate`; 0 for never.
     compute : float
         Seconds of computation per step, on the machine of the costs.
     traced_steps : int
-        Number of steps that are kept for a trace.
+        Number of steps that are recorded for a trace.
     seed : int
         Seed of the simulation, as in `adaps.simulate`.
     incidents : tuple of adaps.Straggler, adaps.Stall or adaps.LostNode
         Incidents of nodes.
     peer_timeout : float
-        Seconds without a message after which a node is lost.
+        Time in seconds without a message after which a node counts as lost.
     """
 
     cluster: SimulatedCluster
@@ -202,11 +204,11 @@ class Served:
     parameters : tuple of str
         Qualified names of the parameters.
     dense : bool
-        Whether every step reads all of it; then it consists of blocks.
+        Whether every step reads the whole table, which then consists of blocks.
     first_key, keys : int
         First key and number of keys of its rows, or blocks, in the server.
     length, width : int
-        Floats of a row, without and with its optimizer's state.
+        Numbers of floats of a row, without and with its optimizer's state.
     """
 
     table: str
@@ -220,15 +222,15 @@ class Served:
 
 @runtime_checkable
 class Searchable(Protocol):
-    """A backend that supports the search of a policy: it reports the server's tables."""
+    """A backend that supports the search for a policy. It reports the server's tables."""
 
     def served(self, usecase: UseCase) -> tuple[Served, ...]:
-        """The server's tables for a use case's model, in their order.
+        """Return the server's tables for a use case's model, in order.
 
         Parameters
         ----------
         usecase : UseCase
-            The use case whose model is served.
+            Use case whose model is served.
 
         Raises
         ------
@@ -248,9 +250,11 @@ class Simulated(Protocol):
         Parameters
         ----------
         usecase : UseCase
+            Use case whose accesses are replayed.
         options : Options
-            Options of this backend's own `Options`.
+            Options of the backend's own type `Options`.
         run : SimulatedRun
+            Run to simulate.
 
         Raises
         ------
@@ -269,23 +273,23 @@ class TrainingSession(Protocol):
         ...
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of `loader` in its order; signals intent ahead, yields each when it is time."""
+        """Yield the batches of `loader` in its order, each when it can be used. Signals intent in advance."""
         ...
 
     def step(self, loss: Tensor) -> None:
-        """Backward from the scalar `loss`, update, advance the clock."""
+        """Run the backward pass from the scalar `loss`, update the parameters, and advance the clock."""
         ...
 
     def synchronize(self) -> None:
-        """Collective: afterwards every worker's updates are visible to every worker."""
+        """Make all workers' updates visible to all workers. Collective."""
         ...
 
     def counters(self) -> dict[str, float]:
-        """Counters of the node so far, over all its workers; empty without a parameter server."""
+        """Return the node's counters so far, over all its workers; empty without a parameter server."""
         ...
 
     def close(self) -> None:
-        """Collective: ends the session."""
+        """End the session. Collective."""
         ...
 
 
@@ -293,49 +297,49 @@ class TrainingSession(Protocol):
 class OwnLoop(Protocol):
     """A session of a system with its own training loop.
 
-    The common loop requests whole epochs instead of batches and steps. The other methods are as for every
+    The common loop requests whole epochs instead of batches and steps. The other methods are as in every
     session.
     """
 
     def train_epoch(self, loader: Iterable[Any]) -> int:
-        """Train once on the data that `loader` gives the common loop.
+        """Train once on the data that `loader` provides to the common loop.
 
         Returns
         -------
         int
-            Number of samples, as the use case counts them.
+            Number of samples, as counted by the use case.
         """
         ...
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A session that can record the life of rows: which nodes hold them, and which nodes want them."""
+    """A session that can record events of rows: which nodes hold them, and which nodes have intent."""
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
-        """Record the events of `rows` on this node from now on: table name -> int64 row ids."""
+        """Record all later events of `rows`, int64 row ids by table name, on this node."""
         ...
 
     def traced(self) -> pd.DataFrame:
-        """The recorded events, in the format of `adaps.trace_frame`."""
+        """Return the recorded events, in the format of `adaps.trace_frame`."""
         ...
 
 
 @runtime_checkable
 class TableCounting(Protocol):
-    """A session that also counts for each table of the parameter server."""
+    """A session that also has counters for each table of the parameter server."""
 
     def table_counters(self) -> dict[str, dict[str, float]]:
-        """Counters of the node so far for each table, over all its workers."""
+        """Return the node's counters so far for each table, over all its workers."""
         ...
 
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A session that measures in its first steps how some tables are best managed."""
+    """A session that measures in its first steps which management is best for some tables."""
 
     def chosen(self) -> list[TechniqueChoice]:
-        """The choice for each of these tables, made or still open."""
+        """Return the choice for each of these tables, including open ones."""
         ...
 
 
@@ -347,26 +351,26 @@ class Timed(Protocol):
 
 @runtime_checkable
 class Measurable(Protocol):
-    """A session whose steps have more parts than the common loop's steps."""
+    """A session with more parts of a step than the common loop has."""
 
     def measured(self, timed: Timed) -> AbstractContextManager[None]:
-        """While it lasts, calls of this process that make up such a part go through `timed`."""
+        """Measure calls of this process that are such a part with `timed`, during the context."""
         ...
 
 
 class Backend(Protocol):
     """A strategy.
 
-    Constructing it, without arguments, or `open` raises `Unavailable` if it cannot work.
+    Its construction, without arguments, or `open` raises `Unavailable` if it cannot work.
 
     Attributes
     ----------
     name : str
         Name on the command line.
     Options : type[Options]
-        Its options with their defaults.
+        Type of its options, with their defaults.
     distributed : bool
-        False for one that always runs as a single process.
+        False if it always runs as a single process.
     """
 
     name: ClassVar[str]
@@ -374,7 +378,7 @@ class Backend(Protocol):
     distributed: ClassVar[bool]
 
     def open(self, usecase: UseCase, context: WorkerContext, options: Any) -> TrainingSession:
-        """Collective: begin one worker's training.
+        """Begin one worker's training. Collective.
 
         Parameters
         ----------
@@ -383,34 +387,34 @@ class Backend(Protocol):
         context : WorkerContext
             The worker's place in the cluster, and the objects that it shares.
         options : Options
-            Options of this backend's own `Options`.
+            Options of the backend's own type `Options`.
         """
         ...
 
 
 @runtime_checkable
 class TakesPolicy(Protocol):
-    """A backend whose options have a `policy`; `WorkerContext.policy` is built from it."""
+    """A backend with an option `policy`, from which `WorkerContext.policy` is built."""
 
     def check_policy(self, usecase: UseCase, policy: Policy, nodes: int, workers: int, network: str) -> None:
-        """Before any process starts: refuse a policy that it cannot execute.
+        """Raise an error for a policy that the backend cannot execute, before any process starts.
 
         Parameters
         ----------
         usecase : UseCase
             Task to train.
         policy : adaps.Policy
-            Policy that was built for it.
+            Policy that was built for the use case.
         nodes : int
-            Nodes of the cluster.
+            Number of nodes of the cluster.
         workers : int
-            Workers of each node.
+            Number of workers of each node.
         network : str
             Network that the parameter server imitates on its links, as in `WorkerContext`.
 
         Raises
         ------
         adaps.policy.PolicyError
-            If the policy does not fit or is not executed; the message names the part.
+            If the policy does not fit or is not executed. The message names the part.
         """
         ...

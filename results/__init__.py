@@ -1,4 +1,4 @@
-"""What a record of a run is, and where records are kept."""
+"""The format of records of runs, and their storage."""
 
 if __name__ != "adabench.results":
     raise ImportError(

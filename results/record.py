@@ -36,26 +36,26 @@ __all__ = [
 ]
 
 SCHEMA = 2
-"""Version of the records that are written now. They end with a checksum, which version 1 may lack."""
+"""Version of new records. They end with a checksum, which version 1 may lack."""
 
 READABLE = (1, SCHEMA)
 
 POLICY_LEFT_OUT = "# left out of this copy"
-"""First words in place of a policy that was too long for a kept run; its size and digest follow."""
+"""First words of the replacement for a policy that is too long for a kept run. Its size and digest follow."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}\Z")]
-"""A name that files are named after: in a stranger's record it must not lead to another folder."""
+"""A name that is used as a file name. A name from an untrusted record must not lead to another folder."""
 
 Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 Phase = Literal["warmup", "measured"]
 
 WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros")
-"""Counters of time in which a node's workers, or its rows and changes, waited for other nodes."""
+"""Counters of the time that a node's workers, or its rows and changes, waited for other nodes."""
 
 
 class RecordError(ValueError):
-    """Records cannot be read or written; one sentence names the file and the remedy."""
+    """Records cannot be read or written. The message names the file and the remedy."""
 
 
 class Seconds(msgspec.Struct, kw_only=True, frozen=True):
@@ -64,15 +64,15 @@ class Seconds(msgspec.Struct, kw_only=True, frozen=True):
     Attributes
     ----------
     setup : float, optional
-        Start of the processes, imports, reading the data and making the model.
+        Time for the start of the processes, imports, reading the data and creating the model.
     train : float, optional
-        All epochs.
+        Time for all epochs.
     eval : float, optional
-        The evaluations between and after them.
+        Time for the evaluations between and after the epochs.
     teardown : float, optional
-        From the end of the last evaluation.
+        Time after the end of the last evaluation.
     total : float
-        From launch to exit; the other fields are None if the run did not reach its end.
+        Time from launch to exit. The other fields are None if the run did not reach its end.
     """
 
     setup: float | None = None
@@ -109,7 +109,7 @@ class Link(msgspec.Struct, kw_only=True, frozen=True):
     gbit_per_second : float
         Rate of one TCP connection, in 10⁹ bits per second.
     relay_cpu_seconds : float
-        CPU seconds of the relay that carries the packets, which the run's do not include.
+        CPU seconds of the relay that carries the packets. The run's CPU seconds do not include them.
     """
 
     round_trip_ms: float
@@ -118,20 +118,21 @@ class Link(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Budget(msgspec.Struct, kw_only=True, frozen=True):
-    """Time of a node's training steps by part.
+    """Time of a node's training steps, by part.
 
     Attributes
     ----------
     rank : int
-        The node.
+        Rank of the node.
     steps : int
-        Steps of all its workers.
+        Number of steps of all its workers.
     seconds : float
-        Wall seconds of all its workers' training.
+        Wall seconds of training of all its workers.
     parts : dict of str to float
-        Wall seconds of each part of a step, which add up to `seconds`; of nested parts the innermost counts.
+        Wall seconds of each part of a step, which add up to `seconds`. Nested parts count only in the
+        innermost part.
     background : dict of str to float
-        CPU seconds of the process's other threads meanwhile, by thread name.
+        CPU seconds of the process's other threads during training, by thread name.
     """
 
     rank: int
@@ -149,11 +150,11 @@ class Host(msgspec.Struct, kw_only=True, frozen=True):
     nodes : list of int
         Ranks of these nodes.
     address : str
-        Address that they listened on.
+        Address where they listened.
     interface : str or None
-        Network interface that has this address.
+        Network interface with this address.
     machine : str
-        The machine in one line.
+        Description of the machine in one line.
     """
 
     nodes: list[int]
@@ -163,24 +164,25 @@ class Host(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Choice(msgspec.Struct, kw_only=True, frozen=True):
-    """A node's choice for a table whose policy has ``technique = "auto"``.
+    """A node's choice for a table with ``technique = "auto"`` in its policy.
 
     Attributes
     ----------
     rank : int
-        The node.
+        Rank of the node.
     table : str
-        The parameter's qualified name.
+        Qualified name of the parameter.
     technique : {"adaptive", "static"}
-        Rows moved and were replicated, or stayed where they were. ``adaptive`` if there was no decision.
+        Choice: rows moved and were replicated (``adaptive``), or stayed at home (``static``). ``adaptive``
+        without a decision.
     steps : int or None
-        Steps of its first worker until the decision; None if there was none.
+        Number of steps of its first worker before the decision; None if there was none.
     pairs : int
-        Number of stretches of training that were compared.
+        Number of compared pairs of training periods.
     ratio : float or None
-        Time of a step while rows moved, divided by that while they stayed, by all workers' steps.
+        Time of a step while rows moved, divided by its time while rows stayed, over all workers' steps.
     alone : bool
-        Whether it decided by its first worker's steps, without the other workers' results.
+        Whether the decision used only its first worker's steps, without the other workers' results.
     """
 
     rank: int
@@ -198,19 +200,19 @@ class PlannedRun(RunSettings, kw_only=True, frozen=True):
     Attributes
     ----------
     cell : str
-        The cell's hash, of use case, backend, parameters, settings, data and sources.
+        Hash of the cell: use case, backend, parameters, settings, data and sources.
     usecase, backend : str
-        Their names.
+        Names of the use case and of the backend.
     params : dict
-        Parameters of the use case and options of the backend, resolved.
+        Resolved parameters of the use case and options of the backend.
     block : int
-        From 0; -1 for the warm-up.
+        Index of the block, from 0; -1 for the warm-up.
     position : int
-        Place within the block, from 0.
+        Position within the block, from 0.
     seed : int
-        Seed of the weights and of the data order; the same for all runs of a block.
+        Seed of the weights and of the data order, equal for all runs of a block.
     phase : {"warmup", "measured"}
-        A warm-up is recorded and never compared.
+        Phase of the run. A warm-up is recorded and never compared.
     """
 
     cell: str
@@ -224,7 +226,7 @@ class PlannedRun(RunSettings, kw_only=True, frozen=True):
 
     @property
     def key(self) -> tuple[str, Phase, int]:
-        """Equal for a planned run and its record."""
+        """Key that is equal for a planned run and its record."""
         return (self.cell, self.phase, self.block)
 
 
@@ -240,21 +242,21 @@ class EndedRun(PlannedRun, kw_only=True, frozen=True):
     session : str
         Name of its session.
     attempt : int
-        From 1; more if the run was repeated.
+        Number of the attempt, from 1. It is larger if the run was repeated.
     status : {"ok", "failed", "timeout", "oom", "skipped", "not_converged", "interrupted"}
-        ``not_converged`` is a run that ended well, but without reaching `target`.
+        Outcome. ``not_converged`` is a run that ended without an error, but did not reach `target`.
     failed_phase : str or None
         Phase of the first process that failed: ``launch``, ``setup``, ``train``, ``eval`` or ``teardown``.
     failed_rank : int or None
-        The node that failed first.
+        Rank of the node that failed first.
     reason : str or None
-        One sentence: why it did not end well, or was skipped.
+        Reason for the failure or the omission, in one sentence.
     exit_code : int or None
         Exit code of the process that failed first.
     signal : str or None
         Name of the signal that ended it, such as ``SIGKILL``.
     started_at : str
-        UTC, in ISO 8601.
+        Start time in UTC, as ISO 8601.
     seconds : Seconds
         Wall seconds by phase.
     target : dict of str to float, optional
@@ -262,11 +264,11 @@ class EndedRun(PlannedRun, kw_only=True, frozen=True):
     target_met : bool or None
         Whether validation reached it.
     seconds_to_target : float or None
-        Wall seconds of training until then, in whole epochs.
+        Wall seconds of training until validation reached it, in whole epochs.
     environment : str or None
         The session's `environment_id`.
     launcher : str
-        Name of the launcher; older records, which have none, are of ``local``.
+        Name of the launcher. Older records do not have it; their launcher was ``local``.
     hosts : list of Host
         Hosts of its nodes, if not all were on the session's machine.
     link : Link or None
@@ -274,8 +276,8 @@ class EndedRun(PlannedRun, kw_only=True, frozen=True):
     noise : Noise or None
         Load of the machine before and after the run.
     policy : str or None
-        The whole policy, as TOML. Older records have none, nor have those of backends that take no policy;
-        their `params` have its name, as ``techniques``.
+        Complete policy, as TOML. It is missing in older records, and in records of backends without a policy.
+        Their `params` contain its name as ``techniques``.
     """
 
     schema: int = SCHEMA
@@ -309,18 +311,18 @@ class Run(EndedRun, kw_only=True, frozen=True):
     data : str or None
         Fingerprint of the data, ``sha256:…``.
     epoch_seconds : list of float
-        Wall seconds of each epoch's training, by worker 0 of node 0.
+        Wall seconds of each epoch's training, measured by worker 0 of node 0.
     samples : int
         Samples that all workers trained on, over all epochs.
     metrics : dict of str to float
         Quality on the test split at the best epoch by validation.
     metric : str or None
-        Name of the metric that the use case is judged by; older records have none.
+        Name of the use case's main metric; None in older records.
     tolerance : float or None
-        Difference in that metric that does not matter.
+        Largest difference of that metric that does not matter.
     history : list of dict
-        An entry per epoch: its number as ``epoch``, the test split's metrics under their own names, the
-        validation split's with the prefix ``valid_``.
+        One entry per epoch: its number as ``epoch``, the metrics of the test split under their names, and the
+        metrics of the validation split with the prefix ``valid_``.
     best_epoch : int or None
         Best epoch by validation, from 1.
     counters : dict of str to float
@@ -335,14 +337,14 @@ class Run(EndedRun, kw_only=True, frozen=True):
     context_switches : int or None
         Context switches of all node processes, voluntary or not.
     budgets : list of Budget
-        One per node if the run was profiled.
+        Budget of each node if the run was profiled.
     tables : dict of str to dict of str to float
-        `counters` of each of the parameter server's tables; older records have none.
+        Counters of each table of the parameter server, like `counters`. Empty in older records.
     choices : list of Choice
-        One for each node and each table whose rows may or may not move; older records have none.
+        Choice for each node and each table whose rows may move or stay. Empty in older records.
     waiting : dict of str to list of float
-        The counters in `WAITING` of each node, by rank, which show the node that is slow, or behind a slow
-        link. Empty for one node, without counters, and in older records.
+        Counters in `WAITING` of each node, by rank. They show which node is slow or has a slow link. Empty
+        for one node, without counters, and in older records.
     """
 
     data: str | None
@@ -370,7 +372,7 @@ class Git(msgspec.Struct, kw_only=True, frozen=True):
     Attributes
     ----------
     commit : str
-        In full.
+        Full hash of the commit.
     dirty : bool
         Whether tracked files differed from it.
     """
@@ -387,31 +389,31 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
     schema : int
         Version of the format.
     session : str
-        Its name, which is its folder's.
+        Name of the session and of its folder.
     created_at : str
-        UTC, in ISO 8601.
+        Time of creation in UTC, as ISO 8601.
     command : list of str
-        The command line.
+        Command line.
     study : dict
-        The study as it was resolved.
+        Resolved study.
     study_id : str
-        Hash of the study, its sources and data: a session with the same one is continued.
+        Hash of the study, its sources and data. A session with an equal hash is continued.
     seed : int
-        Seed of the order of the runs; block b trains with seed + b.
+        Seed of the order of the runs. Block b trains with seed + b.
     plan : list of PlannedRun
-        All runs, in their order.
+        All runs in order.
     environment : dict
         Machine, system and versions.
     environment_id : str
-        Hash of the parts of `environment` that change measurements; runs of different ones are never pooled
-        silently.
+        Hash of the parts of `environment` that affect measurements. Runs with different hashes are never
+        pooled without a warning.
     git : Git or None
-        None outside a clone.
+        Commit of the sources; None outside of a clone.
     machine : str
-        The machine in one line.
+        Description of the machine in one line.
     analyses : int
-        Most analyses of the session until its intervals are narrow enough; each takes an equal part of the
-        level. Files call it ``looks``.
+        Maximum number of analyses of the session until its intervals are narrow enough. Each takes an equal
+        part of the significance level. Files use the name ``looks``.
     """
 
     schema: int = SCHEMA
@@ -430,12 +432,12 @@ class Session(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def sum_counters(counters: list[dict[str, float]]) -> dict[str, float]:
-    """Merge counters of several nodes: sums, but the greatest of ``…_max`` and the mean of ``…_mean``.
+    """Merge counters of several nodes: maximum of ``…_max``, mean of ``…_mean``, sums of all others.
 
     Parameters
     ----------
     counters : list of dict of str to float
-        One per node; a name need not be in all.
+        Counters of each node. A name may be missing on some nodes.
     """
     merged: dict[str, float] = {}
     for name in sorted(set().union(*counters)):

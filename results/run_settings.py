@@ -13,20 +13,20 @@ __all__ = ["RunSettings", "Setting"]
 
 
 class Setting(msgspec.Struct, kw_only=True, frozen=True):
-    """How a field of `RunSettings` is given; its type and limits are the field's own.
+    """Description of a field of `RunSettings`. The field itself defines its type and limits.
 
     Attributes
     ----------
     help : str
         Help text of the command line's option.
     default : object, optional
-        The value in a study that gives none, where the field itself has no default.
+        Default value in a study, if the field itself has no default.
     several : bool
-        Whether a study may give several values, each of which makes cells of its own.
+        Whether a study may give several values. Each value creates separate cells.
     needs : str, optional
-        Name of the field without which this one has no meaning.
+        Name of the field without which this field has no meaning.
     because : str
-        Reason for that: the end of the sentence that refuses a value.
+        Reason for that dependency: the end of the message that refuses a value.
     """
 
     help: str
@@ -37,32 +37,33 @@ class Setting(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Options of a run's execution, apart from its use case, its backend and their parameters.
+    """Options of a run's execution, without its use case, its backend and their parameters.
 
-    Studies, cells, plans, the specification of a run's processes and records contain these fields. A new
-    field, with a default that is true of older records, becomes a key of studies, an option of ``run``,
-    ``plan`` and ``profile``, a part of a cell's identity, and is recorded. Code that executes runs has to
-    implement it.
+    Studies, cells, plans, specifications of processes, and records contain these fields. A new field needs a
+    default that is true for older records. It becomes a key of studies, an option of ``run``, ``plan`` and
+    ``profile``, a part of a cell's identity, and a field of records. Code that executes runs must implement
+    it.
 
     Attributes
     ----------
     nodes : int
-        Node processes.
+        Number of node processes.
     workers : int
-        Worker threads per node.
+        Number of worker threads per node.
     network : str
         Links between nodes: ``loopback``, ``lan``, ``slow``, a delay and a rate, or ``namespaces:…``.
     pinned : bool
-        Whether each node process had one core of its own for all its threads.
+        Whether each node process was bound to a separate core for all its threads.
     interleaved : bool
-        Whether the runs of its block took turns. Seconds of other runs' turns count nowhere, except in the
-        total of a run that did not end well.
+        Whether the runs of its block took turns. Times during other runs' turns are not counted, except in
+        the total time of a run that did not end successfully.
     turn_steps : int
-        Steps of a turn; 0 for an epoch and its evaluation. Older records have it in the session's study.
+        Number of steps of a turn; 0 for an epoch and its evaluation. Older records have it in the session's
+        study.
     node_percent : int
-        Share of the processor that each node got, in percent of an equal part of the cores, one core at most.
+        Processor time of each node, in percent of an equal part of the cores, one core at most.
     last_node_percent : int
-        Share of the last of several nodes, in percent of the others'.
+        Processor time of the last of several nodes, in percent of the other nodes' time.
     """
 
     nodes: Annotated[
@@ -120,5 +121,5 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     ] = 100
 
     def settings(self) -> dict[str, Any]:
-        """Name -> value of the fields of `RunSettings`."""
+        """Values of the fields of `RunSettings` by name."""
         return {name: getattr(self, name) for name in RunSettings.__struct_fields__}

@@ -62,19 +62,19 @@ class SessionStore:
         self.traces = folder / "traces"
 
     def create(self, session: Session) -> None:
-        """Make the folder and write ``session.json``."""
+        """Create the folder and write ``session.json``."""
         with self._writing():
             self.logs.mkdir(parents=True, exist_ok=True)
         self.describe(session)
 
     def describe(self, session: Session) -> None:
-        """Write ``session.json`` into the folder, which is there; errors as in `create`."""
+        """Write ``session.json`` into the existing folder. Errors are as in `create`."""
         encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
         with self._writing():
             write_atomically(self.session_file, seal(encoded))
 
     def session(self) -> Session:
-        """Read ``session.json``; refuses another schema and a file that has been changed."""
+        """Read ``session.json``. Refuses another schema and a modified file."""
         try:
             content = _read(self.session_file)
         except (OSError, lzma.LZMAError) as error:
@@ -105,16 +105,16 @@ class SessionStore:
         except OSError as error:
             raise RecordError(
                 f"the run {run.run_id} cannot be recorded in {self.runs_file} ({error.strerror}): earlier "
-                "runs are kept, and the same command goes on with this one"
+                "runs are kept, and the same command continues with this one"
             ) from error
 
     def trace_file(self, run_id: str) -> Path:
-        """The file with the trace of a run, compressed or not, if the run has one."""
+        """Return the file with the trace of a run, compressed or not, if the run has one."""
         file = self.traces / f"{run_id}.csv"
         return compressed if (compressed := _compressed(file)).is_file() else file
 
     def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
-        """Write the events of a run's traced rows: a table with a row per event, of all nodes."""
+        """Write the events of a run's traced rows: a table with one row per event, for all nodes."""
         self.traces.mkdir(exist_ok=True)
         with (self.traces / f"{run_id}.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
@@ -128,7 +128,7 @@ class SessionStore:
             file.unlink()
 
     def figures(self) -> Path:
-        """The folder for figures, which is made if needed; a link, as in a stranger's session, is refused."""
+        """Return the folder for figures, which is created if needed. A symbolic link is refused."""
         folder = self.folder / "figures"
         if folder.is_symlink():
             raise RecordError(f"{folder} is a link, and figures are written into the session only: remove it")
@@ -138,10 +138,10 @@ class SessionStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the session, which need not exist yet, against a second harness that would add to it.
+        """Lock the session, which need not exist yet, against a second harness that would add to it.
 
-        The kernel releases it when this process ends. Raises `RecordError`, naming the process, if another
-        one holds it.
+        The kernel releases the lock when this process ends. Raises `RecordError`, which names the process, if
+        another process holds it.
         """
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
         return []
     except (OSError, lzma.LZMAError) as error:
         raise RecordError(f"{file} cannot be read ({_reason(error)})") from error
-    # What follows the last newline was torn by a crash: the run it would have described is not recorded.
+    # A crash can leave an incomplete line after the last newline. Its run is not recorded.
     lines = content.split(b"\n")[:-1]
     runs: dict[str, Run] = {}
     damaged: list[RecordError] = []
@@ -236,9 +236,7 @@ def list_sessions(root: Path) -> list[SessionStore]:
 
 
 def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, Session, list[Run]]]:
-    """The sessions below `root` with their runs, oldest first; `say` is called with those that cannot be
-    read.
-    """
+    """Return readable sessions below `root` with their runs, oldest first. `say` reports the others."""
     return list(_readable(list_sessions(root), say))
 
 
@@ -270,9 +268,7 @@ def find_session(
 
 
 def find_run(root: Path, run_id: str, say: Say = warn) -> tuple[SessionStore, Run]:
-    """A recorded run by its identifier or an unambiguous beginning; `RecordError` if there is not exactly
-    one.
-    """
+    """Return a run by its identifier or a unique prefix; `RecordError` unless there is exactly one."""
     found = [(store, run) for store, _, runs in readable_sessions(root, say) for run in runs]
     exact = [pair for pair in found if pair[1].run_id == run_id]
     return _only(
@@ -283,9 +279,9 @@ def find_run(root: Path, run_id: str, say: Say = warn) -> tuple[SessionStore, Ru
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it, also across a crash."""
+    """Write a complete file or nothing, even if a crash occurs."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    # A link of that name, in a folder that somebody else has made, would lead the content elsewhere.
+    # In a folder of another user, a symbolic link with this name would redirect the content.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with open(os.open(temporary, flags, 0o666), "wb") as handle:
         handle.write(content)
@@ -306,7 +302,7 @@ def _compressed(file: Path) -> Path:
 
 
 def _read(file: Path) -> bytes:
-    """Content of a file, or of its compressed form if only that exists."""
+    """Return the content of a file, or of its compressed form if only that exists."""
     if file.exists() or not (compressed := _compressed(file)).exists():
         return _regular(file)
     reader = lzma.LZMADecompressor()
@@ -337,7 +333,7 @@ def _is_session(folder: Path) -> bool:
 
 
 def _written(file: Path) -> int:
-    """Time at which a file, compressed or not, was written, in nanoseconds."""
+    """Return the time when a file, compressed or not, was written, in nanoseconds."""
     return (file if file.exists() else _compressed(file)).stat().st_mtime_ns
 
 
@@ -362,9 +358,9 @@ def _decoded(content: bytes, kind: type[Record], where: str, what: str) -> Recor
     if record.schema not in READABLE:
         known = " and ".join(map(str, READABLE))
         raise RecordError(f"{where} has schema {record.schema}; this version reads {known}")
-    # Records were not sealed before there were checksums.
+    # Records before the introduction of checksums are not sealed.
     if not is_whole(content) and (record.schema > 1 or is_sealed(content)):
-        raise RecordError(f"{where} is not as it was written: its checksum is another one")
+        raise RecordError(f"{where} was changed after it was written: its checksum differs")
     return record
 
 
@@ -372,13 +368,13 @@ def _only(candidates: list[T], what: str, known: list[str]) -> T:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise RecordError(f"{what} is ambiguous ({len(candidates)} begin like this): write more of the name")
+        raise RecordError(f"{what} is ambiguous ({len(candidates)} begin with this): write more of the name")
     hint = f"the newest is {known[-1]}" if known else "there is none"
     raise RecordError(f"there is no {what}: {hint}")
 
 
 def _cut_torn_line(file: Path) -> None:
-    """Drop an incomplete line at the end, so that the next record starts on a line of its own."""
+    """Drop an incomplete line at the end, so that the next record starts on a new line."""
     if not file.exists():
         return
     with file.open("r+b") as handle:

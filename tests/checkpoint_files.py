@@ -36,7 +36,7 @@ def tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def manifest_path(directory: Path) -> Path:
-    """That of the checkpoint, whose number is the highest."""
+    """The file of the manifest with the highest number in `directory`."""
     return max(directory.glob("manifest-*.json"))
 
 
@@ -67,5 +67,5 @@ def change_manifest(directory: Path, kind: str, change: Callable[[Any], object])
 
 
 def checksum(content: Any) -> int:
-    """What a manifest says of itself."""
+    """The checksum that a manifest with this content carries."""
     return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

@@ -28,7 +28,7 @@ COMMANDS = (
     "adabench.analysis.figures",
     "adabench.analysis.report",
 )
-"""What the commands that tests give most often import."""
+"""Modules that the most frequent commands of tests import."""
 LONG = (
     "tests/models/test_models.py",
     "tests/integration/test_faults.py",
@@ -46,7 +46,7 @@ LONG = (
     "tests/integration/",
     "tests/conformance/",
 )
-"""Tests that take long, by how their names begin."""
+"""Beginnings of the names of slow tests."""
 
 STDERR = pytest.StashKey[int]()
 
@@ -84,7 +84,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: of several processes none is left with it when the others are done."""
+    """Run the slowest tests first, so that no process is left with a slow test when the others are done."""
 
     def place(item: pytest.Item) -> int:
         return next((i for i, begin in enumerate(LONG) if item.nodeid.startswith(begin)), len(LONG))
@@ -124,7 +124,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests read goes into a cache of theirs, not into the user's."""
+    """Give the tests a separate cache instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADABENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -132,9 +132,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder with real data sets beside the repository; tests that need it are skipped without it.
+    """The folder of real data sets beside the repository; tests that need it are skipped without it.
 
-    What they check of real files, other tests check on small ones that they write.
+    Other tests check the same properties on small files that they write themselves.
     """
     if not SHARED_DATA.is_dir():
         pytest.skip(
@@ -174,8 +174,8 @@ def python(warm: ForkServer) -> Python:
 def launch(tmp_path: Path, warm: ForkServer) -> Launch:
     """Run ``python -m MODULE ARGUMENTS`` as the ranks of a cluster, quietly.
 
-    ``launch(module, ranks, timeout=240, **arguments)`` gives what each rank printed: one JSON object. The
-    test fails if a rank does, says anything on standard error, or is not done in time.
+    ``launch(module, ranks, timeout=240, **arguments)`` returns one JSON object for each rank: what that rank
+    printed. The test fails if a rank fails, writes to standard error, or exceeds the timeout.
     """
 
     def run(module: str, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def launch(tmp_path: Path, warm: ForkServer) -> Launch:
 def reports_of_ranks(
     warm: ForkServer, folder: Path, module: str, ranks: int, timeout: float, arguments: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The JSON object that each rank printed, and what it said on standard error; files go to `folder`."""
+    """The JSON object that each rank printed, and its standard error; output files are in `folder`."""
     deadline = time.monotonic() + timeout
     shared = {
         "WORLD_SIZE": str(ranks),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 EDGES = [(0, 1), (1, 2), (2, 0), (1, 0), (3, 3)]
-"""A triangle with one edge in both directions, and node 3 with nothing but a loop."""
+"""A triangle with one edge in both directions, and node 3 with a loop only."""
 LABELS = [1, 0, 2, 1]
 
 

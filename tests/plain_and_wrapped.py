@@ -1,4 +1,4 @@
-"""A plain model and an equal wrapped one, trained alike."""
+"""A plain model and an equal wrapped model that are trained in the same way."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["outputs"]
 def outputs(
     processes: Sequence[subprocess.Popen[str] | WarmProcess], seconds: float
 ) -> list[tuple[str, str]]:
-    """What each has written to standard output and error; none is left, whatever happens."""
+    """The standard output and error of each process; no process is left running, whatever happens."""
     try:
         return [process.communicate(timeout=seconds) for process in processes]
     finally:

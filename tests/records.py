@@ -1,4 +1,4 @@
-"""Records as tests need them: what a test does not care about is filled in."""
+"""Makes records for tests and fills in all fields that a test does not specify."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ COSTS = Costs(
     byte=0.002,
     speed=4.0,
 )
-"""No two alike."""
+"""Values that are all different."""
 
 
 def make_run(backend: str, block: int, **fields: Any) -> Run:
-    """A measured run on one node that ended well; `fields` are those of `Run` that are otherwise."""
+    """A measured run on one node that succeeded; `fields` replace fields of `Run`."""
     made: dict[str, Any] = {
         "run_id": f"{backend}-{block}",
         "session": "s",
@@ -59,7 +59,7 @@ def make_run(backend: str, block: int, **fields: Any) -> Run:
 
 
 def ended(planned: PlannedRun, **fields: Any) -> Run:
-    """The record of a planned run, which ended well; `fields` are those of `Run` that are otherwise."""
+    """The record of a planned run that succeeded; `fields` replace fields of `Run`."""
     return make_run(**{**msgspec.structs.asdict(planned), **fields})
 
 
@@ -78,7 +78,7 @@ def make_cell(kind: type[C], **fields: Any) -> C:
 
 
 def make_session(name: str = "s", **fields: Any) -> Session:
-    """A session without a plan; `fields` are those of `Session` that are otherwise."""
+    """A session without a plan; `fields` replace fields of `Session`."""
     made: dict[str, Any] = {
         "session": name,
         "created_at": "2026-01-01T00:00:00+00:00",

@@ -1,4 +1,4 @@
-"""Random problems with which solvers of the search are tested and compared."""
+"""Random problems for testing and comparing solvers of the search."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["brute_force", "many_tables"]
 
 
 def many_tables(tables: int, choices: int, nodes: int, seed: int = 0) -> Problem:
-    """Copies everywhere, rows scattered, or all on some node, which then has the work and the memory.
+    """A problem of tables that are copied everywhere, scattered over the nodes, or all on some node.
 
     Parameters
     ----------
     tables, choices, nodes : int
     seed : int
-        Of sizes, and of how often tables are read: both have a long tail.
+        The seed of the sizes and of how often tables are read; both have a long tail.
     """
     random = np.random.default_rng(seed)
     size = random.pareto(1.1, size=tables) + 0.1

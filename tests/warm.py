@@ -1,6 +1,6 @@
-"""Python programs as processes that need not import PyTorch first: forks of one that has.
+"""Runs Python programs in forks of a process that has already imported PyTorch.
 
-What they do is what ``python -u FILE``, ``python -m MODULE`` or ``python -c CODE`` would do.
+They behave like ``python -u FILE``, ``python -m MODULE`` or ``python -c CODE``.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ __all__ = [
 
 MODULE = fork_server.__name__
 RUN_PYTHON = "tests.warm:run_python"
-"""What a `ForkServer` is asked for."""
+"""The function that a `ForkServer` runs for a Python program."""
 RUN_ADABENCH = "tests.warm:run_adabench"
-"""The same for the command line, whose arguments are those of ``adabench``."""
+"""The function that a `ForkServer` runs for the command ``adabench``."""
 
 
 class WarmProcess:
-    """As `subprocess.Popen` of a Python program whose output is text and goes to pipes.
+    """Like `subprocess.Popen` for a Python program with text output through pipes.
 
     Parameters
     ----------
     server : ForkServer
-        Started.
+        The server to fork from, already started.
     arguments : sequence of str
-        Those of ``python``: ``-W`` and an action, if any; then a file, or ``-m`` and a module, or ``-c`` and
-        code, and what follows.
+        The arguments of ``python``: optionally ``-W`` and an action, then a file, or ``-m`` and a module, or
+        ``-c`` and code, followed by the program's arguments.
     environment : mapping
-        The whole of it.
+        The complete environment of the program.
     folder : Path
-        Where it works.
+        The working directory of the program.
     target : str, optional
-        `RUN_PYTHON`, or `RUN_ADABENCH` with that command's arguments.
+        The function to run: `RUN_PYTHON`, or `RUN_ADABENCH`, which takes the arguments of that command.
     merged : bool, optional
-        Whether what it writes to standard error is part of its output.
+        Whether standard error is merged into standard output.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WarmProcess:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it writes from now on, once it and all that could write there have ended."""
+        """The output from now on, complete once all processes that could write to it have ended."""
         deadline = time.monotonic() + (1e6 if timeout is None else timeout)
         if not self._readers:
             self._readers = [
@@ -125,7 +125,7 @@ class WarmProcess:
             self._fork.end()
 
     def end(self) -> None:
-        """Kill it and what it has started, if it runs; nothing may be left that could still write."""
+        """Kill the program and everything that it has started, so that nothing can write any more."""
         self.kill()
         self.communicate(60.0)
 
@@ -142,7 +142,7 @@ def run_warm(
     timeout: float,
     target: str = RUN_PYTHON,
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` of what a `WarmProcess` is, with the output captured as text."""
+    """Like `subprocess.run`, but with a `WarmProcess` and the output captured as text."""
     process = WarmProcess(server, arguments, environment, folder, target)
     try:
         said = process.communicate(timeout)
@@ -155,7 +155,7 @@ def run_python(folder: str, *arguments: str) -> int:
     """Do in this process what ``python ARGUMENTS`` would do in `folder`; to be called once."""
     os.chdir(folder)
     _look_for_modules_as_told()
-    # Those of the server are for what its output was when it began.
+    # The existing streams were configured for the output that the server had when it started.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             open(number, "wb", buffering=0, closefd=False),  # noqa: SIM115
@@ -191,15 +191,15 @@ def run_python(folder: str, *arguments: str) -> int:
 
 
 def run_adabench(folder: str, *arguments: str) -> int:
-    """Do in this process what ``adabench ARGUMENTS`` would do in `folder`; to be called once.
+    """Run ``adabench ARGUMENTS`` in `folder` within this process; may be called only once.
 
-    What the command's runs are forked from is a fork of this process, too.
+    The runs of the command are forked from another fork of this process.
     """
     return run_seeded(folder, "-m", "adabench.harness.cli", *arguments)
 
 
 def run_seeded(folder: str, *arguments: str) -> int:
-    """As `run_python`, for a program that makes a server of forks, which is a fork of this process, too."""
+    """Like `run_python`, for a program that starts a fork server, which is itself a fork of this process."""
     os.chdir(folder)
     seed = _Seed()
     if seed.pid == 0:
@@ -243,7 +243,7 @@ class _Seed:
         return self
 
     def serve(self) -> int:
-        """In the fork: wait to be told what to serve, and do so; gives the exit code."""
+        """In the fork: wait for a request, serve it, and return the exit code."""
         request, descriptors = b"", list[int]()
         with self._its:
             while True:
@@ -288,7 +288,7 @@ def _look_for_modules_as_told() -> None:
 
 
 def children() -> list[psutil.Process]:
-    """What this process has started and what that has started, but for the servers of forks."""
+    """All descendants of this process except for the fork servers and their forks."""
     servers = [one for one in psutil.Process().children() if MODULE in one.cmdline()]
     forks = {one.pid for server in servers for one in [server, *server.children(recursive=True)]}
     return [one for one in psutil.Process().children(recursive=True) if one.pid not in forks]

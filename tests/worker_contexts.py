@@ -29,6 +29,6 @@ class PerProcess:
 def worker_context(
     per_process: Callable[[Callable[[], Any]], Any], rank: int = 0, world_size: int = 1, **fields: Any
 ) -> WorkerContext:
-    """The only worker of a process; `fields` are those of `WorkerContext` that are otherwise."""
+    """The only worker of a process; `fields` replace fields of `WorkerContext`."""
     fields = {"worker": 0, "workers": 1, "seed": 1, "network": "loopback", **fields}
     return WorkerContext(rank, world_size, per_process=per_process, **fields)

@@ -1,10 +1,10 @@
-"""Judges `adabench search` in twelve cells by training with what it finds; writes docs/concepts/search.md.
+"""Judges `adabench search` in twelve cells by training with its policies; writes docs/concepts/search.md.
 
-``python tools/judge_search.py``, or ``make search-cells``. In each cell it measures what a step computes for,
-searches, with trial runs, and then trains with the found policy and with what each builder makes, in paired
-blocks whose runs take turns. That takes half an hour of a machine that does nothing else; if it is
-interrupted, the same command goes on. ``--cells 1,5`` takes some of them; ``--small`` takes all of them with
-little data, which shows that everything works, and nothing else: it is only printed.
+Usage: ``python tools/judge_search.py``, or ``make search-cells``. In each cell, the program measures the
+computing time of a step and searches, with trial runs. Then it trains with the found policy and with the
+policy of each builder, in paired blocks of runs that take turns. This takes half an hour on an otherwise idle
+machine. After an interruption, the same command continues. ``--cells 1,5`` selects cells. ``--small`` runs
+all cells with little data, as a test of the program, and only prints the result.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ RESULTS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "search"
 BACKEND = "autoada-automatic"
 BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum", "auto")
-"""All that are executed and simulated alike, and train with the data and gradients that the search keeps."""
+"""Builders whose policies are executed and simulated, and use the data and gradients of the search."""
 FOUND = "found"
 BLOCKS, SCREENING = 6, 2
-"""In which a policy trains that may be the best, and after which it is asked whether it may."""
+"""Number of blocks for policies that may be the best, and for the screening of all policies."""
 TRIALS, TRIAL_BLOCKS, SIMULATED_STEPS = 3, 2, 60
 SLOW = 1.1
-"""So many times as long as the fastest builder in each block of the screening is too slow to be the best."""
+"""Ratio to the fastest builder above which a policy is too slow, in each block of the screening."""
 NEAR, FAR = 1.05, 1.1
-"""What the found policy may take of the best builder's time, in most cells and in any."""
+"""Maximum ratio of the found policy's time to the best builder's time, in most cells and in any cell."""
 SEED = 1000
-"""Of the first block: trials begin with 0, so that no verdict is of data in an order that chose."""
+"""Seed of the first block. Trials use seeds from 0, so that verdicts and search use different data orders."""
 SMALL = {
     "ctr": "ctr[rows=4000,vocabulary=100,dim=4,hidden=8,batch=32]",
     "kge": "kge[triples=4000,dim=8,batch=64,negatives=8]",
@@ -88,20 +88,22 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is searched for.
+    """A cell in which the search is judged.
 
     Attributes
     ----------
     usecase : str
-        As on the command line, without epochs: trial runs train for one.
+        Use case as on the command line, without epochs: trial runs train for one epoch.
     epochs : int
-        Of a run by which policies are judged.
+        Number of epochs of a run that compares policies.
     job : int
-        Epochs of the training that is searched for.
+        Number of epochs of the training for which the policy is searched.
     nodes : int
+        Number of nodes.
     network : str
+        Network, as in `RunSettings`.
     last_percent : int
-        As `RunSettings.last_node_percent`.
+        Processor time of the last node, as `RunSettings.last_node_percent`.
     """
 
     usecase: str
@@ -113,17 +115,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """In a table."""
+        """Name of the cell in a table."""
         slow = "" if self.last_percent == 100 else f", one at {self.last_percent} %"
         return f"`{self.usecase}`, {self.nodes} nodes{slow}, {self.network}"
 
     @property
     def usecase_name(self) -> str:
-        """Without parameters."""
+        """Name of the use case, without parameters."""
         return self.usecase.partition("[")[0]
 
     def small(self) -> Cell:
-        """The same with little data."""
+        """Return an equal cell with little data."""
         return replace(self, usecase=SMALL[self.usecase_name], epochs=1)
 
 
@@ -140,21 +142,21 @@ CELLS = tuple(
 
 @dataclass(frozen=True)
 class Rival:
-    """A builder's policy beside the found one.
+    """A builder's policy, compared with the found policy.
 
     Attributes
     ----------
     builder : str
-        Or several that make the same policy.
+        Name of the builder, or of several builders with equal policies.
     blocks : int
-        Pairs of runs that ended well.
+        Number of pairs of successful runs.
     ratio, low, high : float
-        Training time with the found policy ÷ with this one, and the interval of 95 %; NaN with fewer than six
-        blocks.
+        Training time with the found policy divided by the time with this policy, and the 95 % interval; NaN
+        with fewer than six blocks.
     screened : bool
-        Whether it was too slow to be the best, so that it was not trained any more.
+        Whether it was too slow to be the best, so that it was not trained further.
     obstacle : str or None
-        Why times say nothing: the found policy fails, or trains otherwise.
+        Reason why times cannot be compared: the found policy fails, or trains differently.
     """
 
     builder: str
@@ -168,20 +170,20 @@ class Rival:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a cell.
+    """The result of a cell.
 
     Attributes
     ----------
     cell : str
-        Its name.
+        Name of the cell.
     candidate : str
-        What the search has found: a candidate, or a builder that none was faster than.
+        Result of the search: a candidate, or a builder if no candidate was faster.
     rivals : tuple of Rival
-        Builders whose policy is not the found one.
+        Builders with policies that differ from the found policy.
     search_seconds : float
-        That it took to measure, solve, simulate and try.
+        Time to measure, solve, simulate and try, in seconds.
     builders_seconds : float
-        That it takes to train once with each builder's policy, for as long as is searched for.
+        Time to train once with each builder's policy, for the searched number of epochs, in seconds.
     """
 
     cell: str
@@ -192,35 +194,35 @@ class Verdict:
 
     @property
     def best(self) -> Rival | None:
-        """The builder to which the found policy loses most, or from which it gains least.
+        """The builder with the highest ratio: the found policy is slowest compared with it.
 
-        That is the best one, or one that was lucky: of several measured times the least is too small, if
-        anything. None if the found policy is the best builder's.
+        This is the best builder, or one with lucky measurements: the smallest of several measured times tends
+        to be too small. None if the found policy is the best builder's.
         """
         left = [one for one in self.rivals if not one.screened]
         return max(left, key=lambda one: one.ratio, default=None)
 
     @property
     def ratio(self) -> float:
-        """Of training times, found ÷ best builder's."""
+        """Ratio of training times: found policy to best builder."""
         return 1.0 if self.best is None else self.best.ratio
 
     @property
     def obstacle(self) -> str | None:
-        """Why the found policy is none, however fast."""
+        """Reason why the found policy is invalid, independent of its speed; None if it is valid."""
         return next((one.obstacle for one in self.rivals if one.obstacle is not None), None)
 
     @property
     def is_near(self) -> bool:
-        """Whether it is as fast as the best builder, or nearly."""
+        """Whether the found policy is about as fast as the best builder, or faster."""
         return self.obstacle is None and self.ratio <= NEAR
 
     @property
     def wins(self) -> bool:
-        """Whether it is surely faster than each builder that may be the best.
+        """Whether the found policy is significantly faster than each builder that may be the best.
 
-        All intervals have to be below 1, each of 95 %: that is wrong at most as often as one of them is, so
-        that no correction is due (Berger, Multiparameter hypothesis testing and acceptance sampling,
+        All 95 % intervals must be below 1. The probability of an error is at most that of a single interval,
+        so no correction is needed (Berger, Multiparameter hypothesis testing and acceptance sampling,
         Technometrics 24(4), 1982).
         """
         left = [one for one in self.rivals if not one.screened]
@@ -228,12 +230,12 @@ class Verdict:
 
 
 def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names of policies by the first of those whose document does the same.
+    """Return groups of policies with equal effect: lists of names by the first name of each group.
 
     Parameters
     ----------
     policies : mapping of str to str
-        Name -> document, in the order in which they are asked for.
+        Documents by name, in the order of priority.
     """
     alike: dict[str, list[str]] = {}
     first: dict[str, str] = {}
@@ -244,12 +246,12 @@ def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def left_after_screening(times: Mapping[str, Mapping[int, float]]) -> set[str]:
-    """Builders that may be the best: those that were not much slower than the fastest in every block.
+    """Return the builders that may be the best: the ones not much slower than the fastest in every block.
 
     Parameters
     ----------
     times : mapping
-        Builder -> block -> seconds of training.
+        Seconds of training by builder and block.
     """
     common = set.intersection(*(set(own) for own in times.values()))
     if not common:
@@ -275,21 +277,22 @@ def judged(
     Parameters
     ----------
     cell : Cell
+        Cell of the runs.
     found : Policy
-        With its evidence.
+        Found policy with its evidence.
     alike : mapping
-        `distinct` policies, `FOUND` the first one; the others are those of builders.
+        Groups of `distinct` policies. `FOUND` is the first name; the others are builders.
     left : collection of str
-        `left_after_screening`.
+        Result of `left_after_screening`.
     seconds : float
-        That the search took.
+        Duration of the search.
     runs : sequence of Run
-        Last attempts of all policies; of those that are not left, in fewer blocks.
+        Last attempts of all policies. Policies that were screened out have fewer blocks.
 
     Raises
     ------
     RecordError
-        If no run of the found policy, or none of a builder's, ended well.
+        If the found policy, or a builder, has no successful run.
     """
     by_policy: dict[str, dict[int, Run]] = {}
     for run in runs:
@@ -340,7 +343,7 @@ def _rival(name: str, own: Mapping[int, Run], theirs: Mapping[int, Run], screene
 
 
 def _seconds_of_job(runs: Sequence[Run], cell: Cell) -> float:
-    """From launch to exit, of a training as long as it is searched for: epochs take equally long."""
+    """Return the seconds from launch to exit of a training with all epochs; epochs take equal times."""
     return median(run.seconds.total + (cell.job / cell.epochs - 1) * _train(run) for run in runs)
 
 
@@ -355,7 +358,7 @@ def _policy_of(run: Run) -> str:
 
 
 def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
-    """A line of the table for each cell."""
+    """Return a line of the table for each cell."""
     rows = []
     for one in verdicts:
         best, screened = one.best, sum(rival.screened for rival in one.rivals)
@@ -379,7 +382,7 @@ def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
 
 
 def summary_of(verdicts: Sequence[Verdict]) -> str:
-    """A sentence that says in how many cells the search does what is wanted of it."""
+    """Return a sentence with the number of cells in which the search reaches its goals."""
     count = len(verdicts)
     near = sum(one.is_near for one in verdicts)
     wins = sum(one.wins for one in verdicts)
@@ -394,13 +397,14 @@ def summary_of(verdicts: Sequence[Verdict]) -> str:
 
 
 def resources_of(cell: Cell, here: Resources) -> Resources:
-    """The cluster of a cell, whose nodes share this machine; one that is slower stands alone.
+    """Return the cluster of a cell. Its nodes share this machine, but a slower node has a separate host.
 
     Parameters
     ----------
     cell : Cell
+        Cell to describe.
     here : Resources
-        This machine's, with its costs.
+        Resources of this machine, with its costs.
     """
     first = msgspec.structs.replace(here.node[0], host="here")
     nodes = [first] * cell.nodes
@@ -413,16 +417,16 @@ def resources_of(cell: Cell, here: Resources) -> Resources:
 
 
 class _Spent(msgspec.Struct):
-    """What a cell has taken so far, over all commands that worked on it.
+    """Time of a cell so far, over all commands that worked on it.
 
     Attributes
     ----------
     of : str
-        Hash of the cell and of the sources; what is of others is done again.
+        Hash of the cell and of the sources. If it differs, the cell is repeated.
     searching, training : float
-        Seconds.
+        Times of the search and of the training, in seconds.
     found : bool
-        Whether the search has come to its end.
+        Whether the search is complete.
     """
 
     of: str
@@ -433,7 +437,7 @@ class _Spent(msgspec.Struct):
 
 @dataclass
 class _Judge:
-    """Where everything is kept while the cells are judged, and how long that takes."""
+    """The folder for all results, and the number of blocks."""
 
     folder: Path
     blocks: int
@@ -441,7 +445,7 @@ class _Judge:
     began: float = field(default_factory=time.monotonic)
 
     def verdicts(self, cells: Mapping[int, Cell]) -> list[Verdict]:
-        """Search and train in each cell, or do what of that was not done before."""
+        """Search and train in each cell. Completed parts are not repeated."""
         found: list[Verdict] = []
         for number, cell in cells.items():
             done = [self._spent(other, cells[other]) for other in list(cells)[: len(found)]]
@@ -477,7 +481,7 @@ class _Judge:
     def _train(
         self, number: int, cell: Cell, policy: Path
     ) -> tuple[dict[str, list[str]], set[str], list[Run]]:
-        """Which policies are alike, which builders may be the best, and all runs."""
+        """Return groups of equal policies, the builders that may be the best, and all runs."""
         everyone = [str(policy), *BUILDERS]
         study = self._study(f"search-{number}", cell, everyone, SCREENING, SEED)
         documents = {str(one.options["policy"]): one.policy or "" for one in cells_of(study)}
@@ -510,7 +514,7 @@ class _Judge:
             "last_node_percent": cell.last_percent,
             "repeats": blocks,
             "seed": seed,
-            "warmup": False,  # trial runs have been before
+            "warmup": False,  # trial runs have already warmed up the machine
             "interleaved": True,
         }
         return load_study(None, name, overrides)
@@ -521,11 +525,11 @@ class _Judge:
             study, self.folder, execute.ResumeOptions(judged=False), console
         )
         if interrupted:
-            raise RecordError("interrupted: the same command goes on")
+            raise RecordError("interrupted: the same command continues")
         return last_attempts(store.runs())
 
     def _here(self) -> Resources:
-        """This machine, measured once, and again if what was measured has changed since."""
+        """Return this machine's resources. They are measured again only if the machine has changed."""
         file = self.folder / "here.toml"
         if file.is_file():
             try:
@@ -548,7 +552,7 @@ class _Judge:
 
     @contextmanager
     def _counted(self, number: int, cell: Cell, what: str) -> Iterator[None]:
-        """Adds the seconds of a block of code to what the cell has taken, also if it is interrupted."""
+        """Add the duration of the body to the cell's time, even if it is interrupted."""
         began = time.monotonic()
         try:
             yield

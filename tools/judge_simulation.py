@@ -1,10 +1,11 @@
 """Judges simulated times by the runs of the study `predictions`; writes docs/reference/predictions.md.
 
-``python tools/judge_simulation.py``, or ``make predictions``: runs the study, or the rest of it, for about
-a quarter of an hour on a machine that does nothing else, measures the machine's costs, simulates each cell,
-and writes the table and the figure of the documentation. ``--session NAME`` judges one that was run before,
-and only prints what it finds; with ``--write`` it writes, too. The machine's costs are kept beside the
-session's records, in ``resources.toml``, and those of links that are imitated in a file for each kind.
+Usage: ``python tools/judge_simulation.py``, or ``make predictions``. The program runs the remaining part of
+the study, which takes about a quarter of an hour on an otherwise idle machine, measures the machine's costs,
+simulates each cell, and writes the table and the figure of the documentation. ``--session NAME`` uses an
+existing session and only prints the results, unless ``--write`` is given. The machine's costs are stored with
+the session's records, in ``resources.toml``, and the costs with imitated links in one file for each kind of
+link.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ LOOPBACK = "loopback"
 
 
 def spec_of(run: PlannedRun) -> str:
-    """The use case of a run as the command line gives it, without its epochs."""
+    """Return the use case of a run as on the command line, without its epochs."""
     kind = load_usecase(run.usecase).Params
     usual = msgspec.structs.asdict(kind())
     given = {name: shown_value(run.params[name]) for name in kind.__struct_fields__ if name in run.params}
@@ -63,15 +64,17 @@ def spec_of(run: PlannedRun) -> str:
 
 
 def setting_of(run: PlannedRun) -> str:
-    """All of a cell but its technique."""
+    """Return a description of a cell without its technique."""
     links = f", {run.network}" if run.nodes > 1 else ""
     nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
     return f"{spec_of(run)}, {nodes}{links}, lookahead {run.params['lookahead']}"
 
 
 def resources_for(runs: Sequence[Run], folder: Path) -> dict[str, Resources]:
-    """This machine's costs, links and steps of all these runs' use cases, from files if they are there; for
-    each network of the runs, as what imitates it takes CPU time.
+    """Return this machine's costs, links and steps of all runs' use cases, for each network of the runs.
+
+    They are read from files if these exist. Networks have separate costs, because an imitation takes CPU
+    time.
     """
     file = folder / _file_of(LOOPBACK)
     if file.is_file():
@@ -109,13 +112,14 @@ def judged(store: SessionStore, resources: Mapping[str, Resources]) -> list[Simu
     Parameters
     ----------
     store : SessionStore
+        Session to simulate.
     resources : mapping of str to Resources
-        As of `resources_for`.
+        Result of `resources_for`.
 
     Raises
     ------
     RecordError
-        If no run of it ended well.
+        If the session has no successful run.
     """
     by_cell: dict[str, list[Run]] = {}
     for run in measured(store.runs()):
@@ -156,7 +160,7 @@ def _judged(runs: Sequence[Run], resources: Resources, held_out: bool) -> Simula
 
 
 def _simulated(run: Run, resources: Resources) -> Simulation:
-    """The run's whole training, with its seed, and so with its order of batches."""
+    """Simulate the run's whole training, with its seed and thus its order of batches."""
     kind, options = load_usecase(run.usecase), load_backend(run.backend).Options
     params = {name: run.params[name] for name in kind.Params.__struct_fields__ if name in run.params}
     usecase = kind(msgspec.convert(params, kind.Params), None, run.seed)
@@ -178,7 +182,7 @@ def _simulated(run: Run, resources: Resources) -> Simulation:
 
 
 def _cluster(run: PlannedRun, resources: Resources) -> Resources:
-    """Nodes that share this machine's cores, with links that are shaped on top of the loopback device's."""
+    """Return nodes that share this machine's cores, with shaped links on top of the loopback device."""
     node = msgspec.structs.replace(resources.node[0], host=HERE)
     links = resources.links
     if run.nodes > 1 and run.network != LOOPBACK:
@@ -191,7 +195,7 @@ def _cluster(run: PlannedRun, resources: Resources) -> Resources:
 
 
 def _is_held_out(run: PlannedRun, patterns: Sequence[dict[str, Any]]) -> bool:
-    """Every other of the study's patterns is."""
+    """Whether a run is held out: it matches a pattern of the study with an odd index."""
     has = {**run.params, "usecase": run.usecase, "nodes": run.nodes, "network": run.network}
     for number, pattern in enumerate(patterns):
         if all(has[name] == value for name, value in pattern.items()):

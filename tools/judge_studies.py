@@ -1,13 +1,13 @@
-"""Says in the documentation what three studies found: tables of paired differences, with intervals.
+"""Writes the results of three studies into the documentation: tables of paired differences with intervals.
 
-``python tools/judge_studies.py [inits|placement|robust[=SESSION]…]``: of the kept sessions of these names,
-all three if none is named, or of another folder. Each table is written between two marks of the page that its
-study belongs to.
+Usage: ``python tools/judge_studies.py [inits|placement|robust[=SESSION]…]``. By default, the program uses the
+kept sessions with these three names; names select some of them, and SESSION another folder. Each table is
+written between two marks of its study's page.
 
-Runs of the same block are pairs. `inits` compares runs with one initialization with those that searched for
-one, and with the best of as many that are trained to the end; `placement` each way to deal samples with
-dealing them at random; `robust` each rule, with workers that are wrong and without, with the mean of workers
-that are all right.
+Runs of one block are pairs. `inits` compares runs with one initialization with runs that searched for one,
+and with the best of an equal number that are trained to the end. `placement` compares each assignment of
+samples with a random assignment. `robust` compares each rule, with and without wrong workers, with the mean
+of correct workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def judged_inits(runs: Sequence[Run]) -> list[Row]:
-    """A row for each use case, and each way to choose initial weights.
+    """Return a row for each use case and each method to choose initial weights.
 
     The target of a use case is the validation quality that the worst of its runs with one initialization
     reaches. The best of N that are trained to the end is taken from the runs with one initialization of N
@@ -46,7 +46,7 @@ def judged_inits(runs: Sequence[Run]) -> list[Row]:
     Raises
     ------
     RecordError
-        If a use case has no runs with one initialization, or no others, in the same blocks.
+        If a use case has no runs with one initialization, or no others, in equal blocks.
     """
     rows: list[Row] = []
     for usecase, own in _by_usecase(runs).items():
@@ -83,12 +83,12 @@ def judged_inits(runs: Sequence[Run]) -> list[Row]:
 
 
 def judged_placement(runs: Sequence[Run]) -> list[Row]:
-    """A row for each use case, and each way to deal its samples.
+    """Return a row for each use case and each assignment of its samples.
 
     Raises
     ------
     RecordError
-        If samples of a use case were never dealt at random.
+        If samples of a use case were never assigned at random.
     """
     rows: list[Row] = []
     for usecase, own in _by_usecase(runs).items():
@@ -118,12 +118,12 @@ def judged_placement(runs: Sequence[Run]) -> list[Row]:
 
 
 def judged_robust(runs: Sequence[Run]) -> list[Row]:
-    """A row for each use case and each rule that combines gradients.
+    """Return a row for each use case and each rule that combines gradients.
 
     Raises
     ------
     RecordError
-        If no run of a use case has the mean of workers that are all right.
+        If a use case has no run with the mean of correct workers.
     """
     rows: list[Row] = []
     for usecase, own in _by_usecase(runs).items():
@@ -160,7 +160,7 @@ def judged_robust(runs: Sequence[Run]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Study:
-    """Where the table of a study goes, its heads, what is said above it, and what fills it."""
+    """A study's table: its page, its column heads, the text above it, and the function for its rows."""
 
     page: str
     heads: tuple[str, ...]
@@ -216,7 +216,7 @@ def _by_usecase(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _cells(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, dict[int, Run]]:
-    """Runs by what tells cells apart, then by block."""
+    """Return runs by cell, which `key` identifies, and by block."""
     cells: dict[Key, dict[int, Run]] = {}
     for run in runs:
         cells.setdefault(key(run), {})[run.block] = run
@@ -228,7 +228,7 @@ def _pairs(cell: dict[int, Run], base: dict[int, Run]) -> list[tuple[Run, Run]]:
 
 
 def _local(run: Run) -> float:
-    """The share of pulled keys that needed no message."""
+    """Return the share of pulled keys that needed no message."""
     here = run.counters["pulled_local"] + run.counters["pulled_replica"]
     return here / (here + run.counters["pulled_remote"])
 
@@ -243,7 +243,7 @@ def _seconds(run: Run) -> float:
 
 
 def _curve(run: Run) -> list[float]:
-    """The validation quality after each epoch; more is better in all that the study trains."""
+    """Return the validation quality after each epoch. Larger is better for all metrics of the study."""
     return [epoch[f"valid_{run.metric}"] for epoch in run.history]
 
 
@@ -253,13 +253,13 @@ def _quality(run: Run) -> float:
 
 
 def _steps(run: Run, target: float) -> float:
-    """The part of the training until the target; more than all of it, where it was not reached."""
+    """Return the fraction of the training until the target; above 1 if it was not reached."""
     before = sum(1 for _ in takewhile(lambda quality: quality < target, _curve(run)))
     return (before + 1) / len(run.history)
 
 
 def _cpu(run: Run, target: float) -> float:
-    """CPU seconds until the target, with all that was done before the first epoch."""
+    """Return CPU seconds until the target, including all work before the first epoch."""
     assert run.train_cpu_seconds is not None
     return _whole(run) - run.train_cpu_seconds * (1 - min(_steps(run, target), 1.0))
 
@@ -300,11 +300,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write(name: str, session: Path) -> Path:
-    """Put a study's table into its page; returns the page."""
+    """Write a study's table into its page, and return the page."""
     study = STUDIES[name]
     runs = measured(SessionStore(session).runs())
     if not runs:
-        raise RecordError(f"{session}: no measured run in it ended well, by which {name!r} is judged")
+        raise RecordError(f"{session}: it has no successful measured run by which to judge {name!r}")
     table = markdown(study.heads, study.judged(runs))
     pairs = min(len(cell) for cell in _cells(runs, lambda run: run.cell).values())
     page = ROOT / "docs" / "guides" / study.page

@@ -1,9 +1,10 @@
-"""Keeps sessions and shows their figures in the documentation.
+"""Keeps sessions, and shows their figures in the documentation.
 
-``python tools/keep_sessions.py [NAME[=SESSION]…]``: for each name, such as `thesis`, the newest session in
-`results/sessions` that is called so, or the one after the equals sign, replaces `results/reference/NAME`: its
-records, and the traces that are drawn. Then the figures and tables of all kept sessions are drawn anew, the
-page that shows them is written, `docs/reference/recorded-sessions.md`, and so is the README's figure.
+Usage: ``python tools/keep_sessions.py [NAME[=SESSION]…]``. For each name, such as `thesis`, the newest
+session of this study in `results/sessions`, or the session after the equals sign, replaces
+`results/reference/NAME`: its records, and the traces that are drawn. Then the program draws the figures and
+tables of all kept sessions and the README's figure again, and writes the page that shows them,
+`docs/reference/recorded-sessions.md`.
 """
 
 from __future__ import annotations
@@ -72,20 +73,20 @@ CAPTIONS = {
 }
 
 LONGEST_POLICY = 4096
-"""Characters of a policy that a kept run has whole."""
+"""Maximum number of characters of a policy that a kept run contains completely."""
 
 HEADLINES = {
     "ctr": "click-through rate",
     "gcn-facebook": "graph network, MUSAE Facebook",
     "gcn-arxiv_like": "graph network, size of ogbn-arxiv",
 }
-"""Sessions that compare automatic intent with `prefetch`, and what the README's figure calls them."""
+"""Sessions that compare automatic intent with `prefetch`, and their names in the README's figure."""
 
 ONLY = {"thesis": "thesis", "life": "default"}
-"""Figures that are kept and shown of one session only."""
+"""Figures that are kept and shown for one session only."""
 
 UNSHOWN = {"simulated-cells"}
-"""Sessions whose cells differ in too much for a bar each: another page draws them in its own way."""
+"""Sessions with cells that differ too much for a bar chart. Another page draws them differently."""
 
 INTRODUCTION = """\
 <!-- written by tools/keep_sessions.py -->
@@ -101,13 +102,13 @@ time goes, and how cost grows with nodes: [how fast it is](../../results/referen
 def keep(
     name: str, sessions: Path = SESSIONS, reference: Path = REFERENCE, *, session: str | None = None
 ) -> SessionStore:
-    """Copy a session, by default the newest of the study called like the copy; returns the copy.
+    """Copy a session, by default the newest one of the study `name`, and return the copy.
 
     Raises
     ------
     RecordError
-        If there is none, or a planned run of it is missing or ended badly, or is skipped where the session
-        that is kept has measured.
+        If there is no session, or if a planned run of it is missing, failed, or was skipped although the
+        currently kept session has measured it.
     """
     known = readable_sessions(sessions)
     if session is not None:
@@ -139,7 +140,7 @@ def keep(
     for run in runs:
         target.append(_shortened(run))
     kept = msgspec.json.encode(described).decode()
-    for folder in described.study["data"].values():  # where the data lay is this machine's business
+    for folder in described.study["data"].values():  # the folder of the data is specific to this machine
         kept = kept.replace(folder, Path(folder).name)
     target.describe(msgspec.json.decode(kept, type=Session))
     for run in traced_runs(source).values():
@@ -151,7 +152,7 @@ def keep(
 
 
 def _shortened(run: Run) -> Run:
-    """A run without its policy if that says for thousands of rows where they are: megabytes for each run."""
+    """Return a run without its policy if that lists thousands of rows, which takes megabytes for each run."""
     size = len(run.policy or "")
     if size <= LONGEST_POLICY:
         return run
@@ -160,7 +161,7 @@ def _shortened(run: Run) -> Run:
 
 
 def draw(store: SessionStore) -> None:
-    """Write the figures of a kept session that are shown, as SVG only, and its table."""
+    """Write the shown figures of a kept session, as SVG only, and its table."""
     shutil.rmtree(store.folder / "figures", ignore_errors=True)
     for figure in draw_figures(store) if store.folder.name not in UNSHOWN else ():
         if figure.suffix != ".svg" or not _is_shown(figure.stem, store.folder.name):
@@ -169,14 +170,14 @@ def draw(store: SessionStore) -> None:
 
 
 def page(reference: Path = REFERENCE) -> str:
-    """The documentation's page with the figures of all kept sessions."""
+    """Return the documentation's page with the figures of all kept sessions."""
     names = [store.folder.name for store in list_sessions(reference)]
     names.sort(key=lambda name: list(CAPTIONS).index(name) if name in CAPTIONS else len(CAPTIONS))
     return "\n\n".join([INTRODUCTION, *(_section(SessionStore(reference / name)) for name in names)]) + "\n"
 
 
 def headline(reference: Path = REFERENCE) -> list[Comparison]:
-    """Automatic intent against `prefetch`: what the README says and shows, a comparison per session."""
+    """Return comparisons of automatic intent with `prefetch`, one per session, which the README shows."""
     found = []
     for name, words in HEADLINES.items():
         (one,) = compare(SessionStore(reference / name).runs(), "prefetch")
@@ -201,7 +202,7 @@ def main(names: list[str]) -> int:
 
 
 def _is_shown(stem: str, session: str) -> bool:
-    """Whether a figure of a session, by its file's name, is one that the page shows."""
+    """Whether the page shows a figure of a session, by the name of the figure's file."""
     return all(name == session or not stem.endswith(f"-{kind}") for kind, name in ONLY.items())
 
 
@@ -215,7 +216,7 @@ def _section(store: SessionStore) -> str:
 
 
 def _verdict(store: SessionStore) -> str:
-    """What came of a session that was made to compare one backend with `prefetch`."""
+    """Return the result of a session that compares one backend with `prefetch`."""
     runs = store.runs()
     if "prefetch" not in {run.backend for run in runs} or len({run.cell for run in runs}) != 2:
         return ""

@@ -1,9 +1,9 @@
-"""Measures how cost grows with nodes: records what trainings access and replays it on simulated clusters.
+"""Measures the growth of costs with nodes: records accesses of trainings, and replays them in simulations.
 
-``python tools/measure_scale.py [--data FOLDER] [--nodes 2,4,…]``, or ``make scale``. For each use case
-and number of nodes the batches come from the use case's own loaders, for as many workers as there are nodes;
-`adaps.simulate` replays what they access under every technique. Writes ``results/reference/scale/scale.csv``
-and the figures beside it.
+Usage: ``python tools/measure_scale.py [--data FOLDER] [--nodes 2,4,…]``, or ``make scale``. For each use case
+and number of nodes, the batches come from the use case's loaders, with one worker per node. `adaps.simulate`
+replays their accesses with every technique. The program writes ``results/reference/scale/scale.csv`` and
+figures in the same folder.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 NODES = (2, 4, 8, 16, 32, 64, 128, 256)
 LOOKAHEAD, WARM_UP, COUNTED = 10, 5, 6
 STEPS = WARM_UP + COUNTED + LOOKAHEAD
-"""Batches of a node: the last `LOOKAHEAD` are announced only."""
+"""Number of batches of a node. The last `LOOKAHEAD` are only announced."""
 
 MOST_COPIES = 7_000_000
-"""Rows that all nodes together may hold under full replication, for memory and time."""
+"""Maximum number of rows on all nodes together under full replication, to limit memory and time."""
 
 LINE = adaps.NetworkLink(latency_ms=0.25, gbit_per_second=10.0)
 MACHINE = adaps.Machine(cores=2, gbit_per_second=10.0 * max(NODES))
-"""Its card is none that links wait for: each is alone."""
+"""The network card is fast enough that links never wait for it."""
 COSTS = adaps.Costs(
     call=20.0,
     wake=0.0,
@@ -54,23 +54,23 @@ COSTS = adaps.Costs(
     frame=0.0,
     byte=0.0,
 )
-"""So a figure tells techniques apart, and not processors."""
+"""Equal processors, so that figures show differences between techniques only."""
 
 SEED = 1
 BATCH, DIM = 16, 8
 ROWS = max(NODES) * STEPS * BATCH * 7 // 5 + 7
-"""Of data: the training split is five sevenths of them."""
+"""Number of samples. The training split is five sevenths of them."""
 
 
 def use_cases(data: Path) -> dict[str, UseCase]:
-    """What is trained; `data` holds the graph."""
+    """Return the use cases to train. The folder `data` contains the graph."""
     ctr = CtrParams(batch=BATCH, dim=DIM, wide=False, vocabulary=1000, rows=ROWS)
     gcn = GcnParams(batch=BATCH, dim=DIM, graph="arxiv_like", fanout=5)
     return {"ctr": CtrUseCase(ctr, None, SEED), "gcn": GcnUseCase(gcn, data, SEED)}
 
 
 def replay(usecase: UseCase, streams: list[adaps.Stream], technique: Any) -> dict[str, float]:
-    """What the simulator counted, as `row_of` names it."""
+    """Return the simulator's counts, with the names of `row_of`."""
     model = usecase.model()
     layout = layout_of(model, usecase.optimizer(model))
     dense = [blocks.table for blocks in layout.dense]
@@ -88,7 +88,7 @@ def replay(usecase: UseCase, streams: list[adaps.Stream], technique: Any) -> dic
 
 
 def row_of(found: adaps.Simulation, dense: list[str]) -> dict[str, float]:
-    """Sums over all nodes, in the counted steps; those of `dense` tables apart."""
+    """Return sums over all nodes in the counted steps, with separate sums of `dense` tables."""
     rows, blocks = Counter[str](), Counter[str]()
     counters = Counter[str]()
     for node in found.nodes:
@@ -118,7 +118,7 @@ def row_of(found: adaps.Simulation, dense: list[str]) -> dict[str, float]:
 
 
 def measure(data: Path, nodes: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """A row for each use case, number of nodes and technique."""
+    """Yield a row for each use case, number of nodes and technique."""
     cases = use_cases(data)
     for count in nodes:
         for name, case in cases.items():

@@ -1,6 +1,7 @@
-"""Simulates sessions whose truth is known, to see how often verdicts are right: docs/concepts/statistics.md.
+"""Simulates sessions with known truth, to measure errors of verdicts, for docs/concepts/statistics.md.
 
-``python tools/simulate_verdicts.py [SESSIONS]``: 2,000 sessions per line of a table, or as many as are given.
+Usage: ``python tools/simulate_verdicts.py [SESSIONS]``, with the number of sessions per line of a table,
+2,000 by default.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PAGE = ROOT / "docs" / "concepts" / "statistics.md"
 
 SESSIONS = 2000
 SCATTER = 0.03
-"""Standard deviation of a run's log seconds, about what a quiet machine has."""
+"""Standard deviation of a run's log seconds, about the value of a quiet machine."""
 EFFECT = math.log(1.05)
 
 Values = npt.NDArray[np.float64]
@@ -46,13 +47,13 @@ NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     ),
     "drifting": lambda generator, shape: generator.normal(0, SCATTER, shape),
 }
-"""Log seconds of runs; `drifting` has a rise of 6 % from the first run of a session to the last on top."""
+"""Log seconds of runs. `drifting` additionally rises by 6 % from the first to the last run of a session."""
 
 
 def differences(
     generator: np.random.Generator, noise: str, blocks: int, effect: float, sessions: int
 ) -> Values:
-    """Log ratios of sessions, a row each, with a random order in each block."""
+    """Return log ratios of sessions, one row each, with a random order in each block."""
     runs = NOISES[noise](generator, (sessions, blocks, 2))
     if noise == "drifting":
         first = generator.integers(0, 2, (sessions, blocks))
@@ -62,7 +63,7 @@ def differences(
 
 
 def sign_test(rows: Values) -> Values:
-    """Two-sided exact p-value of each row."""
+    """Return the two-sided exact p-value of each row."""
     positive = (rows > 0).sum(axis=1)
     fewer = np.minimum(positive, rows.shape[1] - positive)
     found: Values = np.minimum(1.0, 2 * stats.binom.cdf(fewer, rows.shape[1], 0.5))
@@ -70,7 +71,7 @@ def sign_test(rows: Values) -> Values:
 
 
 def permutation_test(rows: Values) -> Values:
-    """Two-sided p-value of each row's mean over all changes of its signs."""
+    """Return the two-sided p-value of each row's mean over all changes of its signs."""
     flips = np.array(list(itertools.product([-1.0, 1.0], repeat=rows.shape[1])))
     found: Values = np.mean(np.abs(rows @ flips.T) >= np.abs(rows.sum(axis=1))[:, None] - 1e-12, axis=1)
     return found
@@ -84,13 +85,13 @@ TESTS: dict[str, Callable[[Values], Values]] = {
 
 
 def power(name: str, noise: str, blocks: int, effect: float, sessions: int, seed: int = 1) -> float:
-    """Part of the sessions in which a single comparison is significant by one of `TESTS`."""
+    """Return the fraction of sessions with a significant comparison, by one of `TESTS`."""
     generator = np.random.default_rng([seed, blocks, len(noise)])
     return float(np.mean(TESTS[name](differences(generator, noise, blocks, effect, sessions)) <= ALPHA))
 
 
 def a_session(generator: np.random.Generator, noise: str, blocks: int, effects: Sequence[float]) -> list[Run]:
-    """Records of a baseline `a` and of one backend per effect, all of the same quality."""
+    """Return records of a baseline `a` and of one backend per effect, all with equal quality."""
     cells = 1 + len(effects)
     seconds = NOISES[noise](generator, (blocks, cells)) + np.array([0.0, *effects])
     if noise == "drifting":
@@ -106,7 +107,7 @@ def a_session(generator: np.random.Generator, noise: str, blocks: int, effects: 
 def verdicts(
     noise: str, blocks: int, effects: Sequence[float], sessions: int, seed: int = 1
 ) -> list[set[str]]:
-    """Verdicts of whole sessions."""
+    """Return the verdicts of whole sessions."""
     generator = np.random.default_rng([seed, blocks, len(effects), len(noise)])
     return [
         {one.verdict for one in compare(a_session(generator, noise, blocks, effects), "a")}
@@ -115,7 +116,7 @@ def verdicts(
 
 
 def sequential(noise: str, sessions: int, relative: float = 0.03, first: int = 8, most: int = 30) -> float:
-    """Part of sessions without a difference that end with one, looked at as --until-rel-ci does."""
+    """Return the fraction of sessions without a difference that report one, analyzed as by --until-rel-ci."""
     generator = np.random.default_rng([2, len(noise)])
     schedule = interim_analyses(first, most)
     wrong = 0
@@ -130,10 +131,10 @@ def sequential(noise: str, sessions: int, relative: float = 0.03, first: int = 8
 
 
 def quality(store: SessionStore, blocks: int, loss: float, sessions: int, seed: int = 3) -> float | None:
-    """How often quality is said to differ between cells of a kept session that are as good as one another.
+    """Return how often cells of a kept session with equal quality are reported as different.
 
-    Blocks are drawn anew, which of the two is which is drawn in each of them, and one of them is made worse
-    by `loss` times the use case's tolerance. None if no two cells of one topology have blocks in common.
+    Blocks are resampled, the two cells are swapped at random in each block, and one cell is made worse by
+    `loss` times the use case's tolerance. None if no two cells of one topology have common blocks.
     """
     generator = np.random.default_rng(seed)
     pairs = _pairs(store)
@@ -158,7 +159,7 @@ def _pairs(store: SessionStore) -> list[list[tuple[Run, Run]]]:
     tolerances = {"auc": 0.005, "accuracy": 0.015}
     cells: dict[str, dict[int, Run]] = {}
     for run in measured(store.runs()):
-        if run.backend != "floor":  # which trains nothing
+        if run.backend != "floor":  # the floor trains nothing
             metric = run.metric or next(iter(run.metrics))
             judged = msgspec.structs.replace(run, metric=metric, tolerance=tolerances[metric])
             cells.setdefault(run.cell, {})[run.block] = judged
@@ -172,7 +173,7 @@ def _pairs(store: SessionStore) -> list[list[tuple[Run, Run]]]:
 
 
 def flags(runs: int, sessions: int) -> float:
-    """Part of cells with normal noise that have a run marked as far from the others."""
+    """Return the fraction of cells with normal noise that have a run marked as an outlier."""
     generator = np.random.default_rng(runs)
     return sum(bool(outliers(list(row))) for row in generator.normal(0, 1, (sessions, runs))) / sessions
 
@@ -204,7 +205,7 @@ def _run(block: int, backend: str, seconds: float) -> Run:
 
 
 def page(sessions: int) -> str:
-    """The tables of the page."""
+    """Return the tables of the page."""
     parts = [f"{sessions} simulated sessions per figure; a run's scatter is {SCATTER:.0%}."]
     counts: tuple[int, ...] = (6, 7, 8, 9, 10, 12)
     names = ["noise", "test", *(f"{blocks} blocks" for blocks in counts)]

@@ -1,4 +1,4 @@
-"""Training tasks in plain PyTorch: one folder each."""
+"""Training tasks in plain PyTorch, with one folder each."""
 
 if __name__ != "adabench.usecases":
     raise ImportError(

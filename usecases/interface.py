@@ -1,4 +1,4 @@
-"""What a use case is: a training task in plain PyTorch that knows no backend and no parameter server."""
+"""The interface of use cases: training tasks in plain PyTorch, independent of backends and servers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 EVALUATION_BATCH = 1024
 """Samples of a batch of the validation and test splits, or more if training's batches are larger.
 
-It changes no result, and with small ones evaluation takes a good part of a run.
-"""
+It does not change results. Smaller batches would make evaluation a large part of a run. """
 
 
 class Loaders(NamedTuple):
@@ -34,14 +33,14 @@ class Loaders(NamedTuple):
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters that every use case has; a use case derives its own class with its own defaults.
+    """Common parameters of all use cases. A use case derives its own class with its own defaults.
 
     Attributes
     ----------
     epochs : int
-        Passes over the training split.
+        Number of passes over the training split.
     batch : int
-        Samples per step and worker.
+        Number of samples per step and worker.
     dim : int
         Width of an embedding.
     lr : float
@@ -54,36 +53,36 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lr: float = 0.01
 
 
-_Params = Params  # inside UseCase the name means its attribute
+_Params = Params  # inside UseCase, the name Params is an attribute
 
 
 class UseCase(Protocol):
-    """One training task.
+    """A training task.
 
-    A class that fulfils this protocol is constructed as ``UseCase(params, data, seed)``; the constructor
-    reads or generates the data and raises `DataError` when that is impossible.
+    A class that implements this protocol is constructed as ``UseCase(params, data, seed)``. The constructor
+    reads or generates the data, and raises `DataError` if this is impossible.
 
     Parameters
     ----------
     params : Params
-        Of this class's own `Params`.
+        Parameters of the class's own type `Params`.
     data : Path or None
-        A file or folder; None for generated data.
+        File or folder with the data; None for generated data.
     seed : int
-        Of weights, of the order of the data, and of generated data.
+        Seed for the weights, the order of the data, and generated data.
 
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        Name of the use case on the command line.
     Params : type[Params]
-        Its parameters with their defaults.
+        Type of its parameters, with their defaults.
     metric : str
-        The metric that validation chooses the best epoch by, one of the keys of `evaluate`'s result.
+        Metric that selects the best epoch by validation, one of the keys of `evaluate`'s result.
     maximize : bool
-        Whether more of `metric` is better.
+        Whether larger values of `metric` are better.
     tolerance : float
-        Times are compared only where `metric` does not surely differ by more than this.
+        Maximum difference of `metric` between runs whose times are compared.
     """
 
     name: ClassVar[str]
@@ -96,125 +95,126 @@ class UseCase(Protocol):
 
     @property
     def params(self) -> _Params:
-        """What it was constructed with."""
+        """Parameters of this use case."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """``sha256:…`` of the data, equal if and only if the data are."""
+        """Digest ``sha256:…`` of the data, equal only for equal data."""
         ...
 
     def model(self) -> nn.Module:
-        """A new model; equal seeds give equal initial weights on every worker."""
+        """Return a new model. Equal seeds give equal initial weights on every worker."""
         ...
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer that plain PyTorch would train `model` with."""
+        """Return the optimizer that plain PyTorch would use for `model`."""
         ...
 
     def loaders(self, rank: int, world: int) -> Loaders:
-        """Loaders of worker `rank` of `world` workers; the training shares are disjoint and equally long."""
+        """Return loaders of worker `rank` of `world`. The training shares are disjoint and equally long."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The training loss of one batch.
+        """Return the training loss of one batch.
 
         Parameters
         ----------
         model : nn.Module
-            What `model` gave, as the backend wrapped it.
+            Model from `model`, as wrapped by the backend.
         batch : object
-            One that a loader gave.
+            Batch from a loader.
 
         Returns
         -------
         Tensor
-            A float32 scalar to call ``backward()`` on.
+            Float32 scalar to call ``backward()`` on.
         """
         ...
 
     def evaluate(self, model: nn.Module, loader: Iterable[Any]) -> dict[str, float]:
-        """Quality metrics; leaves the model in training mode.
+        """Return quality metrics. Leaves the model in training mode.
 
         Parameters
         ----------
         model : nn.Module
-            What `model` gave, as the backend wrapped it.
+            Model from `model`, as wrapped by the backend.
         loader : iterable
-            Of the validation or the test split.
+            Loader of the validation or the test split.
         """
         ...
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """By hand: the rows that `loss` reads.
+        """Return the rows that `loss` reads, for strategies with hand-written intent.
 
         Parameters
         ----------
         batch : object
-            One that the training loader gave.
+            Batch from the training loader.
 
         Returns
         -------
         dict of str to Tensor
-            Qualified parameter name -> int64 row ids, of any shape; they may repeat.
+            Int64 row ids of any shape by qualified parameter name. They may repeat.
         """
         ...
 
     def samples(self, batch: Any) -> int:
-        """How many training samples `batch` holds."""
+        """Return the number of training samples in `batch`."""
         ...
 
 
 @runtime_checkable
 class Placed(Protocol):
-    """A use case that knows before training which worker will read which rows most."""
+    """A use case that can predict before training which worker reads which rows most often."""
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """Rows for worker `rank` of `world` to start with: qualified parameter name -> int64 row ids.
+        """Return initial rows of worker `rank` of `world`: int64 row ids by qualified parameter name.
 
-        Disjoint among the workers. A parameter server may begin with these rows on the worker's node.
+        The rows of different workers are disjoint. A parameter server may place them on the worker's node at
+        the start.
         """
         ...
 
 
 @runtime_checkable
 class Featured(Protocol):
-    """A use case whose tables hold the rows of several features, one feature after the other.
+    """A use case with tables that contain the rows of several features, one feature after the other.
 
-    Where ids are looked up, their last dimension counts the features. Systems that give each feature a table
-    of its own need to know where in the common one its rows begin.
+    In lookups, the last dimension of the ids is the feature. Systems with a separate table for each feature
+    need the first row of each feature in the common table.
     """
 
     def feature_rows(self) -> dict[str, Tensor]:
-        """Qualified parameter name -> first row of each feature, int64, ascending from 0."""
+        """Return the first row of each feature, int64 and ascending from 0, by qualified parameter name."""
         ...
 
 
 @runtime_checkable
 class Dealt(Protocol):
-    """A use case that can deal workers different numbers of samples, for instance as their nodes are fast."""
+    """A use case that can give workers different numbers of samples, for instance by their nodes' speed."""
 
     def with_batches(self, batches: Sequence[int]) -> UseCase:
-        """The same task, whose workers take as many steps as before, with more or fewer samples in each.
+        """Return an equal task with the same number of steps, but other numbers of samples in each step.
 
         Parameters
         ----------
         batches : sequence of int
-            Samples of a training step of each worker, at least 1: their shares of the training split are in
-            proportion, and all have equally many steps.
+            Number of samples in a training step of each worker, at least 1. The shares of the training split
+            are in proportion to these numbers, and all workers have equal numbers of steps.
         """
         ...
 
 
 class Draws(NamedTuple):
-    """What each batch brings that was drawn.
+    """The random draws of each batch.
 
     Attributes
     ----------
     table : str
-        Qualified parameter name of the table that rows are drawn from, all with the same probability.
+        Qualified parameter name of the table from which rows are drawn with equal probabilities.
     number : int
-        How many rows a batch of the worker has.
+        Number of drawn rows in a batch of the worker.
     """
 
     table: str
@@ -223,37 +223,38 @@ class Draws(NamedTuple):
 
 @runtime_checkable
 class Sampled(Protocol):
-    """A use case whose training batches bring rows that were drawn for them, such as negatives.
+    """A use case with training batches that contain randomly drawn rows, such as negatives.
 
-    The training loader draws them by itself. A parameter server may draw others in their place, for instance
-    such as are on the worker's node.
+    The training loader draws the rows. A parameter server may replace them by other drawn rows, for instance
+    by rows on the worker's node.
     """
 
     def draws(self, rank: int = 0) -> Draws:
-        """What the training loader of worker `rank` draws for each of its batches."""
+        """Return the draws of worker `rank`'s training loader for each batch."""
         ...
 
     def with_drawn(self, batch: Any, rows: Tensor) -> Any:
-        """The batch, with other rows in the place of those that were drawn, or with none.
+        """Return the batch with other drawn rows, or with none.
 
         Parameters
         ----------
         batch : object
-            One that the training loader gave.
+            Batch from the training loader.
         rows : Tensor
-            int64: as many as `draws` says, or empty; then only `keys` has to understand the batch.
+            Drawn rows, int64: the number that `draws` returns, or none. Only `keys` must accept a batch
+            without them.
         """
         ...
 
 
 @runtime_checkable
 class Initialized(Protocol):
-    """A use case whose model can have other initial weights than those of its seed."""
+    """A use case whose model can have initial weights from another seed."""
 
     def initialized(self, seed: int) -> nn.Module:
-        """A new model with the initial weights of `seed`; those of `model` with the use case's own seed."""
+        """Return a new model with the initial weights of `seed`. With the own seed, it equals `model`."""
         ...
 
 
 class DataError(ValueError):
-    """Data that cannot be used: one sentence that names the file or value and says what would be right."""
+    """Data that cannot be used. The message names the file or value and the remedy."""

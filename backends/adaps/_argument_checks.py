@@ -1,4 +1,4 @@
-"""Checks of arguments: one sentence that names the value and says what would be right."""
+"""Checks of arguments. Errors name the value and describe valid values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["count", "known_options", "nearest", "number", "one_of", "positive", 
 
 
 def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
-    """`value` as a positive int of at most `most`; any integer type will do, a bool will not."""
+    """Return `value` as a positive int of at most `most`. Any integer type is accepted, except bool."""
     number_of = _integer(name, value, 1, "a positive integer")
     if most is not None and number_of > most:
         raise ValueError(f"{name} is {value!r}; it must be at most {most}")
@@ -20,7 +20,7 @@ def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
 
 
 def whole(name: str, value: SupportsIndex, things: str) -> int:
-    """`value` as an int of 0 or more of those things."""
+    """Return `value` as an int of at least 0; `things` names the unit in errors."""
     return _integer(name, value, 0, f"0 or more {things}")
 
 
@@ -35,7 +35,7 @@ def _integer(name: str, value: SupportsIndex, least: int, needed: str) -> int:
 
 
 def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """`value` as a finite float in ``[low, high)``."""
+    """Return `value` as a finite float in ``[low, high)``."""
     try:
         converted = float(value)
     except (TypeError, ValueError):
@@ -50,7 +50,7 @@ def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: flo
 
 
 def positive(name: str, value: SupportsFloat) -> float:
-    """`value` as a finite float above 0."""
+    """Return `value` as a finite float above 0."""
     converted = number(name, value)
     if converted <= 0:
         raise ValueError(f"{name} is {value!r}; it must be more than 0")
@@ -58,7 +58,7 @@ def positive(name: str, value: SupportsFloat) -> float:
 
 
 def seconds(name: str, value: SupportsFloat) -> float:
-    """`value` as a positive number of seconds."""
+    """Return `value` as a positive number of seconds."""
     converted = number(name, value)
     if converted <= 0:
         raise ValueError(f"{name} is {value!r}; it must be more than 0 seconds")
@@ -66,7 +66,7 @@ def seconds(name: str, value: SupportsFloat) -> float:
 
 
 def one_of(name: str, value: str, valid: Iterable[str]) -> str:
-    """`value` if it is one of the `valid` ones."""
+    """Return `value` if it is one of `valid`."""
     known = list(valid)
     if value not in known:
         hint = nearest(value, known)
@@ -75,7 +75,7 @@ def one_of(name: str, value: str, valid: Iterable[str]) -> str:
 
 
 def known_options(owner: str, given: Iterable[str], options: Any) -> None:
-    """Raise TypeError, which names the nearest valid name, unless a TypedDict has all that are given."""
+    """Raise TypeError, which names the nearest valid name, unless a TypedDict has all given names."""
     for name in given:
         if name not in (valid := options.__annotations__):
             raise TypeError(
@@ -84,6 +84,6 @@ def known_options(owner: str, given: Iterable[str], options: Any) -> None:
 
 
 def nearest(value: object, valid: Iterable[str]) -> str:
-    """A hint at the most similar valid name, or nothing."""
+    """Return a hint at the most similar valid name, or an empty text."""
     similar = difflib.get_close_matches(str(value), list(valid), n=1)
     return f" (did you mean {similar[0]!r}?)" if similar else ""

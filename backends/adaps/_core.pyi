@@ -123,7 +123,7 @@ class TableSpec:
     def width(self) -> int: ...
 
 class NodeTable:
-    """A table in its place among the tables of a node."""
+    """A table on a node."""
 
     @property
     def name(self) -> str: ...
@@ -151,7 +151,7 @@ class NodeTable:
     def forget_missed(self) -> None: ...
 
 class Worker:
-    """The calls of one worker thread; not for use by several threads at once."""
+    """The interface of one worker thread to its node; only one thread at a time may use it."""
 
     @property
     def current_clock(self) -> int: ...
@@ -208,7 +208,7 @@ class Worker:
     def finalize(self) -> None: ...
 
 class TraceEvent:
-    """What happened to a traced key on this node."""
+    """An event of a traced key on this node."""
 
     @property
     def time(self) -> int: ...
@@ -218,7 +218,7 @@ class TraceEvent:
     def kind(self) -> str: ...
 
 class Node:
-    """One process's share of the parameter server."""
+    """One process's part of the parameter server."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class Node:
     def leave_unclosed(self) -> None: ...
 
 class ChangedRows:
-    """Copies of rows that an export has to tell."""
+    """Copies of the rows that an export must contain."""
 
     def __init__(self, node: Node, table: int) -> None: ...
     def take(self, all: bool) -> int: ...
@@ -270,7 +270,7 @@ class ChangedRows:
     def settle(self, told: bool) -> None: ...
 
 class TableRestore:
-    """Makes a table's content that of a checkpoint."""
+    """Restores a table from a checkpoint."""
 
     def __init__(self, node: Node, table: int) -> None: ...
     def put(self, rows: Int64Like, values: Float32Like, states: Float32Like) -> int: ...

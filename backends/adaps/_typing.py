@@ -17,7 +17,7 @@ class SupportsDLPack(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-if TYPE_CHECKING:  # aliases that only checkers read, so that importing adaps loads neither library
+if TYPE_CHECKING:  # aliases for type checkers only, so that importing adaps loads neither library
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""What goes wrong beyond bad arguments (those raise TypeError, ValueError, IndexError or KeyError)."""
+"""Errors except invalid arguments, which raise TypeError, ValueError, IndexError or KeyError."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class CheckpointError(AdapsError):
 
 
 class PeerLost(AdapsError):
-    """A node of the cluster is gone; this and every later call on every other node fails with it.
+    """A node of the cluster was lost; this call and every later call on every other node fails.
 
     Attributes
     ----------
     rank : int
-        The node that was lost.
+        Rank of the lost node.
     """
 
     def __init__(self, rank: int, reason: str) -> None:

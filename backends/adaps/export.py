@@ -1,4 +1,4 @@
-"""Exports of `adaps.Node.export`, read without a node."""
+"""Reads exports of `adaps.Node.export`, without a node."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = ["load_export"]
 def load_export(
     directory: str | os.PathLike[str], tables: Sequence[str] | None = None
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Read the newest export of a directory: all rows of its tables, whichever files they are in.
+    """Return all rows of tables from the newest export of a directory, merged from all its files.
 
-    It may be called while a job exports to the directory, and needs none.
+    It may be called while a job exports to the directory, and does not need the job.
 
     Parameters
     ----------
     directory : path
-        As it was given to `Node.export`.
+        Directory that was given to `Node.export`.
     tables : sequence of str, optional
-        Which tables, by their names. Default: all that were exported.
+        Names of the tables to read. Default: all exported tables.
 
     Returns
     -------
     dict of str to float32 array
-        By the tables' names, in their order; of shape (rows, length).
+        Array of shape (rows, length) for each table's name, in the order of the tables.
 
     Raises
     ------
     CheckpointError
         If there is no complete export in the directory, or a file is damaged or cannot be read.
     KeyError
-        Naming a table that was not exported.
+        If a table was not exported. The error names it.
     TypeError
-        If `tables` is one name, or there is none in it.
+        If `tables` is a single name, or empty.
     """
     from adaps.checkpoint import export_reader
 

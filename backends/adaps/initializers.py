@@ -1,4 +1,4 @@
-"""Initial values of tables: functions of seed, row and column, the same in every run and on every node."""
+"""Initial values of tables: functions of seed, row and column that are equal in all runs and on all nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Constant:
     Parameters
     ----------
     value : float
-        Finite; kept as float32.
+        Initial value, finite; stored as float32.
     """
 
     value: float = 0.0
@@ -26,20 +26,20 @@ class Constant:
         _argument_checks.number("value", self.value)
 
     def distribution(self) -> _core.Initializer:
-        """The initial values as the core draws them."""
+        """Return the distribution for the core."""
         return _core.Initializer(_core.InitKind.CONSTANT, a=self.value)
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform in (`low`, `high`); as a table's `sampling`, without arguments: every row equally likely.
+    """Uniform in (`low`, `high`). As a table's `sampling`, without arguments: every row is equally likely.
 
     Parameters
     ----------
     low, high : float
-        Finite, `low` at most `high`.
+        Bounds, finite, with `low` at most `high`.
     seed : int
-        In [0, 2^64). A float follows from it, its row and its column alone.
+        Seed in [0, 2^64). A float depends only on the seed, its row and its column.
     """
 
     low: float = 0.0
@@ -52,7 +52,7 @@ class Uniform:
         check_seed(self.seed)
 
     def distribution(self) -> _core.Initializer:
-        """The initial values as the core draws them."""
+        """Return the distribution for the core."""
         return _core.Initializer(_core.InitKind.UNIFORM, a=self.low, b=self.high, seed=self.seed)
 
 
@@ -63,11 +63,11 @@ class Normal:
     Parameters
     ----------
     mean : float
-        Finite.
+        Mean, finite.
     std : float
         Standard deviation, 0 or more.
     seed : int
-        In [0, 2^64). A float follows from it, its row and its column alone.
+        Seed in [0, 2^64). A float depends only on the seed, its row and its column.
     """
 
     mean: float = 0.0
@@ -80,7 +80,7 @@ class Normal:
         check_seed(self.seed)
 
     def distribution(self) -> _core.Initializer:
-        """The initial values as the core draws them."""
+        """Return the distribution for the core."""
         return _core.Initializer(_core.InitKind.NORMAL, a=self.mean, b=self.std, seed=self.seed)
 
 
@@ -88,7 +88,7 @@ Initializer = Constant | Uniform | Normal
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what is no integer in [0, 2^64)."""
+    """Raise an error unless `seed` is an integer in [0, 2^64)."""
     try:
         value = operator.index(seed)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The node: one process's share of the parameter server."""
+"""The node: one process's part of the parameter server."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ __all__ = ["TECHNIQUES", "Node"]
 
 
 class Node:
-    """The part of the parameter server in one process: a cluster of one, or of torchrun's environment.
+    """The part of the parameter server in one process: a cluster of one node, or of torchrun's environment.
 
     A node is a context manager. The normal end of its body closes the node together with all others. An
-    exception in the body ends it at once, so that the others see `PeerLost` instead of waiting for it. A
-    process may also end without closing its node. With exit code 0, the node serves its rows until all others
-    end, but not longer than `stall_timeout`. After an uncaught exception, ``sys.exit(1)`` or a signal the
-    others see `PeerLost`.
+    exception in the body ends it at once, so that the other nodes raise `PeerLost` instead of waiting for it.
+    A process may also end without closing its node. With exit code 0, the node serves its rows until all
+    other nodes end, at most for `stall_timeout`. After an uncaught exception, ``sys.exit(1)`` or a signal,
+    the other nodes raise `PeerLost`.
 
     Parameters
     ----------
     tables : sequence of Table
-        The tables, the same on every node.
+        Tables of the cluster, equal on every node.
     **options : NodeOptions
-        Everything else, each by its keyword: `NodeOptions` describes all of them and their defaults.
+        All other arguments, as keywords. `NodeOptions` describes them and their defaults.
 
     Notes
     -----
-    Nodes prove to each other that they know the job's secret. On one host it is handed over among the user's
-    processes. Nodes of several hosts need the same secret in the environment variable ADAPS_SECRET, or in a
-    file that only the user can read and ADAPS_SECRET_FILE names.
+    Nodes prove to each other that they have the job's secret. On one host, the user's processes exchange it
+    automatically. Nodes on several hosts need the same secret in the environment variable ADAPS_SECRET, or in
+    a file that only the user can read and that ADAPS_SECRET_FILE names.
 
     Raises
     ------
@@ -56,7 +56,7 @@ class Node:
         If the policy does not fit the tables or the number of nodes, or contains a setting that the server
         does not execute.
     RendezvousError
-        If nodes are missing at the end of `connect_timeout`, the environment is incomplete, nodes of several
+        If nodes are missing at the end of `connect_timeout`, the environment is incomplete, nodes on several
         hosts have no secret or listen at loopback addresses, or nodes differ in their `agreement`.
     """
 
@@ -67,18 +67,18 @@ class Node:
         settings = checked_settings(options)
         timeout = _argument_checks.seconds("connect_timeout", options.get("connect_timeout", 60.0))
         self.policy = checked_policy(options)
-        """How each table is managed, if a policy was given."""
+        """Policy of the tables, if one was given."""
         place = rendezvous.place_in_environment()
         self.workers = settings.workers
         """Number of worker threads of this node."""
         self.rank = 0 if place is None else place.rank
-        """This node's number."""
+        """Rank of this node."""
         self.world_size = 1 if place is None else place.world_size
         """Number of nodes."""
         self.peer_timeout = settings.peer_timeout
-        """Seconds after which a silent node counts as lost."""
+        """Time in seconds after which a silent node counts as lost."""
         self.stall_timeout = settings.stall_timeout
-        """Seconds after which a node counts as lost that lives but does not come where others wait for it."""
+        """Time in seconds after which a node counts as lost if it is alive but other nodes wait for it."""
         specs = self._specs()
         deadline = time.monotonic() + timeout
         self._rendezvous: rendezvous.Rendezvous | None = None
@@ -111,7 +111,7 @@ class Node:
         return f"<adaps.Node {self.rank} of {self.world_size}: {', '.join(self._tables)}{state}>"
 
     def _specs(self) -> list[_core.TableSpec]:
-        """The tables as the core takes them."""
+        """Return the tables for the core."""
         if self.policy is None:
             return [table.spec() for table in self._described]
         return managed_specs(self._described, self.policy, self.world_size)
@@ -132,7 +132,7 @@ class Node:
         return tuple(self._tables.values())
 
     def table(self, name: str) -> _core.NodeTable:
-        """Find a table by its name.
+        """Return a table by its name.
 
         Parameters
         ----------
@@ -151,12 +151,12 @@ class Node:
             raise KeyError(f"no table {name!r}{hint}; there are {', '.join(self._tables)}") from None
 
     def worker(self, index: int) -> _core.Worker:
-        """Find the worker of a thread.
+        """Return the worker of a thread.
 
         Parameters
         ----------
         index : int
-            From 0 to ``workers - 1``; every call with an index returns the same worker.
+            Index from 0 to ``workers - 1``. Every call with an index returns the same worker.
 
         Raises
         ------
@@ -170,19 +170,19 @@ class Node:
     def checkpoint(
         self, directory: str | os.PathLike[str], *, worker: int = 0, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Collective: write the tables of all nodes, values and optimizer states, to files.
+        """Write the tables of all nodes, values and optimizer states, to files. Collective.
 
-        Every worker of every node calls it with its own number, and is in no other call. The checkpoint
-        contains all earlier writes of all workers. A failure at any moment leaves the directory's previous
-        checkpoint as it is.
+        Every worker of every node must call this with its own index, and be in no other call. The checkpoint
+        contains all earlier writes of all workers. After a failure at any moment, the directory still
+        contains its previous checkpoint.
 
         Parameters
         ----------
         directory : path
-            The directory, the same for all workers, on a file system that all nodes share. It is created if
-            needed, and its present checkpoint is replaced. The format is safetensors: see `adaps.checkpoint`.
+            Directory, equal for all workers, on a file system that all nodes share. It is created if needed,
+            and its current checkpoint is replaced. The format is safetensors: see `adaps.checkpoint`.
         worker : int
-            The worker that calls.
+            Index of the calling worker.
         extra : mapping of str to NumPy array or JSON value, optional
             Values that `restore` returns to this worker.
 
@@ -194,17 +194,17 @@ class Node:
         self._checkpoint_worker(worker).write(Path(directory), extra or {})
 
     def restore(self, directory: str | os.PathLike[str], *, worker: int = 0) -> Restored:
-        """Collective: read the tables of all nodes from a checkpoint; the number of nodes may differ.
+        """Restore the tables of all nodes from a checkpoint; the number of nodes may differ. Collective.
 
-        Every worker of every node calls it with its own number. Tables have to be those of the checkpoint;
-        learning rates may differ, and are also restored. Clocks go on from those of the checkpoint.
+        Every worker of every node must call this with its own index. The tables must match the checkpoint,
+        except for learning rates, which are also restored. Clocks continue from the clocks of the checkpoint.
 
         Parameters
         ----------
         directory : path
-            The directory that was given to `checkpoint`, the same for all workers.
+            Directory that was given to `checkpoint`, equal for all workers.
         worker : int
-            The worker that calls.
+            Index of the calling worker.
 
         Returns
         -------
@@ -216,55 +216,56 @@ class Node:
         CheckpointError
             On every worker, if there is no complete checkpoint in the directory, a file is damaged or cannot
             be read, a table differs, or memory is too small for a second copy of this node's rows. Nothing is
-            changed then.
+            changed.
         """
         return self._checkpoint_worker(worker).restore(Path(directory))
 
     def export(
         self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None, worker: int = 0
     ) -> Export:
-        """Collective: start to write the values of tables, all of one moment, while training goes on.
+        """Start to write the values of tables, all from one moment, during training. Collective.
 
-        Every worker of every node calls it with its own number, and is in no other call. The call returns
-        when the rows are copied, which takes as much memory as they have; threads write the files. So the
-        export contains all earlier writes of all workers. If an export is still being written, the call first
-        waits until it is complete.
+        Every worker of every node must call this with its own index, and be in no other call. The call
+        returns when the rows are copied, which takes as much memory as they have; threads write the files.
+        The export contains all earlier writes of all workers. If a previous export is still being written,
+        the call first waits until it is complete.
 
         The first export of a node contains all rows. Later exports to the same directory contain the rows
-        that changed since, and some that other nodes have taken over. Once these are as large as the first
-        export, the next one contains all rows again. `load_export` reads them, and so does any program that
-        reads safetensors.
+        that changed after the previous export, and some rows that moved between nodes. When the changes are
+        as large as the first export, the next export contains all rows again. `load_export` reads them, and
+        so does any program that reads safetensors.
 
-        On one node whose steps are numbered (`adaps.optimizers`), all rows first make up for the steps in
-        which they had no gradient. That changes most rows between two exports. On several nodes rows are
-        exported as workers read them.
+        On a single node with numbered steps (`adaps.optimizers`), all rows first catch up with the steps
+        without a gradient. This changes most rows between two exports. On several nodes, the export contains
+        the values that workers read.
 
         Parameters
         ----------
         directory : path
-            The directory, the same for all workers, on a file system that all nodes share. It is created if
-            needed. After a failure it contains the previous export.
+            Directory, equal for all workers, on a file system that all nodes share. It is created if needed.
+            After a failure, it contains the previous export.
         tables : sequence of str, optional
-            Names of the tables; the same for all workers, and in every export to the directory. Default: all.
+            Names of the tables, equal for all workers and all exports to the directory. Default: all tables.
         worker : int
-            The worker that calls.
+            Index of the calling worker.
 
         Returns
         -------
         adaps.checkpoint.Export
-            A handle to wait until the export is written. `close` also waits for it.
+            Handle to wait until the export is written. `close` also waits for it.
 
         Raises
         ------
         CheckpointError
-            On every worker, if the directory cannot be written, is in use by another job, or holds
-            checkpoints or exports of other tables, or if there is no memory for the copies.
+            On every worker, if the directory cannot be written, is in use by another job, or contains
+            checkpoints or exports of other tables, or if there is not enough memory for the copies.
         KeyError
-            Naming a table that does not exist.
+            If a table does not exist. The error names it.
         TypeError
             If `tables` is a single name, or empty.
         """
-        from adaps.checkpoint.table_export import Exporter, Exports  # loads NumPy, which nothing else needs
+        # loads NumPy, which other calls do not need
+        from adaps.checkpoint.table_export import Exporter, Exports
 
         with self._making_exports:
             if self._exports is None:
@@ -276,14 +277,14 @@ class Node:
         self._core.check()
 
     def post(self, name: str, text: str) -> None:
-        """Publish a short text for all workers of all nodes; it is no secret.
+        """Publish a short text for all workers of all nodes. The text is not secret.
 
         Parameters
         ----------
         name : str
             Name by which `posted` finds the text.
         text : str
-            The text, which replaces an earlier one of the same name.
+            Text, which replaces an earlier text of the same name.
         """
         if self._rendezvous is None:
             self._posts[name] = text
@@ -291,7 +292,7 @@ class Node:
             self._rendezvous.store.set(self._rendezvous.key(f"post/{name}"), text)
 
     def posted(self, name: str) -> str | None:
-        """Return the text that was posted under a name; None if there is none yet. Never blocks for it.
+        """Return the text that was posted under a name, or None if there is none yet. Does not wait for it.
 
         Parameters
         ----------
@@ -315,9 +316,9 @@ class Node:
         Returns
         -------
         torch.distributed.Store
-            A store whose keys no other name uses.
+            Store with keys that no other name uses.
         str
-            The address at which this node listens for the others.
+            Address where this node listens for other nodes.
 
         Raises
         ------
@@ -325,41 +326,41 @@ class Node:
             In a cluster of one.
         """
         if self._rendezvous is None:
-            raise AdapsError("a cluster of one node has nobody to meet")
+            raise AdapsError("a cluster of one node has no other nodes to meet")
         return self._rendezvous.store_of(name), self._rendezvous.host
 
     def stats(self) -> dict[str, float]:
-        """Return all counters of this node by name; once it is closed, their last values.
+        """Return all counters of this node by name. After the node was closed, returns the last values.
 
-        Counters are sums over its workers and channels since it was made, except `queued_bytes`,
-        `resident_bytes` and `slots`, which are present values. The reference lists each with its unit.
+        Counters are sums over its workers and channels since it was created, except `queued_bytes`,
+        `resident_bytes` and `slots`, which are current values. The reference lists each with its unit.
         """
         return self._core.stats()
 
     def trace(self, keys: Int64Like) -> None:
-        """Record from now on the events of these keys on this node.
+        """Record all later events of these keys on this node.
 
-        The present state is recorded first: a key that is owned as ``alloc``, a replica and intent as if they
+        The current state is recorded first: an owned key as ``alloc``, and a replica or an intent as if it
         began now.
 
         Parameters
         ----------
         keys : int64 array, CPU tensor or sequence of int
-            C-contiguous; they are traced in addition to those of earlier calls.
+            Keys, C-contiguous. They are traced in addition to the keys of earlier calls.
 
         Raises
         ------
         IndexError
-            Naming the first key that does not exist.
+            If a key does not exist. The error names the first one.
         """
         self._core.trace(keys)
 
     def trace_events(self) -> list[_core.TraceEvent]:
-        """Return the recorded events of the traced keys, the oldest first."""
+        """Return the recorded events of the traced keys, oldest first."""
         return self._core.trace_events()
 
     def _checkpoint_worker(self, worker: int) -> CheckpointWorker:
-        from adaps.checkpoint import CheckpointWorker  # loads NumPy, which nothing else needs
+        from adaps.checkpoint import CheckpointWorker  # loads NumPy, which other calls do not need
 
         if worker not in self._checkpoint_workers:
             self._checkpoint_workers[worker] = CheckpointWorker(
@@ -374,7 +375,7 @@ class Node:
             self._exports.end()
 
     def close(self) -> None:
-        """Collective: wait until every node is here and end this one; a second call does nothing.
+        """Wait until every node has called this, and end this node. Collective; a second call does nothing.
 
         Worker threads must have ended their calls. An export that is being written is completed first.
         """

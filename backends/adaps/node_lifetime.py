@@ -1,4 +1,4 @@
-"""Opens nodes of the core, and ends those that are still open when their process ends."""
+"""Opens nodes of the core, and ends nodes that are still open when their process ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_node(
     rendezvous: Rendezvous | None,
     deadline: float,
 ) -> _core.Node:
-    """Make a node and connect it with the others, if any, until the deadline (of `time.monotonic`)."""
+    """Create a node and connect it to any other nodes before the deadline (of `time.monotonic`)."""
     _core.check_network(settings.network)
     node = _core.Node(
         specs,
@@ -61,21 +61,21 @@ def open_node(
 
 
 _open_nodes: weakref.WeakSet[_core.Node] = weakref.WeakSet()
-"""Nodes that may not be closed."""
+"""Nodes that may still be open."""
 
 _child_that_ends_nodes = 0
-"""The process of `multiprocessing` that will end its nodes."""
+"""Process id of a child of `multiprocessing` that will end its nodes."""
 
 
 def _leave_nodes_unclosed() -> None:
-    """Detach nodes that were never closed from the interpreter, which ends."""
+    """Detach nodes that were not closed from the interpreter, which is about to end."""
     for node in list(_open_nodes):
         node.leave_unclosed()
     _core.use_logging(False)
 
 
 def _end_with_child() -> None:
-    """Have `_end_nodes_of_child` called if this process is a child of `multiprocessing`."""
+    """Register `_end_nodes_of_child` if this process is a child of `multiprocessing`."""
     global _child_that_ends_nodes
     if multiprocessing.parent_process() is not None and _child_that_ends_nodes != os.getpid():
         _child_that_ends_nodes = os.getpid()
@@ -83,7 +83,7 @@ def _end_with_child() -> None:
 
 
 def _end_nodes_of_child() -> None:
-    """End the nodes of a process that `multiprocessing` forked, which runs no handlers of `atexit`."""
+    """End the nodes of a process that `multiprocessing` forked and that runs no handlers of `atexit`."""
     error = sys.exc_info()[1]
     _leave_nodes_unclosed()
     _core.end_served_nodes(error is None or (isinstance(error, SystemExit) and not error.code))

@@ -1,4 +1,4 @@
-"""The options of a node: how a caller gives them, and how the core takes them once they are checked."""
+"""The options of a node: the keyword arguments, and their checked form for the core."""
 
 from __future__ import annotations
 
@@ -23,65 +23,67 @@ __all__ = [
 ]
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
-"""How keys may be managed: `adaptive` decides for each key, the others are for comparison."""
+"""Techniques to manage keys. `adaptive` decides for each key; the others are for comparison."""
 
 
 class NodeOptions(TypedDict, total=False):
-    """The keyword arguments of `Node`; each has a default.
+    """The keyword arguments of `Node`. All have a default.
 
     Attributes
     ----------
     workers : int
-        Number of worker threads of this node, 1 by default. The same on every node.
+        Number of worker threads of this node, 1 by default. It must be equal on all nodes.
     channels : int
-        Number of communication threads of this node, 1 by default. Keys are distributed over them. The same
-        on every node.
+        Number of communication threads of this node, 1 by default. Keys are distributed over them. It must be
+        equal on all nodes.
     techniques : str
-        One of `TECHNIQUES`, for all tables. Default: ``adaptive``.
+        Technique for all tables, one of `TECHNIQUES`. Default: ``adaptive``.
     policy : Policy or None
-        How each table is managed, instead of `techniques`. The `parameters` of its rules are names of tables,
-        and all tables are of the kind ``tables``. The same on every node.
+        Management of each table, instead of `techniques`. The `parameters` of its rules are names of tables,
+        and all tables are of the kind ``tables``. It must be equal on all nodes.
     timing : bool
-        Whether an intent waits until its start is near. Otherwise the server acts on it at once. Default:
-        True.
+        Whether the server waits until the start of an intent is near. Otherwise it acts on the intent at
+        once. Default: True.
     max_rounds_per_second : float
-        Upper bound of exchange rounds, 500 by default. A round happens only if there is something to
+        Maximum rate of exchange rounds, 500 by default. A round takes place only if there are changes to
         exchange.
     nonfinite : str
-        How `push_gradients` treats rows whose gradient contains NaN or infinity. ``raise``, the default:
-        ValueError naming table and row, and nothing of the call is applied. ``skip``: these rows stay as they
-        are, and ``stats()["gradients_skipped"]`` counts them. ``pass``: they are applied as they are.
+        Treatment of rows in `push_gradients` with NaN or infinity in their gradient. With ``raise``, the
+        default, the call raises a ValueError that names table and row, and changes nothing. With ``skip``,
+        these rows are unchanged, and ``stats()["gradients_skipped"]`` counts them. With ``pass``, the
+        gradients are applied.
     peer_timeout : float
-        Seconds after which a silent node counts as lost, 5 by default.
+        Time in seconds after which a silent node counts as lost, 5 by default.
     stall_timeout : float
-        Seconds after which a node counts as lost although it lives, 1800 by default: its code hangs, and it
-        does not come to a barrier, a checkpoint, `close` or its end where another node waits for it. The
-        timeout must be longer than any work that one node does alone while others wait, such as an
-        evaluation. The value of node 0 holds for all.
+        Time in seconds after which a node counts as lost although it is alive, 1800 by default. Such a node
+        does not arrive at a barrier, a checkpoint, `close` or its end while other nodes wait for it, for
+        example because its code hangs. The timeout must be longer than any work that a single node does while
+        others wait, such as an evaluation. The value of node 0 applies to all nodes.
     connect_timeout : float
-        Seconds until all nodes must have come together, 60 by default.
+        Maximum time in seconds until all nodes are connected, 60 by default.
     network : str or None
-        The network to imitate between nodes: ``loopback`` (none), ``sockets`` (none, but nodes of one host do
-        not exchange frames through shared memory), ``lan``, ``slow``, or delay and bandwidth as in
+        Network to imitate between nodes: ``loopback`` (none), ``sockets`` (none, but nodes on one host do not
+        exchange frames through shared memory), ``lan``, ``slow``, or delay and bandwidth such as
         ``0.5ms,2gbit``. Default: the environment variable ADAPS_NETWORK, else ``loopback``.
     listen : str or None
-        ``host`` or ``host:port`` where this node listens for the others. Default: the environment variable
-        ADAPS_LISTEN. Without it, any port of the loopback interface if all nodes are on this host, so that
-        only its processes can connect; else any port of the interface by which MASTER_ADDR is reached.
+        Address where this node listens for other nodes: ``host`` or ``host:port``. Default: the environment
+        variable ADAPS_LISTEN. Without it, any port is used. If all nodes are on this host, the port is on the
+        loopback interface, so that only processes of this host can connect. Otherwise it is on the interface
+        that leads to MASTER_ADDR.
     max_queued_bytes : int
-        Maximum size, in bytes, of each worker's calls that are on the way to other nodes, or back: 256 MiB by
-        default. Beyond it a call that needs another node waits until less is on the way, also an asynchronous
-        one, and ``stats()["queue_full_micros"]`` counts the time. A single call may be larger.
+        Maximum size, in bytes, of each worker's calls that are on the network in either direction, 256 MiB by
+        default. At this limit, a call that needs another node waits, even if it is asynchronous, and
+        ``stats()["queue_full_micros"]`` counts the time. A single call may be larger.
     max_unsent_bytes : int
-        Maximum size, in bytes, of rows and changes of replicas that wait on this node for another node which
-        takes them more slowly than they come: 64 MiB by default, for each other node. Beyond it they stay
-        where they are, where newer values replace older ones, until less waits. Only callers that wait for
-        them are blocked, and ``stats()["unsent_full_micros"]`` counts the time.
+        Maximum size, in bytes, of rows and changes of replicas that are queued for another node that receives
+        more slowly than this node sends. The default is 64 MiB for each other node. At this limit, further
+        ones stay in their rows, where newer values replace older ones. Only calls that need them wait, and
+        ``stats()["unsent_full_micros"]`` counts the time.
     frame_mac : bool or None
-        Whether every frame carries a MAC (HMAC-SHA256 with keys of this connection). Then a frame that was
-        changed, repeated, reordered or left out on its way raises `PeerLost`. Nothing is encrypted. Each end
-        pays 3.8 ns per byte and 0.8 µs per frame, on a core that hashes 260 MB per second. The same on every
-        node. Default: whether the environment variable ADAPS_FRAME_MAC is 1.
+        Whether every frame has a MAC (HMAC-SHA256 with keys of this connection). A frame that was changed,
+        repeated, reordered or removed on the network then raises `PeerLost`. Frames are not encrypted. The
+        cost at each end is 3.8 ns per byte and 0.8 µs per frame, on a core that hashes 260 MB per second. It
+        must be equal on all nodes. Default: whether the environment variable ADAPS_FRAME_MAC is 1.
     agreement : mapping of str to str or None
         Further values, by name, that must be equal on all nodes.
     """
@@ -106,7 +108,7 @@ class NodeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """Checked options, as the core takes them; `NodeOptions` describes them."""
+    """Checked options for the core; `NodeOptions` describes them."""
 
     workers: int
     channels: int
@@ -124,7 +126,7 @@ class NodeSettings:
 
 
 def checked_settings(options: NodeOptions) -> NodeSettings:
-    """Check the options that the core takes; TypeError or ValueError names the option and its value."""
+    """Check the options for the core; TypeError or ValueError names the option and its value."""
     _argument_checks.known_options("Node", options, NodeOptions)
     timing = options.get("timing", True)
     if not isinstance(timing, bool):
@@ -158,19 +160,19 @@ def checked_settings(options: NodeOptions) -> NodeSettings:
 
 
 def checked_policy(options: NodeOptions) -> Policy | None:
-    """The policy among the options; TypeError or ValueError if it is none, or not the only technique."""
+    """Return the policy; TypeError or ValueError if it is invalid, or given together with techniques."""
     policy, techniques = options.get("policy"), options.get("techniques", "adaptive")
     if policy is None:
         return None
     if not isinstance(policy, Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
     if techniques != "adaptive":
-        raise ValueError(f"techniques is {techniques!r} beside a policy, which says it: give one of the two")
+        raise ValueError(f"techniques is {techniques!r} in addition to a policy: give only one of the two")
     return policy
 
 
 def listening_address(listen: str | None) -> tuple[str, int] | None:
-    """Host and port of `listen`, else of ADAPS_LISTEN; None leaves the choice to the rendezvous."""
+    """Return host and port of `listen`, else of ADAPS_LISTEN. With None, the rendezvous chooses."""
     if listen is not None:
         return host_addresses.split_address(listen, "listen")
     chosen = os.environ.get("ADAPS_LISTEN")
@@ -178,7 +180,7 @@ def listening_address(listen: str | None) -> tuple[str, int] | None:
 
 
 def wants_frame_mac(option: bool | None) -> bool:
-    """Whether frames get a MAC, by the option of `Node` or else the environment."""
+    """Whether frames have a MAC, according to the option of `Node` or else the environment."""
     if option is None:
         given = os.environ.get("ADAPS_FRAME_MAC", "0")
         return _argument_checks.one_of("the environment variable ADAPS_FRAME_MAC", given, ["0", "1"]) == "1"

@@ -1,9 +1,9 @@
-"""Update rules of tables, with the hyperparameters of their namesakes in `torch.optim`.
+"""Update rules of tables, with the hyperparameters of the `torch.optim` optimizers of the same names.
 
-torch's dense optimizers change a row also in steps in which its gradient is 0: by momentum, by weight decay,
-or by averages that forget. Here a row that has no gradient is left alone, until it is used: on a single node
-it makes up for all steps that it missed once ``node.table(name).set_step(number)`` numbers them, and
-``catch_up()`` brings rows that are about to be read up to the present step. On several nodes, or without
+PyTorch's dense optimizers also change a row in steps with a gradient of 0, because of momentum, weight decay
+or decaying averages. Here, a row without a gradient is not changed until its next use. On a single node,
+after ``node.table(name).set_step(number)`` has numbered the steps, a row catches up with all steps that it
+missed when it is used. ``catch_up()`` lets rows catch up before they are read. On several nodes, or without
 numbers, a row changes only with a gradient.
 """
 
@@ -19,11 +19,11 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowAdagra
 
 
 _BELOW_1 = ("alpha", "betas")
-"""Hyperparameters in [0, 1); the other numbers are 0 or more."""
+"""Hyperparameters in [0, 1). All other numbers are at least 0."""
 
 
 class _UpdateRule:
-    """Checks the hyperparameters, which are the fields of a subclass, and hands them to the core."""
+    """Base class that checks hyperparameters, the fields of a subclass, and passes them to the core."""
 
     _kind: ClassVar[_core.RuleKind]
     _decoupled: ClassVar[bool] = False
@@ -40,7 +40,7 @@ class _UpdateRule:
                 _argument_checks.number(field.name, value, low=0.0, high=high)
 
     def rule(self) -> _core.UpdateRule:
-        """The rule as the core applies it, for `NodeTable.set_hyperparameters`."""
+        """Return the rule for the core, for `NodeTable.set_hyperparameters`."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         if "betas" in given:
             given["beta1"], given["beta2"] = given.pop("betas")
@@ -51,25 +51,25 @@ class _UpdateRule:
 
 @dataclass(frozen=True)
 class SGD(_UpdateRule):
-    """Stochastic gradient descent as `torch.optim.SGD`, with momentum if it is not 0.
+    """Stochastic gradient descent like `torch.optim.SGD`, with optional momentum.
 
-    A row has 4 bytes of state per float with momentum, and 4 bytes with momentum or weight decay.
+    A row has 4 bytes of state per float with momentum, and 4 further bytes with momentum or weight decay.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     momentum : float
-        Share of the previous change that is made again, 0 or more.
+        Momentum: factor for the previous change, at least 0.
     weight_decay : float
-        Times the value, added to the gradient; 0 or more.
+        Weight decay: this factor times the value is added to the gradient; at least 0.
     nesterov : bool
-        Whether the momentum is Nesterov's, which needs one above 0.
+        Whether to use Nesterov momentum, which requires a momentum above 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     lr: float = 0.01
@@ -89,26 +89,26 @@ class SGD(_UpdateRule):
 
 @dataclass(frozen=True)
 class Adagrad(_UpdateRule):
-    """Adagrad (Duchi, Hazan, Singer 2011): one accumulator per float; as `torch.optim.Adagrad`.
+    """Adagrad (Duchi, Hazan, Singer 2011) with one accumulator per float, like `torch.optim.Adagrad`.
 
-    With weight decay a row replays the steps that it missed one by one when it is used, which costs what the
-    dense optimizer pays in those steps.
+    With weight decay, a row replays its missed steps one by one when it is used. This costs as much as the
+    dense optimizer's work in these steps.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     eps : float
-        Added to the root of the accumulator, 0 or more.
+        Summand for the root of the accumulator, at least 0.
     initial_accumulator : float
-        What each accumulator begins with, 0 or more.
+        Initial value of each accumulator, at least 0.
     weight_decay : float
-        Times the value, added to the gradient; 0 or more.
+        Weight decay: this factor times the value is added to the gradient; at least 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     lr: float = 0.01
@@ -121,21 +121,21 @@ class Adagrad(_UpdateRule):
 
 @dataclass(frozen=True)
 class RowAdagrad(_UpdateRule):
-    """Row-wise Adagrad: one accumulator per row, of the mean of the gradient's squares.
+    """Row-wise Adagrad with one accumulator per row, for the mean of the squared gradient.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     eps : float
-        Added to the root of the accumulator, 0 or more.
+        Summand for the root of the accumulator, at least 0.
     initial_accumulator : float
-        What the accumulator begins with, 0 or more.
+        Initial value of the accumulator, at least 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     lr: float = 0.01
@@ -147,7 +147,7 @@ class RowAdagrad(_UpdateRule):
 
 @dataclass(frozen=True)
 class _Moments(_UpdateRule):
-    """The hyperparameters that all kinds of Adam have."""
+    """Hyperparameters of all variants of Adam."""
 
     lr: float = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
@@ -160,26 +160,26 @@ class _Moments(_UpdateRule):
 class Adam(_Moments):
     """Lazy Adam (Kingma, Ba 2015): only rows with a gradient change.
 
-    A row that has a gradient changes as in `torch.optim.Adam`. For the correction of its bias each row counts
-    its gradients, until ``node.table(name).set_step(number)`` says which step it is. With weight decay, which
-    is part of the gradient, every row has a gradient in every step: where steps are numbered on a single
-    node, a row replays those that it missed when it is used, as `torch.optim.Adam` makes them.
+    A row with a gradient changes as in `torch.optim.Adam`. To correct its bias, each row counts its
+    gradients, unless ``node.table(name).set_step(number)`` sets the step. Weight decay is part of the
+    gradient, so with it, every row has a gradient in every step. If steps are numbered on a single node, a
+    row then replays its missed steps when it is used, like `torch.optim.Adam` executes them.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     betas : tuple of two floats
-        How slowly the averages of the gradient and of its square forget, in [0, 1).
+        Decay rates of the averages of the gradient and of its square, in [0, 1).
     eps : float
-        Added to the root of the second average, after its bias is corrected; 0 or more.
+        Summand for the root of the second average after its bias correction, at least 0.
     weight_decay : float
-        Times the value, added to the gradient; 0 or more.
+        Weight decay: this factor times the value is added to the gradient; at least 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     weight_decay: float = 0.0
@@ -187,26 +187,27 @@ class Adam(_Moments):
 
 @dataclass(frozen=True)
 class AdamW(_Moments):
-    """Lazy Adam with decoupled weight decay (Loshchilov, Hutter 2019), as `torch.optim.AdamW`.
+    """Lazy Adam with decoupled weight decay (Loshchilov, Hutter 2019), like `torch.optim.AdamW`.
 
-    The moments change only with a gradient; where steps are numbered on a single node, a row also shrinks for
-    those that it missed.
+    The moments change only with a gradient. If steps are numbered on a single node, a row also shrinks for
+    the steps that it missed.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     betas : tuple of two floats
-        How slowly the averages of the gradient and of its square forget, in [0, 1).
+        Decay rates of the averages of the gradient and of its square, in [0, 1).
     eps : float
-        Added to the root of the second average, after its bias is corrected; 0 or more.
+        Summand for the root of the second average after its bias correction, at least 0.
     weight_decay : float
-        Times the learning rate: the part that a value loses per step; 0 or more.
+        Weight decay: each step multiplies the value by one minus this factor times the learning rate; at
+        least 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     weight_decay: float = 0.01
@@ -216,21 +217,21 @@ class AdamW(_Moments):
 
 @dataclass(frozen=True)
 class SparseAdam(_Moments):
-    """Lazy Adam with `eps` where `torch.optim.SparseAdam` has it: added before the bias is corrected.
+    """Lazy Adam like `torch.optim.SparseAdam`, which adds `eps` before the bias is corrected.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     betas : tuple of two floats
-        How slowly the averages of the gradient and of its square forget, in [0, 1).
+        Decay rates of the averages of the gradient and of its square, in [0, 1).
     eps : float
-        Added to the root of the second average, 0 or more.
+        Summand for the root of the second average, at least 0.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     _kind: ClassVar[_core.RuleKind] = _core.RuleKind.SPARSE_ADAM
@@ -238,30 +239,30 @@ class SparseAdam(_Moments):
 
 @dataclass(frozen=True)
 class RMSprop(_UpdateRule):
-    """RMSprop (Tieleman, Hinton 2012) as `torch.optim.RMSprop`.
+    """RMSprop (Tieleman, Hinton 2012), like `torch.optim.RMSprop`.
 
-    A row has 4 bytes of state per float, as many more with momentum, and as many more if it is centered. With
-    weight decay a row replays the steps that it missed one by one when it is used.
+    A row has 4 bytes of state per float, 4 further ones with momentum, and 4 further ones if it is centered.
+    With weight decay, a row replays its missed steps one by one when it is used.
 
     Parameters
     ----------
     lr : float
         Learning rate, 0 or more.
     alpha : float
-        How slowly the average of the gradient's squares forgets, in [0, 1).
+        Decay rate of the average of the gradient's squares, in [0, 1).
     eps : float
-        Added to the root of the average, 0 or more.
+        Summand for the root of the average, at least 0.
     weight_decay : float
-        Times the value, added to the gradient; 0 or more.
+        Weight decay: this factor times the value is added to the gradient; at least 0.
     momentum : float
-        Share of the previous change that is made again, 0 or more.
+        Momentum: factor for the previous change, at least 0.
     centered : bool
         Whether the square of the gradient's average is subtracted from the average of its squares.
 
     Raises
     ------
     ValueError
-        For a number out of these bounds.
+        If a number is out of its range.
     """
 
     lr: float = 0.01

@@ -1,4 +1,4 @@
-"""How the server draws samples of a table's rows: from which distribution, and by which scheme."""
+"""Sampling of a table's rows by the server: distributions and schemes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLING_SCHEMES", "LogUniform", "RowDistribution", "Sampling", "Weighted"]
 
 SAMPLING_SCHEMES: tuple[SamplingScheme, ...] = get_args(SamplingScheme)
-"""What a sample may be drawn from, and what is announced for it: see `Sampling`."""
+"""Names of the sampling schemes; see `Sampling`."""
 
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Row k is drawn with probability log((k + 2) / (k + 1)) / log(rows + 1).
+    """Row k has the probability log((k + 2) / (k + 1)) / log(rows + 1).
 
-    That falls about as 1 / k, for tables whose rows are in the order of their frequency.
+    The probability is about proportional to 1 / k. It suits tables with rows in the order of their frequency.
     """
 
     def of_rows(self, rows: int) -> _core.Distribution:
-        """The distribution of a table's rows, as the core draws from it.
+        """Return the distribution over a table's rows, for the core.
 
         Parameters
         ----------
@@ -39,20 +39,20 @@ class LogUniform:
 
 
 class Weighted:
-    """A row is drawn in proportion to its weight.
+    """Each row has a probability proportional to its weight.
 
-    A draw takes as long for many rows as for few (an alias table, Walker 1977); 20 bytes are kept per row on
-    every node.
+    The time of a draw does not depend on the number of rows (alias table, Walker 1977). Every node stores 20
+    bytes per row.
 
     Parameters
     ----------
     weights : array or sequence of float
-        One for each row: finite, not negative, and not all 0. A row with weight 0 is never drawn. For words
-        by their frequency, ``counts ** 0.75`` is usual.
+        One weight for each row: finite, not negative, and not all 0. A row with weight 0 is never drawn. For
+        words by their frequency, ``counts ** 0.75`` is usual.
     """
 
     def __init__(self, weights: npt.ArrayLike) -> None:
-        import numpy as np  # not for those who draw no samples
+        import numpy as np  # imported here, because only samples need it
 
         array = np.asarray(weights, dtype=np.float64).copy()
         if array.ndim != 1 or array.size == 0:
@@ -66,7 +66,7 @@ class Weighted:
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """The weights, read-only."""
+        """Weights, read-only."""
         return self._weights
 
     def __eq__(self, other: object) -> bool:
@@ -79,7 +79,7 @@ class Weighted:
         return f"Weighted(<{len(self._weights)} weights>)"
 
     def of_rows(self, rows: int) -> _core.Distribution:
-        """The distribution of a table's rows, as the core draws from it.
+        """Return the distribution over a table's rows, for the core.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Weighted:
         Raises
         ------
         ValueError
-            If there are not as many weights.
+            If the number of weights differs from `rows`.
         """
         if rows != len(self._weights):
             raise ValueError(
@@ -103,30 +103,32 @@ RowDistribution = Uniform | LogUniform | Weighted
 
 @dataclass(frozen=True)
 class Sampling:
-    """How samples are drawn from a table: ``Table(..., sampling=Sampling(Weighted(counts), "pool"))``.
+    """Settings for samples of a table: ``Table(..., sampling=Sampling(Weighted(counts), "pool"))``.
 
     Parameters
     ----------
     distribution : Uniform, LogUniform or Weighted
-        How often each row is drawn; ``Uniform()`` for all alike.
+        Probability of each row; ``Uniform()`` for equal probabilities.
     scheme : str
-        One of `SAMPLING_SCHEMES`. ``local`` takes only rows that this node can read without a message when
-        the sample is read, each with its probability among those; when it has found too few (64 candidates
-        for each row in the mean), it draws the others as ``naive``. A row's probability differs from its own
-        by no more than the share of the distribution that is elsewhere. ``naive`` draws and reads, with a
-        message for what is elsewhere. ``preloc`` draws the same rows as ``naive``, but when the sample is
-        prepared, and signals intent for them. ``pool`` signals intent for `pool_size` rows, and hands each of
-        them out `reuse` times, in a new order each time, before another one takes its place. With
-        replacement its draws are spread evenly, not independent: each part of the distribution has its turn.
+        One of `SAMPLING_SCHEMES`.
+
+        ``naive`` draws when the sample is read, and reads remote rows with messages. ``preloc`` draws the
+        same rows, but when the sample is prepared, and signals intent for them. ``pool`` signals intent for
+        `pool_size` rows, and uses each of them `reuse` times, in a new random order each time, before another
+        row replaces it. With replacement, its draws are stratified, not independent. ``local`` draws only
+        rows that this node can read without a message at that time, in proportion to their probabilities. If
+        it finds too few (64 candidates per row on average), it draws the rest like ``naive``. The probability
+        of any set of rows changes by at most the total probability of the rows that are not local.
     replacement : bool
-        Whether a row may come twice in one sample. Without replacement a sample has no more rows than can be
-        drawn, and with ``pool`` no more than `pool_size`, whose rows then differ, too.
+        Whether a row may occur twice in one sample. Without replacement, the size of a sample is limited to
+        the number of rows that can be drawn, and with ``pool`` also to `pool_size`, whose rows then are
+        distinct.
     seed : int
-        In [0, 2^64). Rows follow from the seed, the node, the worker, the table and how many samples this
-        worker has prepared of it; with ``local`` also from what is here.
+        Seed in [0, 2^64). Rows depend on the seed, the node, the worker, the table and the number of samples
+        that this worker has prepared. With ``local``, they also depend on the local rows.
     pool_size, reuse : int
-        Of ``pool``: how many rows it has, and how often each is used. The more often, the fewer rows are
-        brought to this node, and the fewer different ones a training meets.
+        Number of rows of the pool, and number of times that each is used, for the scheme ``pool``. With more
+        reuse, fewer rows move to this node, and a training sees fewer different rows.
     """
 
     distribution: RowDistribution = field(default_factory=Uniform)
@@ -154,12 +156,12 @@ class Sampling:
         _argument_checks.count("reuse", self.reuse, most=_core.MAX_KEYS)
 
     def spec(self, rows: int) -> _core.SamplingSpec:
-        """The sampling as the core takes it.
+        """Return the settings for the core.
 
         Parameters
         ----------
         rows : int
-            Of the table.
+            Number of rows of the table.
         """
         distribution = (
             _core.Distribution(_core.DistributionKind.UNIFORM, rows)

@@ -1,4 +1,4 @@
-"""Tables as a user describes them."""
+"""Descriptions of tables."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from adaps.policy.fields import WIRES
 __all__ = ["DTYPES", "Table", "managed_specs"]
 
 DTYPES = ("float32", "bfloat16")
-"""What values of a table can be in memory."""
+"""Formats of a table's values in memory."""
 _OWN_KEYS = -1
-"""In place of a table's number: no other table's keys are hashed."""
+"""Replaces a table's index if the table's own keys are hashed."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers under consecutive keys, which calls read and write as float32.
+    """A table: rows of numbers with consecutive keys, which calls read and write as float32.
 
     Parameters
     ----------
     name : str
-        How ``node.table(name)`` finds it.
+        Name of the table, for ``node.table(name)``.
     rows, length : int
-        Number of rows, and of floats in each. A row with its optimizer's state must fit into one message of
-        64 MiB, so it has at most 16,777,200 floats.
+        Number of rows, and number of floats of each row. A row with its optimizer's state must fit into one
+        message of 64 MiB, so it has at most 16,777,200 floats.
     sampling : Sampling, Uniform, LogUniform or Weighted, optional
-        How `Worker.prepare_sample` draws its rows; a distribution alone is drawn from by the scheme
-        ``local``. By name only.
+        Settings for samples of its rows, see `Worker.prepare_sample`. A distribution alone uses the scheme
+        ``local``. Keyword only.
     optimizer : SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam or RMSprop
-        What ``push_gradients`` does. Its state lives beside the value.
+        Update rule of ``push_gradients``. Its state is stored with the row.
     init : Constant, Uniform or Normal
-        What a row holds before anybody writes to it.
+        Initial values of the rows.
     wire : {"float32", "bfloat16", "float16", "int8"}, optional
-        As what values and changes of rows are sent to other nodes, whatever they are in memory; float32 is
-        as they are, without rounding. Other wires round what a node reads of another one's rows. What they
-        round off a change stays where it was made and is sent with the next one, so no error adds up. By
-        default the `dtype`. If the node is given a policy, its ``wire`` counts instead.
+        Format of values and changes in messages to other nodes, independent of `dtype`. float32 does not
+        round. The other formats round values that a node reads from other nodes. The rounding errors of
+        changes stay at the sender and are sent with the next change, so they do not accumulate. Default:
+        `dtype`. If the node has a policy, the policy's ``wire`` is used instead.
     dtype : {"float32", "bfloat16"}
-        What values are in memory, 4 or 2 bytes each; optimizer state is float32 in any case. bfloat16 has
-        the range of float32 and 8 bits of precision. What is written is rounded to one of the two numbers
-        beside it, at random and to the nearer one more often, so that small updates are not lost in the
-        mean. It is so for ``set`` and for initial values, too.
+        Format of values in memory, with 4 or 2 bytes each. Optimizer state is always float32. bfloat16 has
+        the range of float32 and 8 bits of precision. Written values are rounded randomly to one of the two
+        adjacent numbers, with probabilities that keep the mean, so that small updates are not lost on
+        average. This also applies to ``set`` and to initial values.
     """
 
     name: str
@@ -86,19 +86,19 @@ class Table:
         if self.wire is not None:
             _argument_checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
         _argument_checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
-        self.spec()  # raises if a row with its optimizer state is too long
+        self.spec()  # raises an error if a row with its optimizer state is too long
 
     def spec(
         self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
     ) -> _core.TableSpec:
-        """The table as the core takes it.
+        """Return the table for the core.
 
         Parameters
         ----------
         management : Management
-            How a policy says that its rows are managed; without it as the node says.
+            Management of its rows by a policy. By default, the node determines the management.
         numbers : mapping of str to int
-            Of the node's tables by their names: those whose rows it follows have to be there.
+            Index of each table of the node, by name. It must contain the tables whose homes these rows share.
         """
         managed = [
             (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()], exchange)
@@ -119,12 +119,12 @@ class Table:
 
 
 def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_core.TableSpec]:
-    """Tables as the core takes them, managed as a policy says on so many nodes.
+    """Return tables for the core, as managed by a policy on a number of nodes.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit, or has something in it that the server does not execute.
+        If the policy does not fit, or has a setting that the server does not execute.
     """
     catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
     managed = management_of(policy, catalogue, nodes)

@@ -1,4 +1,4 @@
-"""What happened to traced keys, as a pandas frame and in the format of Chrome's trace viewer."""
+"""Events of traced keys, as a pandas frame and in the format of Chrome's trace viewer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["trace_frame", "write_chrome_trace"]
 
-# For each event, what begins (+) or ends (-) on the node where it happens.
+# For each event, the state that begins or ends on its node.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
 _ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
 
@@ -27,7 +27,7 @@ def trace_frame(node: Node) -> pd.DataFrame:
     Parameters
     ----------
     node : Node
-        Open or closed.
+        Node, open or closed.
 
     Returns
     -------
@@ -46,15 +46,15 @@ def trace_frame(node: Node) -> pd.DataFrame:
 
 
 def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
-    """Write the traced keys' life on this node as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
+    """Write the traced keys' events on this node as JSON for chrome://tracing or ui.perfetto.dev.
 
-    A node is a process of the viewer, a key a thread of it, with spans `owned`, `replica` and `intent`. Files
-    of several nodes of one machine fit together, because they share its clock.
+    A node is a process in the viewer, and a key is a thread with spans `owned`, `replica` and `intent`. Files
+    from several nodes on one machine can be combined, because they use the same clock.
 
     Parameters
     ----------
     node : Node
-        Open or closed.
+        Node, open or closed.
     path : path
         The file to write.
     """
@@ -66,7 +66,7 @@ def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
 
 
 def _spans(events: Iterable[TraceEvent], rank: int) -> Iterable[dict[str, Any]]:
-    """Complete spans; one whose beginning or end was not seen reaches to the first or last event."""
+    """Yield complete spans. A span without a recorded begin or end extends to the first or last event."""
     ordered = sorted(events, key=lambda event: event.time)
     begun: dict[tuple[int, str], int] = {}
     for event in ordered:

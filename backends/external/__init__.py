@@ -1,1 +1,1 @@
-"""Systems to compare with: plain PyTorch, a lower bound, and other libraries' parameter management."""
+"""Systems for comparison: plain PyTorch, a lower bound, and parameter management of other libraries."""

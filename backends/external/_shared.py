@@ -1,4 +1,4 @@
-"""Shared parts of the peer systems: where they run, sessions, the process group, and a model's tables."""
+"""Common parts of the external systems: requirements, sessions, the process group, and a model's tables."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from adabench.usecases.interface import UseCase
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported.
+    """Whether a package can be imported. Modules are ignored.
 
-    A module does not count: an editable install has this folder, with files of such names, on the path.
+    An editable installation has this folder on the path, which contains modules with such names.
     """
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.submodule_search_locations is not None
 
 
 def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
-    """Raise `Unavailable` for any use case but the one that the backend can train."""
+    """Raise `Unavailable` for any use case except the one that the backend can train."""
     if usecase.name != wanted:
         raise Unavailable(f"{name} trains {wanted} alone, not {usecase.name}: say -u {wanted}")
 
 
 def require_plain_context(name: str, context: WorkerContext) -> None:
-    """Raise `Unavailable` for what only the parameter server has: worker threads, and links it shapes."""
+    """Raise `Unavailable` for features of the parameter server: worker threads, and links that it shapes."""
     if context.workers > 1:
         raise Unavailable(
             f"{name} has one worker per process, not {context.workers}: say --workers 1 and more --nodes"
@@ -46,14 +46,14 @@ def require_plain_context(name: str, context: WorkerContext) -> None:
 
 
 class PeerBackend:
-    """A backend without the parameter server; a peer system derives its own class.
+    """A backend without the parameter server. Each external system derives its own class.
 
     Attributes
     ----------
     packages : tuple of str
         Packages that must be installed.
     command : str
-        The command that installs them.
+        Command that installs them.
     """
 
     name: ClassVar[str]
@@ -69,7 +69,7 @@ class PeerBackend:
 
 
 class PeerSession:
-    """A session without counters that shares no objects; a peer system overrides what it has."""
+    """A session without counters and shared objects. Each external system overrides some methods."""
 
     def synchronize(self) -> None:
         """Do nothing: there is one worker."""
@@ -78,7 +78,7 @@ class PeerSession:
         return {}
 
     def close(self) -> None:
-        """Do nothing: objects of the process are closed by their owner."""
+        """Do nothing: the owner of the process's objects closes them."""
 
 
 class PlainSession(PeerSession):
@@ -98,7 +98,7 @@ class PlainSession(PeerSession):
 
 
 class ProcessGroup:
-    """The gloo group of all node processes; the owner closes it."""
+    """The gloo group of all node processes. The owner closes it."""
 
     def __init__(self, context: WorkerContext) -> None:
         if context.world_size > 1:
@@ -112,35 +112,35 @@ class ProcessGroup:
 
 
 def data_parallel(model: nn.Module) -> nn.Module:
-    """The model with gradients that are averaged over all processes.
+    """Return the model with gradients that are averaged over all processes.
 
-    Buffers are not shared: only one process evaluates, and must not wait for the others. A model without
-    parameters apart from its tables is returned as it is.
+    Buffers are not shared, because only one process evaluates and must not wait for the others. A model
+    without parameters except its tables is returned unchanged.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     with warnings.catch_warnings():
-        # Newer releases warn of the option's new name, and still accept the old one.
+        # Newer releases warn that the option was renamed, and still accept the old name.
         warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def dense_optimizer(usecase: UseCase, model: nn.Module) -> torch.optim.Optimizer:
-    """The use case's optimizer for the parameters of a model without its tables.
+    """Return the use case's optimizer for the parameters of a model without its tables.
 
-    Optimizers need a parameter; if there is none, this one has a number that no gradient reaches.
+    Optimizers need a parameter. If there is none, the optimizer gets a number without a gradient.
     """
     left = list(model.parameters()) or [nn.Parameter(torch.zeros(1))]
     return usecase.optimizer(nn.ParameterList(left))
 
 
 def replace_tables(model: nn.Module, make: Callable[[str, nn.Embedding], nn.Module]) -> None:
-    """Put ``make(qualified name of the weight, table)`` in the place of every table with a sparse gradient.
+    """Replace every table with a sparse gradient by ``make(qualified name of the weight, table)``.
 
     Raises
     ------
     Unavailable
-        For a table that does more than look rows up.
+        If a table does more than look up rows.
     """
     for path, module in list(model.named_modules()):
         if not isinstance(module, nn.Embedding) or not module.sparse:

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel over gloo: every process holds the whole model and averages gradients.
+"""PyTorch's DistributedDataParallel over gloo: every process has the whole model and averages gradients.
 
 The gradients of embedding tables are sparse and are gathered from all processes in every step.
 """

@@ -1,9 +1,9 @@
-"""No strategy, but what none can go below: the arithmetic of a step and the movement of its rows.
+"""A lower bound for all strategies: the computation of a step and the memory accesses to its rows.
 
 One process trains on batches that are ready in memory. It gathers the rows of a batch with one
 `index_select`, runs the dense layers forward and backward, updates them with the use case's optimizer, and
-adds the rows' gradients, scaled by the learning rate, with one `index_add_`: no optimizer state of rows, no
-duplicates to find, nothing shared.
+adds the rows' gradients, scaled by the learning rate, with one `index_add_`. Rows have no optimizer state,
+duplicates are not searched, and nothing is shared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Floor(PeerBackend):
 
 
 class BareTable(nn.Module):
-    """A table that is gathered from and added to, and no parameter of the model."""
+    """A table that is not a parameter of the model. Rows are gathered from it and added to it."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class FloorSession(PlainSession):
         self._ready = list(usecase.loaders(context.index, context.world_size * context.workers).train)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of the loader's first epoch, in every epoch."""
+        """Return the batches of the loader's first epoch, in every epoch."""
         return iter(self._ready)
 
     def step(self, loss: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""gensim's skip-gram with negative sampling, in one thread, on the same sentences: for `word2vec` alone.
+"""gensim's skip-gram with negative sampling, in one thread, on the same sentences; only for `word2vec`.
 
-Vector size, window, negatives, subsampling and epochs are those of the use case; the learning rate is
-gensim's own, which falls linearly over all epochs.
+Vector size, window, negatives, subsampling and epochs are taken from the use case. The learning rate is
+gensim's, and decreases linearly over all epochs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GensimOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     first_rate, last_rate : float
-        Learning rates of the first step and of the last one.
+        Learning rates of the first and of the last step.
     """
 
     first_rate: float = 0.025
@@ -67,7 +67,7 @@ class GensimSession(PeerSession):
         self._theirs.build_vocab_from_freq(
             {str(word): int(count) for word, count in enumerate(counts)}, corpus_count=train.size
         )
-        # It does not count pairs; as many are near each other by the use case's own draws.
+        # gensim does not count pairs. The use case's draws contain about as many.
         self._pairs: int = sum(usecase.samples(batch) for batch in usecase.loaders(0, 1).train)
 
     def train_epoch(self, loader: Iterable[Any]) -> int:

@@ -1,8 +1,8 @@
-"""PyKEEN's own training loop with negative sampling, in one process: for ComplEx and DistMult of `kge` alone.
+"""PyKEEN's training loop with negative sampling, in one process; only for ComplEx and DistMult of `kge`.
 
-Width, scale of the initial weights, batch, learning rate, Adagrad and epochs are those of the use case. The
-loss is InfoNCE, a cross-entropy like that of the use case, and nothing is regularized: by PyKEEN's defaults
-for these models, which have larger initial weights, hardly anything is learned in a few epochs.
+Width, scale of the initial weights, batch, learning rate, Adagrad and epochs are taken from the use case. The
+loss is InfoNCE, a cross-entropy like the use case's loss, without regularization. PyKEEN's defaults for these
+models use larger initial weights, and a few epochs would hardly improve them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PyKeenOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     corruptions : int
-        Corrupted triples for each triple, which shares them with no other one.
+        Number of corrupted triples for each triple. They are not shared between triples.
     """
 
     corruptions: int = 16
@@ -49,7 +49,7 @@ class PyKeen(PeerBackend):
 class PyKeenSession(PeerSession):
     def __init__(self, usecase: Any, context: WorkerContext, options: PyKeenOptions) -> None:
         params = usecase.params
-        self._home = tempfile.TemporaryDirectory()  # where it makes folders as soon as it is imported
+        self._home = tempfile.TemporaryDirectory()  # PyKEEN creates folders there when it is imported
         os.environ.setdefault("PYSTOW_HOME", self._home.name)
         from pykeen import models
         from pykeen.training import SLCWATrainingLoop
@@ -88,7 +88,7 @@ class PyKeenSession(PeerSession):
     def train_epoch(self, loader: Iterable[Any]) -> int:
         self._epochs += 1
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyKEEN warns of its own calls.
+            warnings.simplefilter("ignore")  # PyKEEN warns about its own calls
             self._loop.train(
                 self._factory,
                 num_epochs=self._epochs,
@@ -111,7 +111,7 @@ class PyKeenSession(PeerSession):
 
 
 def _real(rows: Tensor) -> Tensor:
-    """Real parts before imaginary ones, if there are any."""
+    """Return rows with real parts before imaginary parts, if there are any."""
     return torch.cat([rows.real, rows.imag], dim=1) if rows.is_complex() else rows
 
 

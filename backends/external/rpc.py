@@ -1,7 +1,8 @@
 """A parameter server over torch.distributed.rpc: every process serves a block of each table's rows.
 
-A forward pulls the distinct rows of a lookup from the processes that hold them, a step pushes their gradients
-there, where the use case's optimizer updates them. The dense layers are DistributedDataParallel over gloo.
+A forward pulls the distinct rows of a lookup from the processes that store them. A step pushes their
+gradients to these processes, where the use case's optimizer updates the rows. The dense layers use
+DistributedDataParallel over gloo.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Blocks:
     """The blocks of rows that this process serves, one of each table, and the optimizer that updates them."""
 
     serving: ClassVar[Blocks | None] = None
-    """What calls from other processes find."""
+    """The instance for calls from other processes."""
 
     def __init__(self, usecase: UseCase, blocks: list[Tensor]) -> None:
         self._blocks = nn.ParameterList(blocks)
@@ -78,14 +79,14 @@ def _push(table: int, rows: Tensor, gradients: Tensor) -> None:
 
 
 class Servers:
-    """This process's part of the parameter server; the owner closes it."""
+    """This process's part of the parameter server. The owner closes it."""
 
     def __init__(self, context: WorkerContext, blocks: Blocks) -> None:
         self._group = ProcessGroup(context)
         self._rpc = context.world_size > 1
         Blocks.serving = blocks
         if self._rpc:
-            # Sockets, since shared memory, the default on one host, is polled without a pause.
+            # Uses sockets, because shared memory, the default on one host, is polled without a pause.
             options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"], _channels=["basic"])
             rpc.init_rpc(
                 _name(context.rank),
@@ -102,7 +103,7 @@ class Servers:
 
 
 class RemoteTable(nn.Module):
-    """Looks rows up in the blocks of all processes, and remembers what was read until it is pushed."""
+    """Looks up rows in the blocks of all processes, and records the rows until their gradients are pushed."""
 
     def __init__(self, number: int, rows: int, context: WorkerContext) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class RemoteTable(nn.Module):
         return embedding(inverse, rows)
 
     def push(self) -> list[torch.futures.Future[None]]:
-        """Send the gradients of what was read since the last call; gives what has yet to arrive."""
+        """Send the gradients of rows that were read since the last call. Returns futures of their arrival."""
         sent = []
         for distinct, rows in self._read:
             assert rows.grad is not None
@@ -153,7 +154,7 @@ class RemoteTable(nn.Module):
         return [end - start for start, end in pairwise(edges)]
 
     def _by_owner(self, distinct: Tensor) -> list[Tensor]:
-        """Ascending rows, split by the process that holds them and counted from its first."""
+        """Return ascending rows, divided by the process that stores them, as offsets in its block."""
         parts = distinct.split(self._counts(distinct))
         return [part - start for part, start in zip(parts, self._starts, strict=False)]
 

@@ -1,8 +1,8 @@
-"""TorchRec: each feature's table lives whole in one process, which updates it in the backward pass.
+"""TorchRec: each feature's table is stored in one process, which updates it in the backward pass.
 
-Ids and rows travel in all-to-all exchanges over gloo, the rows' optimizer is fused into the backward, and the
-dense layers are DistributedDataParallel; that is TorchRec's table-wise sharding. A use case that does not
-say where the features of a table begin has one feature a table.
+Ids and rows are exchanged by all-to-all over gloo, the rows' optimizer is fused into the backward pass, and
+the dense layers use DistributedDataParallel. This is TorchRec's table-wise sharding. If a use case does not
+define the features of a table, the table has one feature.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TorchRec(PeerBackend):
     def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> TorchRecSession:
         require_plain_context(self.name, context)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchRec warns of its own deprecations.
+            warnings.simplefilter("ignore")  # TorchRec warns about its own deprecations
             import torchrec.distributed.sharding_plan  # noqa: F401
         context.per_process(lambda: ProcessGroup(context))
         return TorchRecSession(usecase, context)
@@ -48,8 +48,8 @@ class TorchRec(PeerBackend):
 class ShardedTable(nn.Module):
     """One table of the model as a collection of tables, one per feature.
 
-    Training looks rows up in the collection, which is collective. Evaluation, which only one process does,
-    looks them up in a copy of the whole table that `gather` brings there.
+    Training looks up rows in the collection, which is a collective operation. Only one process evaluates. It
+    looks up rows in a copy of the whole table that `gather` creates.
     """
 
     def __init__(self, weight: Tensor, first_rows: Tensor | None, context: WorkerContext) -> None:
@@ -62,7 +62,7 @@ class ShardedTable(nn.Module):
         self._edges = [*self._first_rows.tolist(), len(weight)]
         self._features = [f"feature{index}" for index in range(len(self._first_rows))]
         self._rows, self._dim = weight.shape
-        # The kernels want rows of whole vectors; what is added to a row stays 0.
+        # The kernels require rows of whole vectors. The padding of a row stays 0.
         self._padded = -(-self._dim // 4) * 4
         self._ones = torch.ones(0, dtype=torch.int32)
         self._whole: Tensor | None = None
@@ -80,7 +80,7 @@ class ShardedTable(nn.Module):
         )
 
     def plan(self, sharder: Any) -> Any:
-        """Neighbouring features in one process, so that rows arrive in the order of the features."""
+        """Return a plan with adjacent features in one process, so that rows arrive in feature order."""
         from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
 
         return construct_module_sharding_plan(
@@ -97,14 +97,14 @@ class ShardedTable(nn.Module):
 
     @torch.no_grad()
     def load(self, weight: Tensor) -> None:
-        """Give the tables that are here their initial rows."""
+        """Set the initial rows of the tables in this process."""
         for index, own in self._own_tables():
             own.zero_()
             own[:, : self._dim] = weight[self._edges[index] : self._edges[index + 1]]
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Collective: bring all tables to process 0."""
+        """Copy all tables to process 0. Collective."""
         own = dict(self._own_tables())
         whole = torch.empty(self._rows if self._rank == 0 else 0, self._padded)
         for index in range(len(self._features)):
@@ -191,7 +191,7 @@ class TorchRecSession(PlainSession):
         super().step(loss)
 
     def synchronize(self) -> None:
-        """Collective; meanwhile the other processes send process 0 their tables if it asks for them."""
+        """End an epoch. Other processes send their tables to process 0 on request until then. Collective."""
         if self._rank == 0:
             self._broadcast(DONE)
         else:
@@ -199,7 +199,7 @@ class TorchRecSession(PlainSession):
                 self._gather()
 
     def _before_forward(self, module: nn.Module, inputs: object) -> None:
-        """Evaluation of what has been trained since the last one begins with the whole tables."""
+        """Gather the whole tables at the first evaluation after training."""
         if not module.training and not self._gathered:
             self._broadcast(GATHER)
             self._gather()
@@ -218,7 +218,7 @@ class TorchRecSession(PlainSession):
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Settings of the use case's optimizer for TorchRec's fused one."""
+    """Return settings of the use case's optimizer for TorchRec's fused optimizer."""
     known: tuple[str, ...]
     if isinstance(optimizer, torch.optim.Adagrad):
         known = ("lr", "eps")

@@ -1,4 +1,4 @@
-"""Shared parts of the builders: a base class, and the placement of whole parameters on nodes."""
+"""Common parts of the builders: a base class, and the placement of whole parameters on nodes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["RuleBuilder", "measured_tables", "pinned", "tables_of"]
 
 
 class RuleBuilder:
-    """Builds a policy of rules; a builder derives its own class and overrides the parts that it decides.
+    """Builds a policy of rules. A builder derives its own class and overrides some parts.
 
     Attributes
     ----------
     name : str
-        The builder's name on the command line.
+        Name of the builder on the command line.
     Options : type[BuilderOptions]
-        Its options with their defaults.
+        Type of its options, with their defaults.
     fixed : tuple of Rule
-        The rules of a builder for which neither model nor cluster matters.
+        Rules of a builder that do not depend on model and cluster.
     every : int
-        Steps after which all workers are synchronized; 0 for never.
+        Number of steps after which all workers are synchronized; 0 for never.
     """
 
     name: ClassVar[str]
@@ -43,19 +43,19 @@ class RuleBuilder:
     every: ClassVar[int] = 0
 
     def rules(self, catalogue: Catalogue, resources: Resources, options: Any) -> Sequence[Rule]:
-        """Rules for a model and a cluster."""
+        """Return the rules for a model and a cluster."""
         return self.fixed
 
     def synchronization(self, options: Any) -> Synchronization:
-        """When workers are synchronized, and how their gradients are combined."""
+        """Return when workers are synchronized, and how their gradients are combined."""
         return Synchronization(self.every)
 
     def data_shares(self, resources: Resources) -> str | Sequence[float]:
-        """Shares of the training samples that the nodes have."""
+        """Return the nodes' shares of the training samples."""
         return "equal"
 
     def build(self, catalogue: Catalogue, resources: Resources, options: Any) -> Policy:
-        """The policy, made for this model and cluster."""
+        """Return the policy, made for this model and cluster."""
         return Policy(
             self.name,
             self.rules(catalogue, resources, options),
@@ -66,17 +66,17 @@ class RuleBuilder:
 
 
 def tables_of(catalogue: Catalogue) -> list[Parameter]:
-    """The model's tables."""
+    """Return the model's tables."""
     return [one for one in catalogue.parameters if one.kind == "table"]
 
 
 def measured_tables(name: str, catalogue: Catalogue) -> list[Parameter]:
-    """The model's tables for the builder `name`, which needs access counts of all of them.
+    """Return the model's tables for the builder `name`, which needs access counts of all of them.
 
     Raises
     ------
     AccessesMissing
-        If there are no counts of a table.
+        If access counts of a table are missing.
     """
     tables = tables_of(catalogue)
     unknown = [one.name for one in tables if one.name not in catalogue.accesses]
@@ -89,7 +89,7 @@ def measured_tables(name: str, catalogue: Catalogue) -> list[Parameter]:
 
 
 def pinned(catalogue: Catalogue, resources: Resources, technique: str) -> list[Rule]:
-    """A rule per parameter, whole on one node: always on the node that has least for its speed."""
+    """Return a rule for each parameter, which puts it on the node with the lowest load for its speed."""
     carried = [0.0] * resources.nodes
     rules = []
     for parameter in catalogue.parameters:
@@ -101,7 +101,7 @@ def pinned(catalogue: Catalogue, resources: Resources, technique: str) -> list[R
 
 
 def _load(parameter: Parameter, catalogue: Catalogue) -> float:
-    """Bytes of a parameter that a step reads on average; all of it where no accesses were measured."""
+    """Return the bytes of a parameter that a step reads on average; all of them without measured accesses."""
     counts = catalogue.accesses.get(parameter.name)
     if counts is None or catalogue.batches == 0:
         return float(parameter.bytes)

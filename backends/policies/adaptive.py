@@ -1,4 +1,4 @@
-"""Intent decides for each row and moment: it moves to one node that wants it, and is copied to several.
+"""Intent decides for each row at any time: it moves to the only node with intent, or is copied to several.
 
 A. Renz-Wieland et al., *Good Intentions: Adaptive Parameter Management via Intent Signaling*,
 arXiv:2206.00470.

@@ -1,7 +1,7 @@
-"""Data-parallel training: a copy of everything on every node, and every step of all workers together.
+"""Data-parallel training: all nodes have a copy of all parameters, and all workers make each step together.
 
-Gradients of dense parameters are averaged by all-reduce. Tables of rows are copied to all nodes, because
-all-reduce of all rows would send those that nobody has touched.
+Gradients of dense parameters are averaged by all-reduce. Tables are replicated on all nodes, because an
+all-reduce of all rows would also send unchanged rows.
 """
 
 from adabench.backends.policies._building import RuleBuilder

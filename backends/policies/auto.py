@@ -1,4 +1,4 @@
-"""Rows of tables move if steps take less time then: each training measures it in its first steps."""
+"""Rows of tables move if this makes steps faster. Each training measures it in its first steps."""
 
 from adabench.backends.policies._building import RuleBuilder
 from adaps.policy import Rule

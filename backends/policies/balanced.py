@@ -1,8 +1,8 @@
-"""Whole parameters, each on the node that has least to serve for its speed.
+"""Whole parameters, each on the node with the lowest load for its speed.
 
-AutoDist's PSLoadBalancing (petuum/autodist, autodist/strategy/ps_lb_strategy.py) puts one variable after the
-other on the server that holds the fewest bytes so far. Here the load is the bytes that a step reads where
-accesses were measured, else the parameter's bytes, divided by the node's speed.
+AutoDist's PSLoadBalancing (petuum/autodist, autodist/strategy/ps_lb_strategy.py) assigns one variable after
+the other to the server with the fewest bytes so far. Here, the load of a parameter is the number of bytes
+that a step reads, or the parameter's size without measured accesses, divided by the node's speed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CPU time of the parameter server's work, measured with nodes on this machine.
 
-Run as a program it is one of those nodes.
+Executed as a program, this module is one of these nodes.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ from adaps.simulation import MESSAGE_BYTES
 __all__ = ["ask_nodes", "measured_costs"]
 
 LENGTHS = (8, 128)
-"""Floats of a row of the two tables."""
+"""Numbers of floats of a row in the two tables."""
 KEYS = 1024
 _CASES = ((1, LENGTHS[0]), (KEYS, LENGTHS[0]), (KEYS, LENGTHS[1]))
 CALLS, ROUNDS = {1: 100, KEYS: 20}, 7
-"""Calls of a round, by their keys: enough that its barriers cost little in comparison."""
+"""Number of calls of a round, by their number of keys. It makes the cost of the round's barriers small."""
 _RESUME = "resume"
-"""Argument of a node that measures a wait, in place of a load."""
+"""Argument of a node that measures a wait, instead of a load."""
 _HEADERS = MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]
-"""Bytes of a question and its answer, without values."""
+"""Bytes of a request and its answer, without values."""
 ROWS, WARM_UP, STEPS, AHEAD = 200_000, 50, 150, 10
-"""Rows of a table, more than caches hold, and steps, and the lookahead of their announcements."""
+"""Number of rows of a table, more than caches hold, of warm-up and of measured steps; and the lookahead."""
 _FRAMES = 1000
 """Number of frames that are sent and received to measure the cost of one."""
 _SAMPLES, _INPUTS, _HIDDEN = 256, 416, (128, 64)
 """Samples of a batch, inputs and hidden layers of a small model that nodes train."""
 _MODEL_STEPS = 200
-"""Steps of such a model that are measured at a time."""
+"""Number of consecutive steps of this model that are measured."""
 _TOUCHED, _TIMES = 8 << 20, 4
-"""Bytes that a step reads and writes, and how often: more than a core's own caches hold, as a model does."""
+"""Bytes that a step reads and writes, and how often. They exceed a core's own caches, as models do."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of two nodes that announce `KEYS` rows each, read them and push gradients.
+    """A load of two nodes: in each step they announce `KEYS` rows each, read them and push gradients.
 
     Attributes
     ----------
     technique : str
+        Technique of the rows.
     length : int
-        Floats of a row.
+        Number of floats of a row.
     apart : bool
-        Whether each node has rows of its own, which move there once, so that intents mostly begin and end.
+        Whether the nodes use disjoint rows, which move to them once. Intents then mostly begin and end
+        without effect.
     """
 
     technique: Literal["adaptive", "replication", "static"]
@@ -72,7 +74,7 @@ LOADS = (
     ),
 )
 _CALLS_THAT_WAIT = 2
-"""Waiting calls of a step under ``static``: it reads and writes rows of the other node."""
+"""Number of waiting calls of a step under ``static``, which reads and writes rows of the other node."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +85,11 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     worked : float
         CPU time of its worker, in microseconds.
     copies, elsewhere : float
-        Rows that the worker read or wrote, of copies and of those that the other node has.
+        Number of rows that the worker read or wrote in replicas, and at the other node.
     micros : float
         CPU time of its channels.
     turns, intents, messages, upkeep, frames, bytes : float
-        Counts of the step at this end: see `Costs`.
+        Numbers of operations in a step at this end: see `Costs`.
     """
 
     worked: float
@@ -103,20 +105,22 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured_costs(speed: float, network: str = "loopback") -> Costs:
-    """CPU time of calls on a node alone, of pulls between two nodes, of their threads while they announce
-    rows, and of a model that waits between its steps; takes half a minute.
+    """Measure the CPU time of the server's operations on this machine, which takes half a minute.
+
+    The measurements are calls on a single node, pulls between two nodes, their threads while they announce
+    rows, and a model that waits between its steps.
 
     Parameters
     ----------
     speed : float
-        Speed of this machine, in the unit of `Resources`'s nodes.
+        Speed of this machine, relative to the speeds of nodes in `Resources`.
     network : str
-        Network that is imitated between nodes, which also takes CPU time.
+        Network that is imitated between nodes. The imitation also takes CPU time.
 
     Raises
     ------
     RuntimeError
-        If a node could not do its work.
+        If a node failed.
     """
     ((pulls, pushes),) = ask_nodes(__name__, 1, network)
     (first, _), (other, _) = ask_nodes(__name__, 2, network)
@@ -136,25 +140,27 @@ def costs_of(
     resume: float,
     speed: float,
 ) -> Costs:
-    """Costs from microseconds of CPU time per call, for each of the cases: 1 key and 8 floats per row, 1,024
-    keys and 8 floats, 1,024 keys and 128 floats; and from what nodes did under each of `LOADS`.
+    """Compute costs from measured CPU time per call and from the work of nodes under each of `LOADS`.
 
-    Calls that a node serves itself are of rows that are in a core's caches. Channels work while models are
-    trained, which take the caches for themselves, so what they do is measured beside something that does so,
-    and so is what copies and rows elsewhere cost workers more than others.
+    Calls are measured in three cases: 1 key and 8 floats per row, 1,024 keys and 8 floats, and 1,024 keys and
+    128 floats. All times are in microseconds.
+
+    Calls that a node serves itself use rows in a core's caches. Channels work while models are trained, which
+    occupy the caches. Therefore the work of channels is measured together with code that fills the caches.
+    The additional cost of replicas and remote rows for workers is measured in the same way.
 
     Parameters
     ----------
     pulls, pushes : list of float
-        Calls that a node serves itself.
+        CPU times of calls that the node serves itself.
     remote : list of float
-        A pull of another node's rows, of both nodes together: as much as a pull that a node serves itself,
-        and three turns of channels, for each of which a thread wakes, as does the worker's in the end; two
-        messages per key and two frames, each of them at both ends.
+        CPU times of a pull of another node's rows, for both nodes together. It includes a local pull, three
+        turns of channels with a wake-up each, the worker's wake-up, two messages per key, and two frames, all
+        at both ends.
     frame : float
-        A frame at one end.
+        CPU time of a frame at one end.
     loads : sequence of sequence of Done
-        The work of each node, by load.
+        Work of each node, by load.
     resume : float
         Slowdown of the computation after a wait.
     speed : float
@@ -175,7 +181,7 @@ def costs_of(
             waited = _CALLS_THAT_WAIT * wake if load.technique == "static" else 0.0
             worked.append(done.worked - waited)
             if load.technique == "static":
-                continue  # questions and answers only
+                continue  # requests and answers only
             known = (call + wake) * done.turns + frame * done.frames + message * done.messages
             acted.append((done.intents, done.upkeep, done.bytes))
             unexplained.append(done.micros - known)
@@ -199,14 +205,14 @@ def costs_of(
 
 
 def _solved(factors: Sequence[tuple[float, ...]], micros: Sequence[float]) -> list[float]:
-    """The cost of each factor, at least 0, by the least squares of relative errors."""
+    """Return the cost of each factor, at least 0, by least squares of relative errors."""
     scale = 1.0 / np.maximum(np.abs(np.array(micros)), 1e-9)
     found = np.linalg.lstsq(np.array(factors) * scale[:, None], np.array(micros) * scale)[0]
     return [max(float(cost), 0.0) for cost in found]
 
 
 def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
-    """Run a module as the nodes of a cluster on this machine; gives the JSON that each prints.
+    """Run a module as the nodes of a cluster on this machine. Returns the JSON that each node prints.
 
     Parameters
     ----------
@@ -220,7 +226,7 @@ def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
     Raises
     ------
     RuntimeError
-        If a node could not do its work.
+        If a node failed.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -249,7 +255,7 @@ def ask_nodes(module: str, count: int, *arguments: str) -> list[Any]:
 
 
 def _measure(network: str) -> tuple[list[float], list[float]]:
-    """Microseconds of this process's CPU time per pull and per push of gradients, for each of the cases."""
+    """Return microseconds of this process's CPU time per pull and per push of gradients, for each case."""
     tables = [adaps.Table(f"rows of {length}", KEYS, length, adaps.Adagrad(lr=0.1)) for length in LENGTHS]
     last = int(os.environ["WORLD_SIZE"]) - 1
     policy = Policy("there", [Rule("*", technique="static", home=Home("node", node=last))])
@@ -262,7 +268,7 @@ def _measure(network: str) -> tuple[list[float], list[float]]:
             calls = CALLS[keys]
             chosen = node.table(f"rows of {length}").keys(np.arange(keys))
             values = np.full((keys, length), 1e-3, dtype=np.float32)
-            worker.push_gradients(chosen, values)  # The first call takes longer.
+            worker.push_gradients(chosen, values)  # the first call takes longer
             for found, call in ((pulls, worker.pull), (pushes, worker.push_gradients)):
                 found.append(_micros(worker, call, chosen, values, calls, beside, node.rank))
     return pulls, pushes
@@ -292,8 +298,9 @@ def _micros(
     beside: _Caches | None,
     rank: int,
 ) -> float:
-    """Of this process, per call that node 0 makes and the others serve, but for what is done beside it. The
-    least of some rounds: whatever else the machine does only adds to it.
+    """Return this process's CPU time per call that node 0 makes and other nodes serve, without `beside`.
+
+    Returns the minimum of several rounds, because other activity on the machine only adds time.
     """
     least = float("inf")
     for _ in range(ROUNDS):
@@ -314,7 +321,7 @@ def _seconds_but_for(beside: _Caches | None) -> float:
 
 
 def _frame_micros() -> float:
-    """CPU time to send a small frame through a socket, or to receive it: the mean of both."""
+    """Return the mean CPU time to send or receive a small frame through a socket."""
     ours, other = socket.socketpair()
     with ours, other:
         least = float("inf")
@@ -328,7 +335,7 @@ def _frame_micros() -> float:
 
 
 def _work(network: str, load: Load) -> Done:
-    """Do the work of a load, as one of two nodes."""
+    """Execute a load, as one of two nodes."""
     table = adaps.Table("rows", ROWS, load.length, adaps.Adagrad(lr=0.1))
     policy = Policy("load", [Rule("*", technique=load.technique)])
     with adaps.Node([table], policy=policy, network=network) as node:
@@ -366,7 +373,7 @@ def _work(network: str, load: Load) -> Done:
 
 
 def _resume_micros(network: str) -> float:
-    """Slowdown of a model's steps by a wait between two of them: CPU time of the worker."""
+    """Return the slowdown of a model's steps by a wait between two steps, in CPU time of the worker."""
     import torch
 
     torch.set_num_threads(1)
@@ -413,13 +420,15 @@ def _resume_micros(network: str) -> float:
 
 
 def _channels_seconds() -> float:
-    """CPU time of all threads of this process but the one that calls."""
+    """Return the CPU time of all threads of this process except the calling thread."""
     return time.process_time() - time.thread_time()
 
 
 def _counted(node: adaps.Node) -> Mapping[str, float]:
-    """Counts of the node so far. Messages are counted where they are sent: as many arrive, since both
-    nodes do the same.
+    """Return the node's counts so far.
+
+    Messages are counted at their sender. The numbers at the receiver are equal, because both nodes do the
+    same.
     """
     said = node.stats()
     messages = {"messages": 0.0, "upkeep": 0.0}

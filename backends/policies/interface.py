@@ -1,4 +1,4 @@
-"""The interface of a builder: it turns a model's parameters and a cluster's resources into a policy."""
+"""The interface of a builder, which creates a policy from a model's parameters and a cluster's resources."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ __all__ = ["Builder", "BuilderOptions"]
 
 
 class BuilderOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a builder; a builder derives its own class."""
+    """Options of a builder. A builder derives its own class."""
 
 
 class Builder(Protocol):
-    """A way to manage parameters, constructed without arguments.
+    """A method to manage parameters. Its class is constructed without arguments.
 
     Attributes
     ----------
     name : str
         Name on the command line.
     Options : type[BuilderOptions]
-        Its options with their defaults.
+        Type of its options, with their defaults.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[BuilderOptions]]
 
     def build(self, catalogue: Catalogue, resources: Resources, options: Any) -> Policy:
-        """Decide for every parameter; equal arguments give equal policies.
+        """Return a policy for all parameters. Equal arguments give equal policies.
 
         Parameters
         ----------
         catalogue : adaps.policy.Catalogue
-            The model's parameters, with access counts if they were measured.
+            Parameters of the model, with access counts if they were measured.
         resources : Resources
             Nodes and links of the cluster.
         options : BuilderOptions
-            Options of this builder's own `Options`.
+            Options of the builder's own type `Options`.
 
         Raises
         ------
         AccessesMissing
-            If it needs access counts that the catalogue does not have: they are counted, and it is called
+            If required access counts are missing in the catalogue. The caller then counts accesses and calls
             again.
         PolicyError
-            If it lacks something else; the message names it.
+            If other information is missing. The message names it.
         """
         ...

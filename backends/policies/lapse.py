@@ -1,7 +1,8 @@
-"""Every row moves to the node that asks for it.
+"""Every row moves to the node that requests it.
 
-A. Renz-Wieland et al., *Dynamic Parameter Allocation in Parameter Servers*, PVLDB 13, 2020: Lapse relocates
-parameters among nodes while training runs, when a worker localizes them ahead of their use. Intent is that.
+A. Renz-Wieland et al., *Dynamic Parameter Allocation in Parameter Servers*, PVLDB 13, 2020. Lapse relocates
+parameters among nodes during training, when a worker localizes them before their use. Here, intent has the
+effect of localization.
 """
 
 from adabench.backends.policies._building import RuleBuilder

@@ -1,10 +1,10 @@
-"""Rows that are accessed far more often than the average are replicated, the rest is relocated.
+"""Rows with far more accesses than the average are replicated, and all others are relocated.
 
 A. Renz-Wieland et al., *NuPS: A Parameter Server for Machine Learning with Non-Uniform Parameter Access*,
-SIGMOD 2022: a technique for each parameter, chosen before training by how often it is accessed. The settings
-of its untuned experiments (alexrenz/AdaPM, experiments-sigmod22 among its docs) replicate 900 of 4.8 million,
-3,272 of 1.9 million and 755 of 11 million parameters: 0.007 to 0.2 %, the hottest ones. How the authors came
-to these numbers is not written there; here the threshold is `times` the mean, a setting of ours.
+SIGMOD 2022, chooses a technique for each parameter before training by its number of accesses. The settings of
+its untuned experiments (alexrenz/AdaPM, experiments-sigmod22 in its docs) replicate the hottest 900 of 4.8
+million, 3,272 of 1.9 million and 755 of 11 million parameters: 0.007 to 0.2 %. These settings do not explain
+the numbers. Here, the threshold is `times` the mean, which is our choice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NupsOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     times : float
-        Factor over the mean number of accesses above which a row is replicated.
+        Number of accesses, relative to the mean, above which a row is replicated.
     """
 
     times: float = 100.0
@@ -39,7 +39,7 @@ class Nups(RuleBuilder):
 
     def rules(self, catalogue: Catalogue, resources: Resources, options: NupsOptions) -> list[Rule]:
         tables = measured_tables(self.name, catalogue)
-        rules = [Rule("dense", technique="replication")]  # Every step reads all of a dense parameter.
+        rules = [Rule("dense", technique="replication")]  # every step reads all of a dense parameter
         total = sum(int(catalogue.accesses[one.name].sum()) for one in tables)
         rows = sum(one.rows for one in tables)
         threshold = options.times * total / max(1, rows)

@@ -1,15 +1,16 @@
-"""Dense parameters by all-reduce, each table of rows by a server or by copies, whichever sends fewer bytes.
+"""Dense parameters use all-reduce. Each table stays on servers or is replicated, whichever sends fewer bytes.
 
-S. Kim et al., *Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks*, EuroSys 2019. Taken
-from it: each step is one of all workers; dense parameters go by all-reduce; and for the others the amount of
-data transfer decides, which depends on how sparse they are. What competes here is what its servers offer, too
-(snuspl/parallax, its page about the API, `replicate_variables`): rows that stay at home and are asked for, or
-copies everywhere that are brought up to date after each step. AutoDist's form of it (petuum/autodist,
-autodist/strategy/parallax_strategy.py) leaves all that has sparse gradients on servers, without copies.
+S. Kim et al., *Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks*, EuroSys 2019. As in
+Parallax, all workers make each step together, dense parameters use all-reduce, and for other parameters the
+amount of transferred data decides, which depends on their sparsity. The alternatives are also offered by
+Parallax's servers (snuspl/parallax, page about the API, `replicate_variables`): rows that stay at home and
+are requested, or replicas on all nodes that are updated after each step. AutoDist's version (petuum/autodist,
+autodist/strategy/parallax_strategy.py) leaves all parameters with sparse gradients on servers, without
+replicas.
 
-Ours are the counts: bytes are those of this server's messages (docs/concepts/protocol.md, section 3), with
-how often each row is read. Tables that stay are scattered by hash, so that all servers share a large one,
-which the paper partitions for that.
+The byte counts are our addition. They use the sizes of this server's messages (docs/concepts/protocol.md,
+section 3) and the number of accesses to each row. The rows of tables that stay have homes by hash, so that
+all servers share a large table. The paper partitions large tables for this purpose.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class ParallaxOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_
     Attributes
     ----------
     state : int
-        Floats of optimizer state for each float of a row: 1 with Adagrad, by which the use cases train, 0
-        with plain SGD, 2 with Adam. Copies exchange it, too.
+        Number of floats of optimizer state for each float of a row: 1 for Adagrad, which the use cases use, 0
+        for plain SGD, 2 for Adam. Replicas also exchange it.
     """
 
     state: int = 1
@@ -55,26 +56,28 @@ class Parallax(RuleBuilder):
 
 
 def bytes_per_step(table: Parameter, catalogue: Catalogue, nodes: int, state: int = 0) -> tuple[float, float]:
-    """Bytes that all nodes send in a step with a batch each: for rows that stay, and for copies.
+    """Return the bytes that all nodes send in a step with a batch each: for rows that stay, and for replicas.
 
-    Batches are taken to read rows independently of each other.
+    Batches are assumed to read rows independently of each other.
 
     Parameters
     ----------
     table : Parameter
         Table with accesses in the catalogue.
     catalogue : Catalogue
+        Parameters with their accesses.
     nodes : int
-        Nodes of the cluster.
+        Number of nodes of the cluster.
     state : int
-        Floats of optimizer state for each float of a row.
+        Number of floats of optimizer state for each float of a row.
     """
     read = catalogue.accesses[table.name] / max(1, catalogue.batches)
     floats = 4.0 * table.length
     row = floats * (1 + state)
-    # A pull and a push of each row that is read elsewhere than at home.
+    # A pull and a push of each row that is read by a node other than its home.
     asked = (nodes - 1) * read.sum() * (2 * (MESSAGE_BYTES["request"] + MESSAGE_BYTES["answer"]) + 2 * floats)
-    # Each copy sends its change, or its gradient where that is shorter, and gets those of the others in one.
+    # Each replica sends its change, or its gradient if that is shorter, and receives all other changes in one
+    # message.
     change = min(row, MESSAGE_BYTES["gradient"] + floats)
     others = 1.0 - (1.0 - read) ** (nodes - 1)
     exchanged = MESSAGE_BYTES["delta"] + change + MESSAGE_BYTES["ack"]

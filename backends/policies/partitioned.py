@@ -1,7 +1,7 @@
-"""Every parameter in equal ranges of consecutive rows, one per node.
+"""Every parameter is divided into equal ranges of consecutive rows, one per node.
 
-What AutoDist's PartitionedPS and UnevenPartitionedPS do with a variable's first axis (petuum/autodist,
-autodist/strategy/uneven_partition_ps_strategy.py), with as many parts as there are nodes.
+AutoDist's PartitionedPS and UnevenPartitionedPS divide a variable's first axis in this way (petuum/autodist,
+autodist/strategy/uneven_partition_ps_strategy.py). Here, the number of parts equals the number of nodes.
 """
 
 from adabench.backends.policies._building import RuleBuilder

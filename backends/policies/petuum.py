@@ -1,7 +1,7 @@
-"""A copy of everything on every node, of bounded staleness.
+"""All nodes have a copy of all parameters, with bounded staleness.
 
 Q. Ho et al., *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NIPS 2013:
-workers read from a cache on their node whose values may be old, but not older than a bound.
+workers read from a cache on their node. The age of its values is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PetuumOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     staleness : int
-        Steps after which the updates of all workers are visible to all.
+        Number of steps after which the updates of all workers are visible to all workers.
     """
 
     staleness: int = 10

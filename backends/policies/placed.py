@@ -1,6 +1,7 @@
-"""Each row is at home on the node that reads it most.
+"""Each row's home is the node that reads it most often.
 
-Ours, for use cases that deal samples by the rows that they read: `ctr`, `kge` and `mf`, by their `placement`.
+This builder is our own. It is for use cases that assign samples to workers by the rows that they read: `ctr`,
+`kge` and `mf`, with their parameter `placement`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     technique : "static", "relocation", "replication" or "adaptive"
-        Technique of all tables; with "static" rows stay at home.
+        Technique of all tables. With "static", rows stay at home.
     rows : int
-        Maximum number of named rows per table, the most read ones; the others are at home by hash. A policy
-        grows with the named rows.
+        Maximum number of explicitly placed rows per table, the most read ones. A hash determines the homes of
+        all others. The size of the policy grows with this number.
     """
 
     technique: Literal["static", "relocation", "replication", "adaptive"] = "static"
@@ -52,7 +53,7 @@ class Placed(RuleBuilder):
 
     @staticmethod
     def _homes(table: Parameter, catalogue: Catalogue, nodes: int, options: PlacedOptions) -> list[Rule]:
-        """A rule for each node, with the most read rows of the table that this node reads most."""
+        """Return a rule for each node, with the most read rows of the table that it reads most often."""
         homes = catalogue.homes[table.name]
         if len(homes) and int(homes.max()) >= nodes:
             raise PolicyError(

@@ -1,6 +1,6 @@
-"""Any technique and home for each parameter, by a seed: for tests, and as a search's first guess.
+"""A random technique and home for each parameter, from a seed: for tests, and as a search's first guess.
 
-Dense parameters have one technique, as they lie together in blocks.
+Dense parameters share one technique, because they are stored together in blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RandomOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     seed : int
-        Equal seeds give equal policies.
+        Seed; equal seeds give equal policies.
     """
 
     seed: int = 0

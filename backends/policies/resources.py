@@ -1,4 +1,4 @@
-"""A cluster as builders see it: its nodes, and the links between them, in a TOML file."""
+"""A description of a cluster for builders: its nodes, and the links between them, in a TOML file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Natural = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ResourcesError(ValueError):
-    """A file of resources is wrong; the message names file and field."""
+    """A file of resources is invalid. The message names file and field."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,20 +38,21 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes
     ----------
     address : str
-        Address at which the other nodes reach it.
+        Address for connections from other nodes.
     cores : int
-        Number of cores that it may use.
+        Number of cores that the node may use.
     speed : float
-        Fixed computations per second with one thread; only ratios count.
+        Number of fixed computations per second with one thread. Only ratios matter.
     memory : int
-        Bytes; 0 if it is not known.
+        Memory in bytes; 0 if unknown.
     accelerators : tuple of str
         Names of its accelerators.
     gbit_per_second : float
-        Speed of its network card, which all its links share; 0 if it is as fast as the fastest of them.
+        Bandwidth of its network card, which all its links share; 0 if it equals the bandwidth of its fastest
+        link.
     host : str
-        Name of the host: nodes of one host share its cores, which each of them names. Empty if the node has
-        its own host.
+        Name of the host. Nodes on one host share its cores, and each of them names all cores. An empty name
+        means a separate host.
     """
 
     address: str = "127.0.0.1"
@@ -64,12 +65,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link as TCP measures it between two nodes.
+    """A link between two nodes, as measured with TCP.
 
     Attributes
     ----------
     latency_ms : float
-        Latency of one way, half of a round trip of one byte, in milliseconds.
+        Latency in one direction, half of the round trip of one byte, in milliseconds.
     gbit_per_second : float
         Throughput of one connection.
     """
@@ -84,7 +85,7 @@ class LinkBetween(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     between : tuple of int
-        The two nodes' numbers.
+        Ranks of the two nodes.
     latency_ms, gbit_per_second : float
         Latency and throughput, as in `Link`.
     """
@@ -102,13 +103,13 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     node : tuple of Node
         Nodes in the order of their ranks.
     links : Link
-        Link between two nodes that `link` does not name.
+        Link between two nodes without an entry in `link`.
     link : tuple of LinkBetween
-        The exceptions.
+        Other links.
     costs : adaps.Costs, optional
         Measured costs of the server.
     steps : dict of str to float
-        Milliseconds of computation per step, on a machine of the costs' speed, by use case as given on the
+        Milliseconds of computation per step, on a machine with the costs' speed, by use case as on the
         command line.
     format : int
         Format of the file: 1.
@@ -144,33 +145,33 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self.node)
 
     @property
     def shares(self) -> list[float]:
-        """Each node's part of the speed of all; they add up to 1."""
+        """Each node's part of the total speed. The parts add up to 1."""
         total = sum(node.speed for node in self.node)
         return [node.speed / total for node in self.node]
 
     @classmethod
     def alike(cls, nodes: int) -> Resources:
-        """A cluster of equal nodes and links, where nothing was measured.
+        """Return a cluster of equal nodes and links, without measurements.
 
         Parameters
         ----------
         nodes : int
-            At least 1.
+            Number of nodes, at least 1.
         """
         return cls(node=(Node(),) * nodes)
 
     def between(self, one: int, other: int) -> Link:
-        """The link between two nodes.
+        """Return the link between two nodes.
 
         Parameters
         ----------
         one, other : int
-            Their numbers.
+            Ranks of the nodes.
         """
         for link in self.link:
             if sorted(link.between) == sorted((one, other)):
@@ -178,7 +179,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.links
 
     def cluster(self) -> adaps.Cluster:
-        """Cluster to simulate, with measured costs or those of a common machine."""
+        """Return the cluster for a simulation, with measured costs or the costs of a common machine."""
         costs = self.costs or Costs(speed=max(node.speed for node in self.node))
         return adaps.Cluster(
             [
@@ -197,12 +198,12 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Parameters
         ----------
         path : path
-            As `text` writes it.
+            File, as `text` writes it.
 
         Raises
         ------
         ResourcesError
-            If the file is wrong; the message names the file and the mistake.
+            If the file is invalid. The message names the file and the error.
         """
         file = Path(path)
         try:
@@ -215,13 +216,13 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except RecursionError as error:
             raise ResourcesError(f"{file}: it is nested too deeply") from error
         except tomllib.TOMLDecodeError as error:
-            raise ResourcesError(f"{file}: it is no TOML: {error}") from error
+            raise ResourcesError(f"{file}: it is not valid TOML: {error}") from error
         except (msgspec.ValidationError, ValueError) as error:
             said = str(error)
             raise ResourcesError(f"{file}: {said[:1].lower()}{said[1:]}") from error
 
     def text(self) -> str:
-        """As TOML, which `read` makes these resources of again."""
+        """Return the resources as TOML, from which `read` creates equal resources."""
         parts = [f"format = {self.format}"]
         if self.costs is not None:
             costs = asdict(self.costs)
@@ -260,7 +261,7 @@ def _from(document: Mapping[str, Any]) -> Resources:
             raise ValueError(
                 f"[costs] has no {', '.join(missing)}: measure all of them with adabench resources --costs"
             )
-    # integers where TOML has them and a float is meant
+    # TOML may contain an integer for a float field, which is converted.
     return msgspec.convert(document, Resources)
 
 

@@ -1,6 +1,6 @@
-"""Gradients of all workers combined so that a few that are wrong do not decide; rows by intent.
+"""Combines all workers' gradients so that a few wrong ones do not dominate. Rows are managed by intent.
 
-`adaps.policy.Aggregation` describes the rules and names their sources.
+`adaps.policy.Aggregation` describes the rules and their sources.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class RobustOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     aggregation : str
         Rule that combines the gradients.
     faulty : int
-        Number of workers that may be wrong at once, for the rules that depend on it.
+        Maximum number of wrong workers at a time, for rules that depend on it.
     keep : int or None
-        Number of gradients that krum averages, instead of 1.
+        Number of gradients that krum averages, by default 1.
     """
 
     aggregation: Literal["mean", "median", "trimmed_mean", "krum", "suspicion"] = "median"

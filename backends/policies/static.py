@@ -1,7 +1,7 @@
-"""The classic parameter server: every row stays where a hash has put it.
+"""The classic parameter server: every row stays at its home, which a hash determines.
 
 M. Li et al., *Scaling Distributed Machine Learning with the Parameter Server*, OSDI 2014: workers push to and
-pull from servers that share the keys. Here each node is worker and server, and intent is not acted on.
+pull from servers that share the keys. Here, each node is worker and server, and intent has no effect.
 """
 
 from adabench.backends.policies._building import RuleBuilder

@@ -1,8 +1,8 @@
 """Ranges of rows, and shares of the training samples, in proportion to the nodes' speed.
 
-AutoDist's UnevenPartitionedPS (petuum/autodist, autodist/strategy/uneven_partition_ps_strategy.py) splits a
-variable into as many parts as the smallest number that does not divide its rows, whatever the nodes are like.
-Here a node that is twice as fast has twice the rows and twice the samples.
+AutoDist's UnevenPartitionedPS (petuum/autodist, autodist/strategy/uneven_partition_ps_strategy.py) divides a
+variable into a number of parts, the smallest number that does not divide its rows, independent of the nodes.
+Here, a node with twice the speed has twice the rows and twice the samples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One technique for all parameters, at home by hash: the reference for the other builders."""
+"""One technique for all parameters, with homes by hash: the reference for the other builders."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Strategies of signalling intent to the parameter server, one file each."""
+"""Strategies for signalling intent to the parameter server, with one file each."""

@@ -1,4 +1,4 @@
-"""Workers that compute wrong gradients, to measure their effect on a training."""
+"""Workers with wrong gradients, to measure their effect on a training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from autoada.parameters.table_parameter import TableParameter
 
 
 class Fault:
-    """Makes one worker's gradients wrong in each step, between ``backward()`` and the optimizer's step.
+    """Modifies one worker's gradients in each step, between ``backward()`` and the optimizer's step.
 
     Parameters
     ----------
     options : ServerOptions
         Options with a fault.
     context : WorkerContext
-        The worker.
+        Worker with the fault.
     model : autoada.AdaModel
-        The worker's model.
+        Model of the worker.
     """
 
     def __init__(self, options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> None:
@@ -34,7 +34,7 @@ class Fault:
         self._before: deque[list[Tensor | None]] = deque()
 
     def spoil(self) -> None:
-        """Make the present gradients wrong."""
+        """Modify the current gradients."""
         if self._kind == "stale":
             self._delay()
             return
@@ -63,14 +63,14 @@ class Fault:
 
 
 def fault_of(options: ServerOptions, context: WorkerContext, model: autoada.AdaModel) -> Fault | None:
-    """The fault of this worker, if the options name it."""
+    """Return the fault of this worker, if the options define one."""
     if options.fault == "none":
         return None
     workers = context.world_size * context.workers
     for number in options.faulty_workers:
         if number >= workers:
             raise Unavailable(
-                f"faulty={options.faulty} names worker {number}, and there are {workers}, from 0 to "
+                f"faulty={options.faulty} names worker {number}, but there are {workers}, from 0 to "
                 f"{workers - 1}"
             )
     return Fault(options, context, model) if context.index in options.faulty_workers else None

@@ -1,4 +1,4 @@
-"""The base of sessions on the parameter server: the node of the process, the model in it, and a step."""
+"""Base class of sessions on the parameter server: the node of the process, the model on it, and a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OnServer:
-    """A backend on the parameter server; a strategy derives its own class with its name and session."""
+    """A backend on the parameter server. A strategy derives a class with a name and a session type."""
 
     name: ClassVar[str]
     session: ClassVar[type[ServerSession]]
@@ -50,7 +50,7 @@ class OnServer:
 
 
 class DrawnByServer:
-    """Batches with rows that the server draws instead of the use case's loader."""
+    """Batches with rows that the server draws, instead of the use case's loader."""
 
     def __init__(self, batches: Iterable[Any], usecase: Sampled, negatives: autoada.NegativeSampler) -> None:
         self._batches, self._usecase, self._negatives = batches, usecase, negatives
@@ -61,12 +61,12 @@ class DrawnByServer:
 
 
 class ServerSession:
-    """One worker's training on the parameter server, without intent; strategies add it."""
+    """One worker's training on the parameter server, without intent. Strategies add the intent."""
 
     def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
         model = usecase.model() if options.inits == 1 else _selected(usecase, context, options.inits)
         optimizer = usecase.optimizer(model)
-        # before the table is in the server
+        # The sampler must be created before the table moves to the server.
         self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, context, options)
 
         def make() -> adaps.Node:
@@ -88,7 +88,7 @@ class ServerSession:
         self._fault = fault_of(options, context, self.model)
         own = self.model.lookaheads.values()
         self.lookahead = max([options.lookahead, *(one.most for one in own)])
-        """Batches to fetch ahead of their use."""
+        """Number of batches to fetch before their use."""
         self._later: list[tuple[str, int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
@@ -98,14 +98,14 @@ class ServerSession:
         return iter(self.drawn(loader))
 
     def drawn(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """The batches, with rows that the server draws when each is requested, if the server draws."""
+        """Return the batches. If the server draws rows, it does so when a batch is requested."""
         if self._negatives is None:
             return batches
         assert isinstance(self.usecase, Sampled)
         return DrawnByServer(batches, self.usecase, self._negatives)
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """Rows that a batch of the loader is known to read, without the rows that the server will draw."""
+        """Return rows that a batch of the loader will read, without the rows that the server will draw."""
         if self._negatives is not None:
             assert isinstance(self.usecase, Sampled)
             batch = self.usecase.with_drawn(batch, torch.empty(0, dtype=torch.int64))
@@ -119,10 +119,10 @@ class ServerSession:
         self._optimizer.step()
 
     def announce(self, batch: Any, clock: int) -> None:
-        """Signal that `batch` will be used at `clock`, by the use case's hand-written keys.
+        """Signal that `batch` will be used at `clock`, with the use case's hand-written keys.
 
-        Rows are announced as many steps ahead as the policy's lookahead for them allows, or else the option.
-        Rows of tables whose technique the policy leaves open are announced only while they are to move.
+        The policy's lookahead, or else the option, determines how many steps in advance rows are announced.
+        Tables with an open choice of technique are announced only while their rows may move.
         """
         for table, ids in self.keys(batch).items():
             for own, keys in self.model.keys_by_lookahead(table, ids):
@@ -130,7 +130,7 @@ class ServerSession:
         self._announce_due()
 
     def advance(self) -> None:
-        """The worker's next clock begins."""
+        """Advance the worker's clock."""
         self.model.advance_clock()
         self._announce_due()
 
@@ -146,7 +146,7 @@ class ServerSession:
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches, the first one only after its rows have arrived: it could not be announced earlier."""
+        """Yield the batches. The first one waits for its rows, because it could not be announced earlier."""
         self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:
@@ -155,7 +155,7 @@ class ServerSession:
             yield batch
 
     def _place(self, rows: Mapping[str, Tensor]) -> None:
-        """Bring rows to this node; they stay until another one wants them."""
+        """Move rows to this node. They stay until another node needs them."""
         if not rows:
             return
         for table, ids in rows.items():
@@ -195,18 +195,18 @@ class ServerSession:
 
 
 def _selected(usecase: UseCase, context: WorkerContext, inits: int) -> nn.Module:
-    """The best of several initial weights, after the steps that they were tried for."""
+    """Return the best of several initial weights, after some trial steps with each."""
     if not isinstance(usecase, Initialized):
-        raise Unavailable(f"{usecase.name} has no other initial weights: say inits=1")
+        raise Unavailable(f"{usecase.name} has no other initial weights: set inits=1")
     if context.workers > 1:
-        raise Unavailable(f"inits={inits} takes one worker per node, and there are {context.workers}")
+        raise Unavailable(f"inits={inits} needs one worker per node, but there are {context.workers}")
     found = autoada.select_initialization(
         usecase.initialized,
         usecase.optimizer,
         usecase.loss,
         usecase.loaders(context.index, context.world_size).train,
         candidates=inits,
-        seed=context.seed << 16,  # none that another run tries
+        seed=context.seed << 16,  # seeds that no other run tries
         listen=context.host,
     )
     return found.model
@@ -217,7 +217,7 @@ def _sampler(
 ) -> autoada.NegativeSampler:
     assert options.sampling != "loader"
     if not isinstance(usecase, Sampled):
-        raise Unavailable(f"{usecase.name} draws no rows for its batches: say sampling=loader")
+        raise Unavailable(f"{usecase.name} draws no rows for its batches: set sampling=loader")
     draws = usecase.draws(context.index)
     sampling = adaps.Sampling(scheme=options.sampling, seed=context.seed)
     table = model.get_submodule(draws.table.rpartition(".")[0])

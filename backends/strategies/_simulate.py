@@ -18,23 +18,23 @@ _log = logging.getLogger("adabench")
 
 
 def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
-    """Replay the accesses of the use case's own batches; see `adaps.simulate`.
+    """Replay the accesses of the use case's batches; see `adaps.simulate`.
 
-    A policy may leave open whether the rows of some tables move. Then the faster case is simulated: the rows
-    of all these tables move, or of none, and then each table is changed if that is faster. The steps in which
-    a training measures this are not simulated.
+    If the policy leaves the choice of technique open for some tables, the fastest case is searched. First,
+    the rows of all these tables move, or of none. Then each table is changed if this is faster. The steps in
+    which a training measures this choice are not simulated.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit, or has something in it that is not simulated.
+        If the policy does not fit, or has a setting that is not simulated.
     ValueError
-        If batches draw rows at random on the server.
+        If batches contain rows that the server draws at random.
     """
     model = usecase.model()
     plan = plan_of(model, usecase.optimizer(model), None, run.policy, len(run.cluster.machines))
     for what, there in (
-        ("synchronization every so many steps", plan.training.every > 0),
+        ("synchronization every n steps", plan.training.every > 0),
         ("technique 'allreduce'", bool(plan.training.allreduced)),
         ("shares of the data", bool(plan.training.shares)),
         (
@@ -45,7 +45,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
         if there:
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
     if plan.layout.summed:
-        raise ValueError("parameters that an optimizer of their own changes are not simulated")
+        raise ValueError("parameters with their own optimizer cannot be simulated")
     if options.sampling != "loader":
         raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
     tables = plan.layout.server_tables(options.row_dtype)
@@ -81,7 +81,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
 def _quickest(
     tables: frozenset[str], simulated: Callable[[frozenset[str]], adaps.Simulation]
 ) -> adaps.Simulation:
-    """The fastest simulation over the tables whose rows stay."""
+    """Return the fastest simulation over subsets of the tables whose rows stay."""
     staying: frozenset[str] = frozenset()
     best = simulated(staying)
     if not tables:
@@ -96,7 +96,7 @@ def _quickest(
 
 
 def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.Stream]:
-    """Accesses of each worker in its first steps, epoch after epoch, or in one epoch."""
+    """Return accesses of each worker in its first steps, epoch after epoch, or in one epoch."""
     streams = []
     for worker in range(workers):
         placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}

@@ -1,4 +1,4 @@
-"""Which calls of AutoAda and the parameter server make up which part of a step."""
+"""Assignment of calls of AutoAda and the parameter server to the parts of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoada.loader.intent_source import HandWrittenKeys, PredictedKeys
 __all__ = ["server_calls"]
 
 ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "push"}
-"""Calls of a worker that may wait for rows of other nodes."""
+"""Calls of a worker that may wait for rows on other nodes."""
 
 OTHERS = {
     "pull_rows": "pull",
@@ -32,13 +32,14 @@ OTHERS = {
 
 @contextmanager
 def server_calls(timed: Timed, session: Any) -> Iterator[None]:
-    """Send calls of this process's workers through `timed`, and what finds and announces rows.
+    """Measure calls of this process's workers, and of functions that find and announce rows, with `timed`.
 
     Parameters
     ----------
     timed : Timed
+        Wrapper that measures a function.
     session : type
-        Class with an `announce` that finds rows by hand.
+        Class with a method `announce` that finds rows by hand-written keys.
     """
     worker = adaps.Worker
     with ExitStack() as replaced:
@@ -54,7 +55,7 @@ def server_calls(timed: Timed, session: Any) -> Iterator[None]:
 
 
 def _with_wait(timed: Timed, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that waits, taken apart: what is local is served when it begins; the rest is waited for."""
+    """Divide a blocking call into its begin, which serves local rows, and the wait for the others."""
     begin = timed(part, call)
     wait = timed("waiting for rows", adaps.Worker.wait)
 

@@ -10,17 +10,17 @@ __all__ = ["served"]
 
 
 def served(usecase: UseCase) -> tuple[Served, ...]:
-    """The server's tables for a use case's model, in their order.
+    """Return the server's tables for a use case's model, in order.
 
     Raises
     ------
     ValueError
-        If parameters have an optimizer of their own, which the server does not step for.
+        If parameters have separate optimizers, which the server does not execute.
     """
     model = usecase.model()
     layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
     if layout.summed:
-        raise ValueError("parameters that an optimizer of their own changes are not searched for")
+        raise ValueError("policies cannot be searched for parameters with their own optimizer")
     names = {dense.table: dense.names for dense in layout.dense}
     found: list[Served] = []
     for table in layout.server_tables():

@@ -1,4 +1,4 @@
-"""AutoAda without a key function: which rows a batch reads is predicted from the model's own forward."""
+"""AutoAda without a key function: the rows of a batch are predicted from the model's own forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoAda with key functions by hand: model and loader are wrapped, the loop is plain PyTorch."""
+"""AutoAda with hand-written key functions: model and loader are wrapped, and the loop is plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intent by hand: the loop signals the keys of a batch some steps ahead and advances the clock itself."""
+"""Hand-written intent: the loop signals the keys of a batch some steps ahead, and advances the clock."""
 
 from __future__ import annotations
 

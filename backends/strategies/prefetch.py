@@ -1,4 +1,4 @@
-"""A prefetch iterator, as the predecessor's applications use: a queue, and a callback that signals intent."""
+"""A prefetch iterator, as in AdaPM's applications: a queue, and a callback that signals intent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adabench.backends.strategies.manual import ManualSession
 
 
 class PrefetchIterator:
-    """Keeps `length` batches ready; ``on_fetch(batch, steps)`` is called with the steps until its use."""
+    """Keeps `length` batches ready. Calls ``on_fetch(batch, steps)`` with the steps until its use."""
 
     def __init__(self, batches: Iterable[Any], length: int, on_fetch: Callable[[Any, int], None]) -> None:
         self._batches = iter(batches)

@@ -12,7 +12,7 @@ namespace {
 
 enum class Kind : std::uint8_t { kNumpy, kTorch };
 
-// torch.Tensor, or null as long as nobody imported torch: only then can somebody hand over a tensor.
+// Returns torch.Tensor, or null if torch was not imported, because no caller can then have a tensor.
 PyTypeObject* torch_tensor_type() {
   static PyTypeObject* type = nullptr;
   if (type == nullptr) {
@@ -29,7 +29,7 @@ bool is_torch(py::handle object) {
   return type != nullptr && PyObject_TypeCheck(object.ptr(), type);
 }
 
-// PyTorch's functions to look into a tensor within nanoseconds; null before PyTorch 2.10.
+// PyTorch's functions that describe a tensor within nanoseconds. Null before PyTorch 2.10.
 const dlpack::ExchangeApi* torch_exchange_api() {
   static const dlpack::ExchangeApi* const api = []() -> const dlpack::ExchangeApi* {
     const py::handle type(reinterpret_cast<PyObject*>(torch_tensor_type()));
@@ -86,7 +86,8 @@ std::string name_of(dlpack::DataType type) {
                                                   : "pass " + argument + ".cpu()"));
 }
 
-// PyTorch could not even describe the tensor, and has set an error with a long backtrace.
+// Raises the error for a tensor that PyTorch could not describe. It replaces PyTorch's own error, which has a
+// long backtrace.
 [[noreturn]] void refuse_tensor(py::handle tensor, const std::string& argument, Access access) {
   const py::error_already_set error;
   if (!py::cast<bool>(tensor.attr("is_cpu"))) refuse_device(argument, access);
@@ -94,7 +95,7 @@ std::string name_of(dlpack::DataType type) {
   throw py::value_error(argument + " has the layout " + layout + " where a dense tensor is needed");
 }
 
-// Whether the result of a call of Python's C interface is True.
+// Whether a call of Python's C interface returned True. Throws if the call failed.
 bool is_true(PyObject* result) {
   if (result == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(result).is(py::bool_(true));
@@ -145,8 +146,8 @@ Array Array::of_float32(py::handle object, const char* argument, Access access) 
   return of(object, Type::kFloat32, argument, access);
 }
 
-// A tensor is only a name for its storage: it can be given another (`tensor.data = …`, `tensor.set_()`), and
-// the storage other memory (`resize_`).
+// A tensor can get another storage (`tensor.data = …`, `tensor.set_()`), and a storage can get other memory
+// (`resize_`). Therefore the storage is kept, and its memory is pinned.
 py::object Array::keeper() const {
   if (!is_torch(object_)) return owned_ ? owned_ : py::reinterpret_borrow<py::object>(object_);
   py::object storage = object_.attr("untyped_storage")();
@@ -177,7 +178,7 @@ Array Array::of(py::handle object, Type type, const char* argument, Access acces
 }
 
 Array Array::of_numpy(py::handle array, Type type, const char* argument, Access access) {
-  // Descriptors of the two element types live as long as NumPy.
+  // NumPy keeps the descriptors of these two element types alive.
   static PyObject* const int64 = py::dtype::of<std::int64_t>().release().ptr();
   static PyObject* const float32 = py::dtype::of<float>().release().ptr();
   const auto& api = py::detail::npy_api::get();

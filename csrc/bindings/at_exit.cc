@@ -28,11 +28,12 @@ struct Served {
 };
 
 Served& the_served() {
-  static Served& served = *new Served;  // never destroyed: the exit of the process needs it
+  static Served& served = *new Served;  // never destroyed, because it is used at the end of the process
   return served;
 }
 
-// The nodes of this process. Those of its parent, after a fork, have no threads here: they are let go.
+// Removes and returns the nodes of this process. After a fork, the parent's nodes have no threads in the
+// child, so they are released without being destroyed.
 std::vector<std::unique_ptr<Node>> take_served() {
   Served& served = the_served();
   const std::lock_guard guard(served.mutex);
@@ -44,7 +45,7 @@ std::vector<std::unique_ptr<Node>> take_served() {
   return nodes;
 }
 
-// Closes all at once: which of them another process closes first is not known.
+// Closes all nodes concurrently, because other processes may close them in any order.
 bool close_all(std::vector<std::unique_ptr<Node>>& nodes) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -71,10 +72,10 @@ bool close_all(std::vector<std::unique_ptr<Node>>& nodes) {
   {
     std::unique_lock lock(mutex);
     if (!changed.wait_for(lock, kSilentWait, [&] { return open == 0; })) {
-      log_message(LogLevel::kWarning,
-                  "rank " + std::to_string(nodes.front()->settings().rank) +
-                      " is done; it serves its rows until the other nodes are, but not longer than "
-                      "stall_timeout");
+      log_message(
+          LogLevel::kWarning,
+          "rank " + std::to_string(nodes.front()->settings().rank) +
+              " is done; it serves its rows until the other nodes are done, at most for stall_timeout");
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -90,11 +91,12 @@ void at_exit(int status, void*) { end_served_nodes(status == 0); }
 void serve_until_exit(std::unique_ptr<Node> node) {
   Served& served = the_served();
   const std::lock_guard guard(served.mutex);
-  if (served.process != getpid()) {  // the first one in this process
+  if (served.process != getpid()) {  // this is the first node in this process
     for (std::unique_ptr<Node>& inherited : served.nodes) static_cast<void>(inherited.release());
     served.nodes.clear();
 #ifdef __GLIBC__
-    // Python's own exit handlers are not told the status; this one runs after the interpreter has ended.
+    // Python's own exit handlers do not receive the exit status. This handler does, and runs after the
+    // interpreter has ended.
     if (served.process == 0) on_exit(at_exit, nullptr);
 #endif
     served.process = getpid();

@@ -1,4 +1,4 @@
-// Nodes of a cluster that nobody closed: they serve the others until the process ends, and end with them.
+// Nodes of a cluster that were not closed. They serve the other nodes until the process ends.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,14 @@
 
 namespace adaps::bindings {
 
-// Takes over a node that is in no call. When the process exits with status 0, it ends together with all
-// others, as Node::close does; otherwise, or if a signal kills the process, the others see that they lost it.
+// Takes ownership of a node on which no call is running. If the process exits with status 0, the node ends
+// together with all others, as with Node::close. Otherwise, or if a signal kills the process, the other nodes
+// detect its loss.
 void serve_until_exit(std::unique_ptr<Node> node);
 
-// What the exit of the process does, for processes that end without it. If `well`, blocks until all other
-// nodes end as well, at most for the stall timeout, and exits with status 1 if one of them fails.
+// Ends the nodes as at the exit of the process, for processes that end without exit handlers. With `well`,
+// blocks until all other nodes have ended, at most for the stall timeout, and exits with status 1 if one of
+// them fails.
 void end_served_nodes(bool well);
 
 }  // namespace adaps::bindings

@@ -1,5 +1,5 @@
-// The part of DLPack 1.x's C interface that reads a tensor without taking ownership: layouts as its
-// specification fixes them (https://dmlc.github.io/dlpack/latest/c_api.html).
+// The part of DLPack 1.x's C interface that describes a tensor without taking ownership. The layouts are
+// those of its specification (https://dmlc.github.io/dlpack/latest/c_api.html).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ struct ExchangeApi {
   void* allocator;
   void* managed_tensor_from_object;
   void* object_from_managed_tensor;
-  // Borrows: the tensor's pointers live as long as the Python object. 0 if fine, else a Python error is set.
+  // Describes a tensor without a reference. The pointers are valid as long as the Python object exists.
+  // Returns 0 for success; otherwise a Python error is set.
   int (*tensor_from_object)(void* object, Tensor* out);
   void* current_work_stream;
 };

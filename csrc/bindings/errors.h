@@ -1,11 +1,11 @@
-// C++ exceptions as Python ones (adaps.errors).
+// C++ exceptions that become exceptions of adaps.errors.
 #pragma once
 
 #include <stdexcept>
 
 namespace adaps::bindings {
 
-// Becomes adaps.AdapsError.
+// Becomes adaps.AdapsError in Python.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

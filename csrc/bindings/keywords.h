@@ -1,4 +1,4 @@
-// Keyword arguments of a call that has many of them.
+// Keyword arguments of a call with many arguments.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,7 +14,7 @@ class Keywords {
  public:
   explicit Keywords(py::kwargs given) : given_(std::move(given)) {}
 
-  // Throws a TypeError if the argument is missing or of another type.
+  // Throws a TypeError if the argument is missing or has another type.
   template <typename Value>
   Value take(const char* name) {
     if (!given_.contains(name)) throw py::type_error("missing keyword argument '" + std::string(name) + "'");
@@ -26,12 +26,12 @@ class Keywords {
                            ", which has the wrong type");
     }
   }
-  // Leaves `value` as it is if the argument is missing.
+  // Keeps `value` unchanged if the argument is missing.
   template <typename Value>
   void take_if_given(const char* name, Value& value) {
     if (given_.contains(name)) value = take<Value>(name);
   }
-  // Throws a TypeError if there are arguments that were not taken.
+  // Throws a TypeError if there are unused arguments.
   void require_none_left() const {
     for (const auto& argument : given_)
       throw py::type_error("unknown keyword argument '" + py::cast<std::string>(argument.first) + "'");

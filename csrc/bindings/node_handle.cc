@@ -13,7 +13,7 @@ namespace adaps::bindings {
 
 namespace {
 
-// How often this process is the child of a fork since the module was loaded.
+// Number of forks between the process that loaded the module and this process.
 std::atomic<std::uint64_t> forks{0};
 const int fork_handler =
     pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
@@ -34,7 +34,7 @@ NodeHandle::NodeHandle(std::vector<TableSpec> tables, const Settings& settings)
 
 NodeHandle::~NodeHandle() {
   if (forks.load(std::memory_order_relaxed) != forks_) {
-    // The threads of the node exist in the parent process only: nothing to end here.
+    // The threads of the node exist only in the parent process, so there is nothing to end here.
     static_cast<void>(node_.release());
     return;
   }
@@ -139,7 +139,7 @@ void NodeHandle::leave_unclosed() {
   end_calls();
   keep_figures();
   for (int i = 0; i < settings_.workers; ++i) node_->worker(i).set_interrupt_check({});
-  // Asynchronous calls may go on with these arrays until the process ends.
+  // Asynchronous calls may use these arrays until the process ends.
   static_cast<void>(new std::vector<HeldArrays>(std::move(held_)));
   serve_until_exit(std::move(node_));
 }
@@ -194,7 +194,7 @@ void NodeHandle::end_calls() {
   for (int calls = calls_.load(); calls != 0; calls = calls_.load()) calls_.wait(calls);
 }
 
-// What may be asked for later.
+// Keeps the counters and the trace, which may be read after the node is gone.
 void NodeHandle::keep_figures() {
   final_stats_ = node_->stats();
   final_table_stats_.clear();

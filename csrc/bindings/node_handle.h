@@ -1,4 +1,4 @@
-// What Python holds of a node: checks that it is alive before every call, and takes it down safely.
+// The Python object of a node. It checks before every call that the node is alive, and closes it safely.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -21,11 +21,10 @@ namespace py = pybind11;
 
 class WorkerHandle;
 
-// What keeps the values of a worker's asynchronous calls. Tickets rise: the oldest come first.
+// Arrays of a worker's asynchronous calls, by ticket. Tickets ascend, so the oldest calls come first.
 using HeldArrays = std::map<Ticket, py::object>;
 
-// A node together with the calls that run on it. Members are touched with the GIL held, unless they say
-// otherwise.
+// A node and the calls that run on it. Unless stated otherwise, members are accessed only with the GIL held.
 class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
  public:
   NodeHandle(std::vector<TableSpec> tables, const Settings& settings);
@@ -36,30 +35,31 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::string listen(const std::string& host, std::uint16_t port);
   void connect(const std::vector<std::string>& addresses, const ConnectOptions& options);
 
-  // Throws IndexError for an unknown worker. One handle for each worker, however often it is asked for.
+  // Returns the worker's handle, which is always the same object. Throws IndexError for an unknown worker.
   std::shared_ptr<WorkerHandle> worker(int index);
 
-  // The live node; throws Failure if it is closed or belongs to the parent process of a fork.
+  // Returns the live node. Throws Failure if it is closed or belongs to the parent process of a fork.
   Node& node();
   const Settings& settings() const { return settings_; }
   std::uint64_t num_keys() const { return num_keys_; }
   bool closed() const { return node_ == nullptr; }
 
-  // Those of the end, once the node is closed.
+  // Counters and trace. If the node is closed, these are the last ones.
   std::map<std::string, double> stats();
   std::map<std::string, double> table_stats(std::size_t table);
   std::vector<TraceEvent> trace_events();
 
-  // Collective. Whatever happens, the node is gone afterwards.
+  // Closes the node together with all other nodes. The node is gone afterwards, even if an error occurs.
   void close();
-  // At once and alone: calls that still block fail, the other nodes see that they lost a peer.
+  // Ends the node at once, without the other nodes. Blocked calls fail, and the other nodes detect the loss
+  // of a peer.
   void abandon();
-  // A node that is connected with others goes on serving them until the process ends, and ends with them if
-  // it ends well; any other one ends now. Calls that still block fail.
+  // Called for a node that was not closed. A connected node continues to serve the others until the process
+  // ends, and ends together with them if the exit status is 0. Any other node ends now. Blocked calls fail.
   void leave_unclosed();
 
-  // A call of some thread on the node: while one exists, the node does. Created and destroyed with the GIL
-  // held.
+  // A call of a thread on the node. The node exists at least as long as this object. The GIL must be held
+  // when it is created and destroyed.
   class Call {
    public:
     explicit Call(NodeHandle& handle);
@@ -75,8 +75,8 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
     const Call* const outer_;  // the call of this thread that this one interrupts
   };
 
-  // Makes a blocked call raise what a signal handler raised (Ctrl-C), or end because the node is being
-  // abandoned. Needs no GIL.
+  // Makes a blocked call raise the exception of a signal handler (Ctrl-C), or fail because the node is being
+  // abandoned. Does not require the GIL.
   void check_interrupt() const;
 
  private:
@@ -92,14 +92,14 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::uint64_t num_keys_ = 0;
   std::vector<std::weak_ptr<WorkerHandle>> workers_;
   std::vector<HeldArrays>
-      held_;  // by worker; here because a worker's handle may be dropped before its calls end
+      held_;  // by worker; stored here because a worker's handle may be destroyed before its calls end
   std::map<std::string, double> final_stats_;
   std::vector<std::map<std::string, double>> final_table_stats_;
   std::vector<TraceEvent> final_trace_;
   bool closing_ = false;
   bool connected_ = false;
-  std::atomic<bool> abandoned_{false};  // any thread
-  std::atomic<int> calls_{0};           // any thread
+  std::atomic<bool> abandoned_{false};  // accessed by any thread
+  std::atomic<int> calls_{0};           // accessed by any thread
 };
 
 }  // namespace adaps::bindings

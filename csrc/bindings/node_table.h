@@ -1,4 +1,4 @@
-// What Python holds of a table of a node.
+// The Python object of a node's table.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -26,11 +26,11 @@ class NodeTable {
   std::size_t length() const { return length_; }
   std::size_t state_length() const { return state_length_; }
 
-  // Its place among the tables of `node`; throws ValueError if it is another node's.
+  // Returns the table on `node`. Throws ValueError if it belongs to another node.
   const Table& of(NodeHandle& node) const;
-  // Throws IndexError naming the first row id that the table does not have.
+  // Returns the keys of row ids. Throws IndexError that names the first row id that the table does not have.
   py::object keys(const py::object& ids) const;
-  // The same into memory for as many.
+  // Writes the keys of row ids to memory of the same size.
   void write_keys(std::span<const std::int64_t> ids, std::span<std::int64_t> keys) const;
 
   std::map<std::string, double> stats() const;
@@ -39,9 +39,10 @@ class NodeTable {
   // Throws ValueError if the rule is of another kind, or needs state that the table's rows do not have.
   void set_hyperparameters(const UpdateRule& rule);
   std::uint64_t step() const;
-  // Throws ValueError if nodes would each make up for the same steps.
+  // Throws ValueError if several nodes would catch up with the same steps.
   void set_step(std::uint64_t number, bool idle_rows);
-  // All rows if there are no keys. Throws IndexError naming the first key that is not the table's.
+  // Without keys, catches up all rows. Throws IndexError that names the first key that does not belong to the
+  // table.
   void catch_up(const py::object& keys);
   void forget_missed();
 

@@ -1,4 +1,4 @@
-// What module.cc puts together: one function for each part of the module.
+// Functions that module.cc calls, one for each part of the module.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -23,7 +23,7 @@ py::tuple deduplicate_ids(const py::object& ids, std::int64_t first_key) {
     const py::gil_scoped_release release;
     unique = deduplicate(input.int64(), positions.data());
     if (first_key != 0) {
-      for (std::int64_t& id : unique) {  // in a type that wraps: what is no id here is refused as a key
+      for (std::int64_t& id : unique) {  // unsigned, so that an invalid id wraps and is refused as a key
         id =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(id) + static_cast<std::uint64_t>(first_key));
       }
@@ -35,21 +35,22 @@ py::tuple deduplicate_ids(const py::object& ids, std::int64_t first_key) {
 }
 
 constexpr char kDeduplicate[] =
-    R"(Distinct ids in the order of their first occurrence, and where each id is among them.
+    R"(Return the distinct ids in the order of their first occurrence, and the index of each id among them.
 
 Parameters
 ----------
 ids : int64 array, CPU tensor or sequence of int
-    C-contiguous, of any shape.
+    Ids, C-contiguous, of any shape.
 first_key : int
-    Added to the distinct ids: with a table's `first_key` they are keys.
+    Number to add to the distinct ids. With a table's `first_key`, the results are keys.
 
 Returns
 -------
 keys : int64 array or CPU tensor
-    The distinct ids plus `first_key`, of the kind of `ids` and shape ``(n,)``.
+    Distinct ids plus `first_key`, of the kind of `ids` and shape ``(n,)``.
 inverse : int64 array or CPU tensor
-    Of the kind and shape of `ids`: ``keys[inverse] == ids + first_key``.
+    Index of each id among the distinct ids, of the kind and shape of `ids`: ``keys[inverse] == ids +
+    first_key``.
 
 Raises
 ------
@@ -78,23 +79,23 @@ py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows,
 }
 
 constexpr char kSumByKey[] =
-    R"(Add up rows by key, in the order in which they are given.
+    R"(Sum rows by key, in the given order.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    C-contiguous, of any shape.
+    Keys, C-contiguous, of any shape.
 rows : float32 array or CPU tensor
-    One row per key.
+    Rows to sum, one per key.
 ignored : int, optional
-    A key whose rows count as zeros.
+    Key whose rows count as zeros.
 
 Returns
 -------
 keys : int64 array or CPU tensor
-    The distinct keys in the order of their first occurrence, of the kind of `keys` and shape ``(n,)``.
+    Distinct keys in the order of their first occurrence, of the kind of `keys` and shape ``(n,)``.
 sums : float32 array or CPU tensor
-    Of the kind of `rows` and shape ``(n, length)``.
+    Sum of the rows of each key, of the kind of `rows` and shape ``(n, length)``.
 
 Raises
 ------

@@ -1,5 +1,5 @@
-// Exceptions: std::invalid_argument is a ValueError and std::out_of_range an IndexError by pybind11's own
-// rules.
+// Registers the exceptions. pybind11 already translates std::invalid_argument to ValueError and
+// std::out_of_range to IndexError.
 #include <pybind11/pybind11.h>
 
 #include <stdexcept>
@@ -21,7 +21,7 @@ void raise(const py::object& type, const py::object& instance) {
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 
-// By value, as pybind11 declares translators.
+// Passed by value, as pybind11 declares translators.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void translate(std::exception_ptr raised) {
   if (!raised) return;
@@ -37,7 +37,7 @@ void translate(std::exception_ptr raised) {
     const auto type = error_class("AdapsError");
     raise(type, type(failure.what()));
   } catch (const std::logic_error& error) {
-    if (typeid(error) != typeid(std::logic_error)) throw;  // a derived class: see above
+    if (typeid(error) != typeid(std::logic_error)) throw;  // pybind11 translates the derived classes
     const auto type = error_class("AdapsError");
     raise(type, type(error.what()));
   }

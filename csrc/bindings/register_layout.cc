@@ -1,4 +1,4 @@
-// What follows from keys and messages alone, for those who reckon what a policy will cost.
+// Functions of keys and message sizes only, for programs that estimate the cost of a policy.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -33,21 +33,22 @@ py::array_t<std::int64_t> homes_by_hash(Key first_key, std::uint64_t keys, NodeI
   return homes;
 }
 
-constexpr char kHomesByHash[] = R"(The node at which each of some keys is at home, if a hash chooses it.
+constexpr char kHomesByHash[] =
+    R"(Return the home nodes of consecutive keys whose homes are determined by a hash.
 
 Parameters
 ----------
 first_key : int
-    Of a table, or of a part of it.
+    First key.
 keys : int
-    How many there are.
+    Number of keys.
 nodes : int
-    Of the cluster.
+    Number of nodes of the cluster.
 
 Returns
 -------
 int64 array of shape ``(keys,)``
-    The rank of each key's node.)";
+    Rank of each key's home node.)";
 
 }  // namespace
 

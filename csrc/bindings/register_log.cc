@@ -1,4 +1,4 @@
-// The node's messages go to the `logging` logger "adaps".
+// Forwards the node's messages to the logger "adaps" of Python's `logging`.
 #include <pybind11/pybind11.h>
 
 #include "common/log.h"
@@ -10,7 +10,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Called from threads of the node as well; these never hold the GIL when they log.
+// Threads of the node also call this. They never hold the GIL when they log.
 void write_to_logger(LogLevel level, const std::string& message) {
   const py::gil_scoped_acquire acquire;
   try {
@@ -30,7 +30,7 @@ void register_log(py::module_& module) {
         const py::gil_scoped_release release;
         set_log_sink(use ? LogSink(write_to_logger) : LogSink());
       },
-      py::arg("use"), "Sends the messages of nodes to the logger 'adaps', or again to standard error.");
+      py::arg("use"), "Sends log messages to the logger 'adaps' if `use` is true, else to standard error.");
 }
 
 }  // namespace adaps::bindings

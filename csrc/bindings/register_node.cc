@@ -16,7 +16,7 @@ namespace adaps::bindings {
 
 namespace {
 
-constexpr double kLongestStall = 1e9;  // seconds; more than anybody waits
+constexpr double kLongestStall = 1e9;  // in seconds; longer than any useful timeout
 
 std::shared_ptr<NodeHandle> make_node(std::vector<TableSpec> tables, const py::kwargs& given) {
   Keywords keywords(given);
@@ -82,41 +82,41 @@ void register_node(py::module_& module) {
       .value("FULL_REPLICATION", Technique::kFullReplication)
       .finalize();
 
-  py::native_enum<NonFinite>(module, "NonFinite", "enum.Enum",
-                             "What becomes of gradients that are not finite.")
+  py::native_enum<NonFinite>(module, "NonFinite", "enum.Enum", "Treatment of gradients that are not finite.")
       .value("RAISE", NonFinite::kRaise)
       .value("SKIP", NonFinite::kSkip)
       .value("PASS", NonFinite::kPass)
       .finalize();
 
   py::class_<NodeHandle, std::shared_ptr<NodeHandle>>(module, "Node",
-                                                      "One process's share of the parameter server.")
+                                                      "One process's part of the parameter server.")
       .def(py::init(&make_node), py::arg("tables"))
       .def("listen", &NodeHandle::listen, py::arg("host"), py::arg("port"),
-           "Listens for the other nodes and returns the address that they need.")
+           "Starts to listen for other nodes, and returns the address for them.")
       .def("connect", &connect, py::arg("addresses"), py::kw_only(), py::arg("secret"), py::arg("network"),
            py::arg("connect_timeout"), py::arg("peer_timeout"), py::arg("frame_mac") = false,
-           "Collective: connects with all other nodes.")
-      .def("worker", &NodeHandle::worker, py::arg("index"), "The handle of a worker thread.")
-      .def("tables", &tables_of, "The tables in the order of their keys.")
+           "Connects to all other nodes. Collective.")
+      .def("worker", &NodeHandle::worker, py::arg("index"), "Returns the handle of a worker thread.")
+      .def("tables", &tables_of, "Returns the tables in the order of their keys.")
       .def_property_readonly("num_keys", &NodeHandle::num_keys, "Number of keys of all tables.")
       .def_property_readonly("closed", &NodeHandle::closed, "Whether the node is gone.")
       .def(
-          "check", [](NodeHandle& node) { node.node().check(); }, "Raises PeerLost if a peer is lost.")
-      .def("stats", &NodeHandle::stats, "Names and numbers of everything that is counted.")
-      .def("trace", &trace, py::arg("keys"), "Records from now on what happens to these keys here.")
-      .def("trace_events", &NodeHandle::trace_events, "What was recorded, the oldest first.")
-      .def("close", &NodeHandle::close, "Collective: ends the node.")
-      .def("abandon", &NodeHandle::abandon, "Ends the node at once; the others see that they lost a peer.")
+          "check", [](NodeHandle& node) { node.node().check(); }, "Raises PeerLost if a peer was lost.")
+      .def("stats", &NodeHandle::stats, "Returns the names and values of all counters.")
+      .def("trace", &trace, py::arg("keys"), "Records all later events of these keys on this node.")
+      .def("trace_events", &NodeHandle::trace_events, "Returns the recorded events, oldest first.")
+      .def("close", &NodeHandle::close, "Ends the node. Collective.")
+      .def("abandon", &NodeHandle::abandon,
+           "Ends the node at once. The other nodes detect the loss of a peer.")
       .def("leave_unclosed", &NodeHandle::leave_unclosed,
-           "Ends a node without others; any other one when the process ends.");
+           "Ends a single node now, and a node of a cluster at the end of the process.");
 
   module.def("end_served_nodes", &end_served_nodes, py::arg("well"), py::call_guard<py::gil_scoped_release>(),
-             "Ends the nodes that were left unclosed, together with all others if the process ends well.");
+             "Ends the nodes that were not closed. If `well`, waits for all other nodes to end.");
 
   module.def(
       "check_network", [](const std::string& network) { static_cast<void>(parse_link_shape(network)); },
-      py::arg("network"), "Raises ValueError if the text describes no network.");
+      py::arg("network"), "Raises ValueError if the text does not describe a network.");
 }
 
 }  // namespace adaps::bindings

@@ -31,7 +31,8 @@ NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
 
 const Table& NodeTable::of(NodeHandle& node) const {
   if (node_.get() != &node)
-    throw py::value_error("table '" + name_ + "' is one of another node: take that of this worker's node");
+    throw py::value_error("table '" + name_ +
+                          "' belongs to another node: use the table of this worker's node");
   return node.node().tables()[index_];
 }
 
@@ -76,17 +77,17 @@ void NodeTable::set_hyperparameters(const UpdateRule& rule) {
   const bool alike = rule.kind == own.kind && rule.decoupled == own.decoupled &&
                      rule.nesterov == own.nesterov && rule.centered == own.centered && rule.eps == own.eps;
   if (!alike)
-    throw py::value_error("the optimizer of table '" + name_ +
-                          "' can go on with another lr, momentum, betas or weight decay, but not as another "
-                          "one, and not with another eps");
+    throw py::value_error(
+        "the optimizer of table '" + name_ +
+        "' can change its lr, momentum, betas and weight decay, but not its kind or its eps");
   if (rule.weight_decay != 0.0F && own.weight_decay == 0.0F && !own.moves_idle_rows())
     throw py::value_error("weight decay " + std::to_string(rule.weight_decay) + " of table '" + name_ +
-                          "': it was 0 at first, so that rows do not know which steps they missed; begin "
-                          "with a small one, such as 1e-12");
+                          "': it was 0 at first, so rows have no record of missed steps; start with a small "
+                          "one, such as 1e-12");
   if (rule.momentum != 0.0F && own.momentum == 0.0F)
     throw py::value_error("momentum " + std::to_string(rule.momentum) + " of table '" + name_ +
-                          "': it was 0 at first, so that rows have no place for it; begin with a small one, "
-                          "such as 1e-12");
+                          "': it was 0 at first, so rows have no space for it; start with a small one, such "
+                          "as 1e-12");
   table.set_hyperparameters(rule.hyperparameters());
 }
 
@@ -97,9 +98,8 @@ void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
   Table& table = node.tables()[index_];
   if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && node.settings().nodes > 1) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
-                          "': rows make up for steps on one node only, and there are " +
-                          std::to_string(node.settings().nodes) +
-                          "; idle_rows=False leaves them as they are");
+                          "': rows catch up with steps on a single node only, and there are " +
+                          std::to_string(node.settings().nodes) + "; set idle_rows=False");
   }
   if (number > std::numeric_limits<std::uint32_t>::max()) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
@@ -116,7 +116,7 @@ void NodeTable::catch_up(const py::object& keys) {
     for (const Key key : array.keys()) {
       if (!table.contains(key)) {
         throw py::index_error("key " + std::to_string(static_cast<std::int64_t>(key)) +
-                              " is not one of table '" + name_ + "': its keys are " +
+                              " does not belong to table '" + name_ + "': its keys are " +
                               std::to_string(first_key_) + " to " + std::to_string(table.end_key() - 1));
       }
     }
@@ -144,107 +144,107 @@ void NodeTable::for_all_rows(MissedSteps missed) {
 
 namespace {
 
-constexpr char kNodeTable[] = R"(A table in its place among the tables of a node; `adaps.Node.table` gives it.
+constexpr char kNodeTable[] = R"(A table on a node; `adaps.Node.table` returns it.
 
-What it changes concerns the gradients that are applied on this node from then on, to rows that it owns: call
-it on every node.)";
+Changes of its settings apply to gradients that this node applies afterwards, to the rows that it owns.
+Therefore make such changes on every node.)";
 
 constexpr char kKeys[] = R"(Keys of row ids.
 
 Parameters
 ----------
 ids : int64 array, CPU tensor or sequence of int
-    Row ids in ``[0, rows)``, C-contiguous, of any shape; duplicates stay.
+    Row ids in ``[0, rows)``, C-contiguous, of any shape. Duplicates are kept.
 
 Returns
 -------
 int64 array or CPU tensor
-    New, of the kind and shape of `ids`: ``first_key + ids``.
+    New array ``first_key + ids``, of the kind and shape of `ids`.
 
 Raises
 ------
 IndexError
-    Naming the first row that does not exist.
+    If a row does not exist. The error names the first one.
 TypeError, ValueError
     If `ids` has another dtype or layout, or is not on the CPU.)";
 
-constexpr char kStats[] = R"(What this node counts of this table; that of the end once the node is closed.
+constexpr char kStats[] = R"(Return this node's counters of this table.
 
-Its keys by how they were served, as `Node.stats` has them of all tables (``pulled_local``, …), and for each
-kind of message about a key ``messages_sent_KIND`` and ``bytes_sent_KIND``: so a run shows that the rows were
-managed as it was declared.
+The counters are the keys by the place that served them (``pulled_local``, …), as in `Node.stats` for all
+tables, and ``messages_sent_KIND`` and ``bytes_sent_KIND`` for each kind of message about a key. They show
+whether the rows were managed as declared. After the node was closed, the last values are returned.
 
 Returns
 -------
 dict of str to float
-    Sums over the node's workers and channels since it was made.)";
+    Sums over the node's workers and channels since the node was created.)";
 
 constexpr char kSetLearningRate[] = R"(Change the learning rate on this node; never blocks.
 
 Parameters
 ----------
 lr : float
-    Finite and not negative.
+    New learning rate, finite and not negative.
 
 Raises
 ------
 ValueError
-    For any other.)";
+    If `lr` is negative or not finite.)";
 
-constexpr char kSetHyperparameters[] = R"(Take over what may change while a table is trained; never blocks.
+constexpr char kSetHyperparameters[] =
+    R"(Change the hyperparameters that may change during training; never blocks.
 
-That is the learning rate, momentum, betas and weight decay.
+These are the learning rate, momentum, betas and weight decay.
 
 Parameters
 ----------
 rule : adaps._core.UpdateRule
-    What ``rule()`` of an optimizer of the table's kind gives.
+    Result of ``rule()`` of an optimizer of the table's kind.
 
 Raises
 ------
 ValueError
     If it is of another kind or has another `eps`, or if it needs state that the rows do not have: momentum or
-    weight decay where there was none at first.)";
+    weight decay, if it was 0 when the table was created.)";
 
 constexpr char kSetStep[] =
-    R"(Say to which step the gradients that are applied on this node from now on belong.
+    R"(Set the optimizer step of the gradients that this node applies from now on; never blocks.
 
-Adam corrects its bias for that step; a row makes up for steps in which it had no gradient if the rule moves
-idle rows. Never blocks.
+Adam uses the step to correct its bias. If the rule changes rows without a gradient, a row also catches up
+with the steps in which it had none.
 
 Parameters
 ----------
 number : int
-    From 1 on; 0, as at first, has each row count its own gradients.
+    Step number, at least 1. With 0, the initial value, each row counts its own gradients.
 idle_rows : bool
-    Whether rows make up for the steps that they missed; on one node only.
+    Whether rows catch up with steps that they missed. Only possible on a single node.
 
 Raises
 ------
 ValueError
-    If rows would make up for steps on several nodes, or the number does not fit into 32 bits.)";
+    If rows would catch up with steps on several nodes, or if the number does not fit into 32 bits.)";
 
 constexpr char kCatchUp[] =
-    R"(Have rows make up for the steps that they missed, so that a pull gives the present values.
+    R"(Let rows catch up with the steps that they missed, so that a pull returns their current values.
 
-It changes something only where steps are numbered and the rule moves idle rows. Blocks until it is done,
-without a message.
+This has an effect only if steps are numbered and the rule changes rows without a gradient. Blocks until it is
+done, without a message.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int, optional
-    Keys of this table, not row ids; duplicates change nothing. All rows by default.
+    Keys of this table, not row ids. Duplicates have no effect. By default, all rows catch up.
 
 Raises
 ------
 IndexError
-    Naming the first key that is not one of the table's; nothing is changed.)";
+    If a key does not belong to the table. The error names the first one, and nothing is changed.)";
 
 constexpr char kForgetMissed[] =
-    R"(Have all rows begin anew with the present step, as if they had missed none.
+    R"(Mark all rows as up to date at the current step, as if they had missed no step.
 
-For rows whose steps were numbered in another way, or not at all. Blocks until it is done, without a
-message.)";
+This is for rows whose steps had other numbers or none. Blocks until it is done, without a message.)";
 
 }  // namespace
 
@@ -252,7 +252,7 @@ void register_node_table(py::module_& module) {
   py::class_<NodeTable>(module, "NodeTable", kNodeTable)
       .def_property_readonly("name", &NodeTable::name, "str: The table's name.")
       .def_property_readonly("first_key", &NodeTable::first_key,
-                             "int: The key of row 0; those of the other rows follow.")
+                             "int: The key of row 0. The keys of the other rows follow.")
       .def_property_readonly("rows", &NodeTable::rows, "int: Number of rows.")
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
       .def_property_readonly("state_length", &NodeTable::state_length,
@@ -262,7 +262,7 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("learning_rate", &NodeTable::learning_rate,
                              "float: The learning rate on this node.")
       .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"), kSetLearningRate)
-      .def_property_readonly("step", &NodeTable::step, "int: The step that `set_step` told, else 0.")
+      .def_property_readonly("step", &NodeTable::step, "int: The number of the last `set_step`, initially 0.")
       .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
       .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
       .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)

@@ -1,4 +1,4 @@
-// The replay of a training's accesses: adaps.simulate checks and names what goes in and comes out.
+// The replay of a training's accesses. adaps.simulate checks its inputs and names its outputs.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -85,31 +85,33 @@ std::vector<Span> spans_of(const ReplayResult& result) {
 }  // namespace
 
 void register_replay(py::module_& module) {
-  py::class_<NodeReplay>(module, "NodeReplay", "What a simulated node did, in microseconds and by counters.")
-      .def_readonly("steps", &NodeReplay::steps, "Of all its workers.")
-      .def_readonly("computing", &NodeReplay::computing, "Of its workers' time, what steps compute.")
-      .def_readonly("visiting", &NodeReplay::visiting, "Of it, calls that the node's own rows serve.")
-      .def_readonly("waiting", &NodeReplay::waiting, "Of it, waiting for other nodes.")
+  py::class_<NodeReplay>(module, "NodeReplay",
+                         "Times of a simulated node's activities, in microseconds, and its counters.")
+      .def_readonly("steps", &NodeReplay::steps, "Number of steps of all its workers.")
+      .def_readonly("computing", &NodeReplay::computing, "Workers' time in the computation of steps.")
+      .def_readonly("visiting", &NodeReplay::visiting, "Workers' time in calls that run on this node.")
+      .def_readonly("waiting", &NodeReplay::waiting, "Workers' time in calls that wait for other nodes.")
       .def_readonly("on_network", &NodeReplay::on_network,
-                    "Of waiting, while a frame to or from the node was under way.")
-      .def_readonly("working", &NodeReplay::working, "What its workers' threads worked.")
-      .def_readonly("channels", &NodeReplay::channels, "What its channels' threads worked.")
-      .def_readonly("last_step", &NodeReplay::last_step, "When a worker had done its last step.")
-      .def_readonly("lost", &NodeReplay::lost, "When the node was lost; None if it was not.")
+                    "Part of `waiting` with a frame to or from the node on the network.")
+      .def_readonly("working", &NodeReplay::working, "Processor time of its workers' threads.")
+      .def_readonly("channels", &NodeReplay::channels, "Processor time of its channels' threads.")
+      .def_readonly("last_step", &NodeReplay::last_step, "Time when a worker completed its last step.")
+      .def_readonly("lost", &NodeReplay::lost, "Time when the node was lost; None if it was not.")
       .def_readonly("peer_lost", &NodeReplay::peer_lost,
-                    "The rank that PeerLost named in its calls, or None.")
-      .def_readonly("peer_lost_at", &NodeReplay::peer_lost_at, "When its calls began to raise it, or None.")
-      .def_readonly("counters", &NodeReplay::counters, "As of Node.stats.")
-      .def_readonly("tables", &NodeReplay::tables, "As of NodeTable.stats, in the tables' order.");
+                    "Rank in the PeerLost that its calls raised, or None.")
+      .def_readonly("peer_lost_at", &NodeReplay::peer_lost_at,
+                    "Time when its calls began to raise PeerLost, or None.")
+      .def_readonly("counters", &NodeReplay::counters, "Counters as in Node.stats.")
+      .def_readonly("tables", &NodeReplay::tables, "Counters of each table as in NodeTable.stats.");
 
-  py::class_<ReplayResult>(module, "ReplayResult", "What a replay counted.")
-      .def_readonly("elapsed", &ReplayResult::elapsed, "Microseconds of the simulated clock.")
-      .def_readonly("nodes", &ReplayResult::nodes, "What each node did.")
+  py::class_<ReplayResult>(module, "ReplayResult", "Results of a replay.")
+      .def_readonly("elapsed", &ReplayResult::elapsed, "Simulated time in microseconds.")
+      .def_readonly("nodes", &ReplayResult::nodes, "Results of each node.")
       .def_property_readonly("spans", &spans_of,
-                             "What was traced: kind, node, thread or receiver, amount, begin, end.");
+                             "Traced activities: kind, node, thread or receiver, amount, begin, end.");
 
   module.def("replay", &replay, py::arg("tables"), py::arg("dense"), py::arg("streams"),
-             "Replays what workers access on simulated machines and links.");
+             "Replays the accesses of workers on simulated machines and links.");
 }
 
 }  // namespace adaps::bindings

@@ -1,4 +1,4 @@
-// What adaps.checkpoint needs of a node, for checkpoints and exports.
+// Access to a node's rows for adaps.checkpoint, which writes checkpoints and exports.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -53,7 +53,7 @@ std::pair<std::size_t, std::uint64_t> take(NodeHandle& node, std::size_t index, 
   return {taken.rows, taken.next};
 }
 
-// What an export tells of a table, together with the node that it copies from.
+// The changed rows of a table for an export, together with the node from which they are copied.
 class ChangedRowsHandle {
  public:
   ChangedRowsHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
@@ -67,7 +67,7 @@ class ChangedRowsHandle {
     return changed_.take(all);
   }
 
-  // The node may be closed.
+  // May be called after the node was closed.
   void read(std::size_t first, const py::object& rows, const py::object& values) const {
     const Array to_rows = Array::of_int64(rows, "rows", Access::kWrite);
     const Array to_values = Array::of_float32(values, "values", Access::kWrite);
@@ -88,10 +88,10 @@ class ChangedRowsHandle {
  private:
   const std::shared_ptr<NodeHandle> node_;
   const std::size_t length_;
-  ChangedRows changed_;  // while a call does, the node exists that it refers to
+  ChangedRows changed_;  // refers to the node, which exists during each call
 };
 
-// A table's restore, together with the node that it works on.
+// The restore of a table, together with its node.
 class RestoreHandle {
  public:
   RestoreHandle(std::shared_ptr<NodeHandle> node, std::size_t index)
@@ -120,7 +120,7 @@ class RestoreHandle {
 
  private:
   const std::shared_ptr<NodeHandle> node_;
-  const Table& table_;  // exists while a call does, as what restore_ refers to
+  const Table& table_;  // exists during each call, like the objects to which restore_ refers
   const std::size_t length_, state_length_;
   TableRestore restore_;
 };
@@ -134,37 +134,39 @@ void register_snapshot(py::module_& module) {
         const NodeHandle::Call call(node);
         freeze(node.node().context());
       },
-      py::arg("node"), "Has the node's keys stay where they are until thaw.");
+      py::arg("node"), "Keeps keys on their nodes until thaw.");
   module.def(
       "thaw",
       [](NodeHandle& node) {
         const NodeHandle::Call call(node);
         thaw(node.node().context());
       },
-      py::arg("node"), "Lets keys move again.");
+      py::arg("node"), "Allows keys to move again.");
   module.def(
       "state_length", [](NodeHandle& node, std::size_t table) { return state_length(table_at(node, table)); },
-      py::arg("node"), py::arg("table"), "Floats of optimizer state of a row.");
+      py::arg("node"), py::arg("table"), "Number of floats of a row's optimizer state.");
   module.def("count_owned", &count, py::arg("node"), py::arg("table"),
              "Number of rows of a table that the node owns.");
   module.def("take_owned", &take, py::arg("node"), py::arg("table"), py::arg("first"), py::arg("rows"),
              py::arg("values"), py::arg("states"),
-             "Copies owned rows from row `first` on; gives their number and the row to go on from.");
-  py::class_<ChangedRowsHandle>(module, "ChangedRows", "Copies of rows that an export has to tell.")
+             "Copies owned rows, starting at row `first`. Returns their number and the first row of the next "
+             "call.");
+  py::class_<ChangedRowsHandle>(module, "ChangedRows", "Copies of the rows that an export must contain.")
       .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
       .def("take", &ChangedRowsHandle::take, py::arg("all"),
-           "Copies rows that the node owns: all, or those that changed since they were told. Gives their "
-           "number.")
+           "Copies rows that the node owns: all, or the rows that changed since they were exported. Returns "
+           "their number.")
       .def("read", &ChangedRowsHandle::read, py::arg("first"), py::arg("rows"), py::arg("values"),
-           "Writes rows that were copied, from number `first` on, and their values.")
+           "Writes copied rows and their values to arrays, starting at the copied row with index `first`.")
       .def("settle", &ChangedRowsHandle::settle, py::arg("told"),
-           "Lets go of what was copied, which was told or not.");
-  py::class_<RestoreHandle>(module, "TableRestore", "Makes a table's content that of a checkpoint.")
+           "Frees the copied rows. If they were exported (`told`), they are not exported again until they "
+           "change.");
+  py::class_<RestoreHandle>(module, "TableRestore", "Restores a table from a checkpoint.")
       .def(py::init<std::shared_ptr<NodeHandle>, std::size_t>(), py::arg("node"), py::arg("table"))
       .def("put", &RestoreHandle::put, py::arg("rows"), py::arg("values"), py::arg("states"),
-           "Keeps those of the rows that the node owns until finish, and gives their number.")
+           "Stores the rows that the node owns until finish, and returns their number.")
       .def("finish", &RestoreHandle::finish,
-           "Writes what was kept, and gives owned rows that were not put their initial content.");
+           "Writes the stored rows. All other owned rows get their initial value.");
 }
 
 }  // namespace adaps::bindings

@@ -1,4 +1,4 @@
-// What a table is made from: the Python package builds these from its own, checked classes.
+// The description of a table. The Python package creates it from its own, validated classes.
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -52,20 +52,20 @@ void register_table_spec(py::module_& module) {
       .value("RMSPROP", RuleKind::kRmsprop)
       .finalize();
 
-  py::native_enum<InitKind>(module, "InitKind", "enum.Enum", "How values begin.")
+  py::native_enum<InitKind>(module, "InitKind", "enum.Enum", "Distribution of initial values.")
       .value("CONSTANT", InitKind::kConstant)
       .value("UNIFORM", InitKind::kUniform)
       .value("NORMAL", InitKind::kNormal)
       .finalize();
 
-  py::native_enum<Wire>(module, "Wire", "enum.Enum", "What values and changes are on the network.")
+  py::native_enum<Wire>(module, "Wire", "enum.Enum", "Encoding of values and changes on the network.")
       .value("FLOAT32", Wire::kFloat32)
       .value("BFLOAT16", Wire::kBfloat16)
       .value("FLOAT16", Wire::kFloat16)
       .value("INT8", Wire::kInt8)
       .finalize();
 
-  py::native_enum<Dtype>(module, "Dtype", "enum.Enum", "What values are in memory.")
+  py::native_enum<Dtype>(module, "Dtype", "enum.Enum", "Encoding of values in memory.")
       .value("FLOAT32", Dtype::kFloat32)
       .value("BFLOAT16", Dtype::kBfloat16)
       .finalize();
@@ -77,9 +77,8 @@ void register_table_spec(py::module_& module) {
 
   py::class_<UpdateRule>(module, "UpdateRule", "An optimizer's kind and hyperparameters.")
       .def(py::init(&make_rule), py::arg("kind"))
-      .def_property_readonly(
-          "moves_idle_rows", &UpdateRule::moves_idle_rows,
-          "Whether rows change in steps in which they have no gradient, where those are numbered.");
+      .def_property_readonly("moves_idle_rows", &UpdateRule::moves_idle_rows,
+                             "Whether steps without a gradient change a row, if steps are numbered.");
 
   py::class_<Initializer>(module, "Initializer", "A distribution of initial values.")
       .def(py::init([](InitKind kind, float a, float b, std::uint64_t seed) {
@@ -87,13 +86,13 @@ void register_table_spec(py::module_& module) {
            }),
            py::arg("kind"), py::kw_only(), py::arg("a"), py::arg("b") = 0.0F, py::arg("seed") = 0);
 
-  py::native_enum<DistributionKind>(module, "DistributionKind", "enum.Enum", "How rows of samples are drawn.")
+  py::native_enum<DistributionKind>(module, "DistributionKind", "enum.Enum", "Distribution of sampled rows.")
       .value("UNIFORM", DistributionKind::kUniform)
       .value("LOG_UNIFORM", DistributionKind::kLogUniform)
       .value("WEIGHTED", DistributionKind::kWeighted)
       .finalize();
 
-  py::native_enum<SamplingScheme>(module, "SamplingScheme", "enum.Enum", "What a sample may be drawn from.")
+  py::native_enum<SamplingScheme>(module, "SamplingScheme", "enum.Enum", "Method to draw samples.")
       .value("NAIVE", SamplingScheme::kNaive)
       .value("PRELOC", SamplingScheme::kPreloc)
       .value("POOL", SamplingScheme::kPool)
@@ -101,7 +100,7 @@ void register_table_spec(py::module_& module) {
       .finalize();
 
   py::class_<Distribution, std::shared_ptr<Distribution>>(module, "Distribution",
-                                                          "How often each row of a table is drawn.")
+                                                          "Probability distribution over a table's rows.")
       .def(py::init([](DistributionKind kind, std::uint64_t rows) {
              return std::make_shared<Distribution>(kind == DistributionKind::kUniform
                                                        ? Distribution::uniform(rows)
@@ -115,12 +114,12 @@ void register_table_spec(py::module_& module) {
             const py::gil_scoped_release release;
             return std::make_shared<Distribution>(Distribution::weighted(given));
           },
-          py::arg("weights"), "In proportion to its weight.")
+          py::arg("weights"), "Draws each row with a probability proportional to its weight.")
       .def_property_readonly("rows", &Distribution::rows, "Number of rows.")
-      .def_property_readonly("possible", &Distribution::possible, "Rows that can be drawn.")
-      .def("probability", &Distribution::probability, py::arg("row"), "Of one row.");
+      .def_property_readonly("possible", &Distribution::possible, "Number of rows that can be drawn.")
+      .def("probability", &Distribution::probability, py::arg("row"), "Probability of one row.");
 
-  py::class_<SamplingSpec>(module, "SamplingSpec", "How samples of a table's rows are drawn.")
+  py::class_<SamplingSpec>(module, "SamplingSpec", "Distribution and scheme for samples of a table's rows.")
       .def(py::init([](std::shared_ptr<Distribution> distribution, SamplingScheme scheme, bool replacement,
                        std::uint64_t seed, std::uint64_t pool_size, std::uint64_t reuse) {
              return SamplingSpec{std::move(distribution), scheme, replacement, seed, pool_size, reuse};
@@ -128,12 +127,12 @@ void register_table_spec(py::module_& module) {
            py::arg("distribution"), py::kw_only(), py::arg("scheme"), py::arg("replacement"), py::arg("seed"),
            py::arg("pool_size"), py::arg("reuse"));
 
-  py::class_<TableSpec>(module, "TableSpec", "A table before it has its place in a node.")
+  py::class_<TableSpec>(module, "TableSpec", "The description of a table, from which a node creates it.")
       .def_property_readonly(
           "width", [](const TableSpec& spec) { return spec.length + spec.rule.state_length(spec.length); },
-          "Floats of a row with its optimizer's state.")
-      .def_readwrite("sampling", &TableSpec::sampling, "How samples of its rows are drawn; none without it.")
-      .def_readwrite("dtype", &TableSpec::dtype, "What its values are in memory.")
+          "Number of floats of a row with its optimizer state.")
+      .def_readwrite("sampling", &TableSpec::sampling, "Settings for samples; None if it is not sampled.")
+      .def_readwrite("dtype", &TableSpec::dtype, "Encoding of the values in memory.")
       .def(
           py::init(
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
@@ -151,10 +150,11 @@ void register_table_spec(py::module_& module) {
               }),
           py::arg("name"), py::arg("rows"), py::arg("length"), py::arg("rule"), py::arg("init"),
           py::arg("managed"), py::arg("homes") = std::vector<std::tuple<std::uint64_t, int, int>>{},
-          "With ranges of rows that are managed alike: where each ends, the technique, or none to leave it "
-          "to the node, the wire, and at least how many clocks are between two exchanges of changes, or 0; "
-          "and with ranges of rows by their home: where each ends, the node, which is negative for homes by "
-          "hash, and the number of the table whose keys are hashed, which is negative for its own.");
+          "`managed` has ranges of rows with one management: the range's end, the technique (None for the "
+          "node's technique), the wire, and the minimum number of clocks between two exchanges of changes "
+          "(0 for no minimum). `homes` has ranges of rows with one kind of home: the range's end, the node "
+          "(negative if a hash determines the homes), and the index of the table with the hashed keys "
+          "(negative for this table).");
 }
 
 }  // namespace adaps::bindings

@@ -9,13 +9,13 @@ namespace py = pybind11;
 
 void register_trace_event(py::module_& module) {
   py::class_<TraceEvent>(module, "TraceEvent",
-                         "What happened to a traced key on one node; see `adaps.Node.trace`.")
+                         "An event of a traced key on one node; see `adaps.Node.trace`.")
       .def_readonly("time", &TraceEvent::time, "int: Microseconds of the machine's monotonic clock.")
       .def_readonly("key", &TraceEvent::key, "int: The key.")
       .def_property_readonly(
           "kind", [](const TraceEvent& event) { return name_of(event.kind); },
-          "str: ``alloc`` (this node owns the key without having got it from another), ``intent_start`` and "
-          "``intent_stop`` (of this node's workers together), ``replica_set_up``, ``replica_dropped``, "
+          "str: ``alloc`` (this node is the key's first owner), ``intent_start`` and ``intent_stop`` (of any "
+          "worker of this node), ``replica_set_up``, ``replica_dropped``, "
           "``relocated_here`` or ``relocated_away``.")
       .def("__repr__", [](const TraceEvent& event) {
         return "TraceEvent(time=" + std::to_string(event.time) + ", key=" + std::to_string(event.key) +

@@ -7,56 +7,56 @@ namespace adaps::bindings {
 
 namespace {
 
-constexpr char kWorker[] = R"(The calls of one worker thread on its node; `adaps.Node.worker` gives it.
+constexpr char kWorker[] = R"(The interface of one worker thread to its node; `adaps.Node.worker` returns it.
 
-A worker belongs to one thread at a time: a call while another thread is in one raises `AdapsError`. All
-workers of a node share its rows. Calls release the GIL while they work or wait, and Ctrl-C ends one that
-waits.
+Only one thread at a time may use a worker: a call during another thread's call raises `AdapsError`. All
+workers of a node share its rows. Calls release the GIL while they work or wait, and Ctrl-C ends a waiting
+call.
 
 Notes
 -----
-**Keys** are an int64 array or CPU tensor, C-contiguous and of any shape, or a list, tuple or range of
-integers. Each is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and
-behave as if they were given one after the other.
+**Keys** are a C-contiguous int64 array or CPU tensor of any shape, or a list, tuple or range of integers.
+Each key is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and behave
+as if they were given one after the other.
 
-**Values** are a float32 array or CPU tensor, C-contiguous: the rows of the keys one after the other, so its
-size is the sum of their lengths, ``(len(keys), length)`` for keys of one table. They are not copied on the
-way in.
+**Values** are a C-contiguous float32 array or CPU tensor with the concatenated rows of the keys. Its size is
+the sum of the rows' lengths: ``(len(keys), length)`` for keys of one table. Values are not copied.
 
-**Asynchronous calls** return a ticket for `is_done` and `wait`, -1 if the call was complete at once. Keys may
-be changed as soon as the call has returned, values not before it is complete.
+**Asynchronous calls** return a ticket for `is_done` and `wait`, or -1 if the call was complete at once. Keys
+may be changed as soon as the call has returned. Values may be changed when the call is complete.
 
-**Order.** A worker reads what it wrote, and never an older value of a key than it has read before. One key of
-one call is read or written as a whole; several keys are not. What other workers wrote is visible after
-`wait_sync`, `barrier` and `wait_sync` on all of them.
+**Order.** A worker reads its own writes, and never an older value of a key than it has read before. The row
+of one key is read and written atomically; the rows of several keys are not. Writes of other workers are
+visible after `wait_sync`, `barrier` and `wait_sync` on all workers.
 
-**Errors.** Before anything is done, TypeError (dtype), ValueError (size, layout, device) or IndexError (a key
-that does not exist) names the value. After the loss of a node every call that needs the cluster raises
-`PeerLost`, and `AdapsError` if this node is closed or this worker finalized.)";
+**Errors.** Arguments are checked before anything is changed. TypeError (dtype), ValueError (size, layout,
+device) and IndexError (a key that does not exist) name the wrong value. After the loss of a node, every call
+that needs the cluster raises `PeerLost`. After this node was closed or this worker was finalized, calls raise
+`AdapsError`.)";
 
 constexpr char kPull[] = R"(Write the values of the keys to `out`, one after the other.
 
-Blocks until every row has been read: from this node's memory if it owns the row or holds a replica, else by
-a message to the owner.
+Blocks until every row has been read: from this node's memory if it owns the row or holds a replica, otherwise
+by a message to the owner.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What to read; duplicates are each written.
+    Keys of the rows to read. Duplicates are allowed, and each is written.
 out : float32 array or CPU tensor
-    Gets the rows in the order of the keys. It must be writable.
+    Output for the rows, in the order of the keys. It must be writable.
 asynchronous : bool
-    Return at once; `out` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `out` must not be changed or freed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; `out` is unchanged.
+    If a key does not exist. The error names the first one, and `out` is unchanged.
 TypeError, ValueError
     If an array has another dtype, size or layout, is read-only or is not on the CPU.
 PeerLost
@@ -64,86 +64,86 @@ PeerLost
 
 constexpr char kPush[] = R"(Add a delta to the value of each key.
 
-Blocks until each delta is in the row at its owner, or in a replica here, whose changes the next exchange
-brings to the owner.
+Blocks until each delta is in the row at its owner, or in a replica on this node. The next exchange sends the
+changes of replicas to the owner.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What to change; the deltas of duplicates add up.
+    Keys of the rows to change. The deltas of duplicates are added up.
 deltas : float32 array or CPU tensor
-    One row per key.
+    Deltas to add, one row per key.
 asynchronous : bool
-    Return at once; `deltas` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `deltas` must not be changed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing is added.
+    If a key does not exist. The error names the first one, and nothing is added.
 TypeError, ValueError
     If an array has another dtype, size or layout, or is not on the CPU.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPushGradients[] = R"(Update the value of each key by its table's optimizer.
+constexpr char kPushGradients[] = R"(Update the value of each key with its table's optimizer.
 
-Blocks until each gradient is applied at the row's owner, or to a replica here, whose change the next exchange
-brings to the owner.
+Blocks until each gradient is applied at the row's owner, or to a replica on this node. The next exchange
+sends the changes of replicas to the owner.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What to update. Duplicates are steps of their own, one after the other: sum their gradients up first, as
-    `deduplicate` helps to do, where torch's sparse gradients are the model.
+    Keys of the rows to update. Duplicates are separate steps, one after the other. To apply the sum of their
+    gradients instead, like torch's sparse gradients, sum them first, for example with `deduplicate`.
 gradients : float32 array or CPU tensor
-    One row per key.
+    Gradients, one row per key.
 asynchronous : bool
-    Return at once; `gradients` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `gradients` must not be changed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing is applied.
+    If a key does not exist. The error names the first one, and nothing is applied.
 ValueError
-    If a gradient holds NaN or infinity and the node has ``nonfinite="raise"``, naming table and row; or for
-    an array of another size or layout. Nothing is applied.
+    If a gradient contains NaN or infinity and the node has ``nonfinite="raise"``; the error names table and
+    row. Or if an array has another size or layout. Nothing is applied.
 TypeError
     If an array has another dtype.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kSet[] = R"(Overwrite the value of each key; the optimizer's state stays.
+constexpr char kSet[] = R"(Overwrite the value of each key; the optimizer's state is unchanged.
 
-Blocks until every value is at its owner, where it is ordered like any other update.
+Blocks until every value has reached its owner, which orders it with all other updates.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What to write; the last of several duplicates counts.
+    Keys of the rows to write. Of several duplicates, the last one takes effect.
 values : float32 array or CPU tensor
-    One row per key.
+    New values, one row per key.
 asynchronous : bool
-    Return at once; `values` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `values` must not be changed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing is written.
+    If a key does not exist. The error names the first one, and nothing is written.
 TypeError, ValueError
     If an array has another dtype, size or layout, or is not on the CPU.
 PeerLost
@@ -210,140 +210,141 @@ PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kChanged[] =
-    R"(Whether a pull may give other values than one did after the last look at these keys.
+    R"(Whether a pull could return other values than at the last call of this function.
 
-Never blocks, sends nothing, and reads no row; for rows that are read again and again though they change
-seldom. ``worker.changed(keys, seen); worker.pull(keys, out)`` reads them, and from then on ``if
-worker.changed(keys, seen): worker.pull(keys, out)`` keeps `out` as if each pull were made.
+Never blocks, sends no message, and reads no row. It is useful for rows that are read often and rarely change.
+First read them with ``worker.changed(keys, seen); worker.pull(keys, out)``. From then on, ``if
+worker.changed(keys, seen): worker.pull(keys, out)`` keeps `out` as up to date as a pull each time.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What was pulled.
+    Keys of the rows that were pulled.
 seen : int64 array or CPU tensor
-    One number for each key, which stand for the rows that the last look found, and are replaced by those of
-    this one: zeros at first, and nobody else's to write.
+    State of the last call, with one number for each key, which this call updates. Fill it with zeros before
+    the first call, and do not change it afterwards.
 
 Returns
 -------
 bool
-    False if a pull would give what one gave after the last look. True otherwise, but also if keys that are
-    next to these were changed, or a row was only looked at to be sent, and always if a row is not here.
+    False if a pull would return the values of a pull after the last call. True if it could return others.
+    True is also returned if neighboring keys were changed, if a row was accessed to be sent, or if a row is
+    not local.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist.
+    If a key does not exist. The error names the first one.
 TypeError, ValueError
     If an array has another dtype, size or layout, is read-only or is not on the CPU.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPullRows[] = R"(Read rows of a table by their ids, and write down their keys.
+constexpr char kPullRows[] = R"(Read rows of a table by their ids, and return their keys.
 
-As ``keys[:] = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` says so, then
+Equivalent to ``keys[:] = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` is true, then
 ``pull(keys, out)``.
 
 Parameters
 ----------
 table : NodeTable
-    Whose rows they are; of this worker's node.
+    Table of the rows, on this worker's node.
 ids : int64 array, CPU tensor or sequence of int
-    Row ids; duplicates stay.
+    Row ids. Duplicates are kept.
 out : float32 array or CPU tensor
-    Filled with one row per id.
+    Output for the values, one row per id.
 keys : int64 array or CPU tensor
-    Filled with one key per id. Nothing else may be done with it before the call returns.
+    Output for the keys, one per id. It must not be used before the call returns.
 idle_rows : bool
-    Whether the rows make up for the steps that they missed before.
+    Whether the rows first catch up with the steps that they missed.
 
 Raises
 ------
 IndexError
-    Naming the first row that does not exist; nothing is read.
+    If a row does not exist. The error names the first one, and nothing is read.
 TypeError, ValueError
     If an array has another dtype, size or layout, or is not on the CPU.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPushSums[] = R"(Update values by their tables' optimizers, each with the sum of its gradients.
+constexpr char kPushSums[] = R"(Update each value with its table's optimizer and the sum of its gradients.
 
-As one `push_gradients` for each part, with the gradients of keys that occur several times added up before:
-within each read in the order in which they are given, then the sums of the reads in turn. That is what
-PyTorch's backward pass does with several embeddings of one weight.
+Makes one `push_gradients` for each part, after the gradients of each key were summed. The gradients of each
+read are first summed in the given order, and then the sums of the reads are added in order. PyTorch's
+backward pass sums in the same order if several embeddings share a weight.
 
 Parameters
 ----------
 parts : sequence of sequences of (keys, gradients, ignored)
-    The reads of one table: keys and a float32 row for each, as for `push_gradients`. What is given for the key
-    `ignored` counts as zeros; None ignores no key.
+    One part for each table, with the reads of that table. A read has keys and a float32 row for each, as in
+    `push_gradients`. Rows of the key `ignored` count as zeros; None ignores no key.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing of its part is applied.
+    If a key does not exist. The error names the first one, and its part is not applied.
 ValueError
-    If a sum holds NaN or infinity and the node has ``nonfinite="raise"``, keys of one part are of several
-    tables, or an array has another size or layout. Nothing of the part is applied.
+    If a sum contains NaN or infinity and the node has ``nonfinite="raise"``, if a part has keys of several
+    tables, or if an array has another size or layout. The part is not applied.
 TypeError
     If an array has another dtype.
 PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kStepRows[] =
-    R"(Update rows whose values are kept outside, where nobody else is that could change them.
+    R"(Update rows with values in an array, on a single node with a single worker.
 
-The rows get the values of the array, then the gradients are applied by the table's optimizer, and the array
-gets the new values: what `set`, `push_gradients` and `pull` do one after the other, in one pass.
+Sets the rows to the values of the array, applies the gradients with the table's optimizer, and writes the new
+values to the array. This is equivalent to `set`, `push_gradients` and `pull`, but needs only one pass.
 
 Parameters
 ----------
 table : NodeTable
-    Whose rows they are.
+    Table of the rows.
 values : float32 array or CPU tensor
-    Of all rows of the table; those with a gradient are changed.
+    Values of all rows of the table. Rows with a gradient are changed.
 parts : sequence of (row, gradient)
-    The first row of each gradient, which fills that row and the following ones. The last of these it may fill
-    in part: the rest of the row has the gradient 0.
+    Gradients and the first row of each. A gradient continues in the following rows. If it ends within a row,
+    the rest of the row has the gradient 0.
 
 Raises
 ------
 AdapsError
-    If the node has several workers or is one of several.
+    If the node has several workers, or the cluster has several nodes.
 ValueError
-    If a gradient holds NaN or infinity and the node has ``nonfinite="raise"``, or does not fit; then it is not
-    applied.
+    If a gradient contains NaN or infinity and the node has ``nonfinite="raise"``, or if a gradient exceeds the
+    table. The gradient is not applied.
 TypeError
     If an array has another dtype.)";
 
 constexpr char kStepCopies[] =
-    R"(Update rows of which a copy is kept outside, where others change them, too.
+    R"(Update rows and a copy of them in an array, while other workers also update the rows.
 
-What was written into the copy since the last pull is added to the rows, the gradients times `scale` are applied
-by the table's optimizer, and the copy gets the new values: what `push`, `push_gradients`, `changed` and `pull`
-do one after the other, in one pass over rows that are here. It blocks as these do, row by row for those that
-are not.
+Adds the changes that were written into the copy since the last pull to the rows, applies the gradients times
+`scale` with the table's optimizer, and writes the new values to the copy. This is equivalent to `push`,
+`push_gradients`, `changed` and `pull`, but needs only one pass over local rows. It blocks like these calls;
+remote rows are handled one by one.
 
 Parameters
 ----------
 table : NodeTable
-    Whose rows they are; of this worker's node.
+    Table of the rows, on this worker's node.
 values : float32 array or CPU tensor
-    Of all rows of the table; those with a gradient are changed.
+    Copy of all rows of the table. Rows with a gradient are changed.
 pulled : float32 array or CPU tensor
-    What `values` was after the last pull; it gets the new values, too.
+    Contents of `values` after the last pull. It also receives the new values.
 seen : int64 array or CPU tensor
-    A number for each row of the table, as for `changed`.
+    State for each row of the table, as in `changed`.
 parts : sequence of (row, gradient)
-    As for `step_rows`, best in the order of their rows.
+    Gradients and the first row of each, as in `step_rows`. Parts in the order of their rows are fastest.
 scale : float
-    By what gradients are multiplied.
+    Factor for the gradients.
 
 Raises
 ------
 ValueError
-    If a gradient times `scale` holds NaN or infinity and the node has ``nonfinite="raise"``, or a gradient does
-    not fit; then nothing is changed. Or for an array of another size.
+    If a gradient times `scale` contains NaN or infinity and the node has ``nonfinite="raise"``, if a gradient
+    exceeds the table, or if an array has another size. Nothing is changed.
 TypeError
     If an array has another dtype.
 PeerLost
@@ -351,120 +352,122 @@ PeerLost
 
 constexpr char kIntent[] = R"(Announce that this worker will access the keys in its clocks ``[start, end)``.
 
-Never blocks for a message: the node's own threads bring the rows, and with ``timing`` not before `start` is
-near. An intent counts while `current_clock` is below `end`. One whose `end` has been reached already has no
-effect: ``stats()["intents_late"]`` counts its keys, and a warning says so once. It changes where rows are and
-never what a call reads or writes. A key that no node announces stays with its owner, which is what a policy's
-technique ``auto`` compares with.
+Does not block: the node's own threads move or replicate the rows. With ``timing``, they start shortly before
+`start`. An intent is active while `current_clock` is below `end`. If `end` has already been
+reached, the intent has no effect: ``stats()["intents_late"]`` counts its keys, and one warning is logged.
+Intent changes the location of rows, but never the result of a call. A key without intent stays with its
+owner. A policy's technique ``auto`` uses this case as its baseline.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What will be accessed; they are copied, and duplicates change nothing.
+    Keys of the rows that will be accessed. They are copied, and duplicates have no effect.
 start : int
-    The first clock of the access.
+    First clock of the access.
 end : int, optional
-    The first clock after it; ``start + 1`` by default.
+    First clock after the access; ``start + 1`` by default.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing is announced.
+    If a key does not exist. The error names the first one, and nothing is announced.
 ValueError
-    If `end` is not above `start`, or `start` is beyond the last clock.
+    If `end` is not greater than `start`, or if `start` is greater than the largest clock.
 PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kWaitIntent[] =
     R"(Block until keys that were announced for the current clock can be read without a message.
 
-For the beginning of a loop: later batches are brought while others are in use. Keys that no intent brings
-here are not waited for.
+This is useful at the start of a loop. Later, the rows of a batch arrive while earlier batches are used. Keys
+that no intent makes local are not waited for.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    What this worker announced for its current clock; duplicates change nothing.
+    Keys that this worker announced for its current clock. Duplicates have no effect.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist.
+    If a key does not exist. The error names the first one.
 PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kPrepareSample[] =
     R"(Announce that this worker will read a sample of a table's rows in its clocks ``[start, end)``.
 
-Never blocks for a message. What it does depends on the scheme of the table's `Sampling`: ``preloc`` and
-``pool`` draw the rows and signal intent for them, ``local`` and ``naive`` draw when the sample is read.
+Does not block. The effect depends on the scheme of the table's `Sampling`. ``preloc`` and ``pool``
+draw the rows now and signal intent for them. ``local`` and ``naive`` draw the rows when the sample is read.
 
 Parameters
 ----------
 table : NodeTable
-    Of this worker's node, made with `sampling`.
+    Table to draw from. It must belong to this worker's node and have `sampling`.
 n : int
-    How many rows.
+    Number of rows to draw.
 start : int
-    The first clock of the access.
+    First clock of the access.
 end : int, optional
-    The first clock after it; ``start + 1`` by default.
+    First clock after the access; ``start + 1`` by default.
 
 Returns
 -------
 int
-    The sample's number, for one `pull_sample`. What it takes in memory is freed by that.
+    Number of the sample, for one call of `pull_sample`, which frees the sample's memory.
 
 Raises
 ------
 ValueError
-    If the table has no `sampling`, no sample of `n` rows is possible, or the clocks are none.
+    If the table has no `sampling`, if no sample of `n` rows is possible, or if the clocks are invalid.
 PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kPullSample[] = R"(Write the rows of a prepared sample, and their values.
 
-The values are read as `pull` reads them, and keep its promises. Rows are numbers within their table:
-``table.keys(rows_out)`` are the keys to push gradients to.
+Values are read as by `pull`, with the same guarantees. Rows are identified by their index in the table; the
+keys for a push of gradients are ``table.keys(rows_out)``.
 
 Parameters
 ----------
 sample : int
-    What `prepare_sample` returned; each sample is read once.
+    Number that `prepare_sample` returned. Each sample can be read once.
 rows_out : int64 array or CPU tensor
-    Gets the `n` rows, in the order drawn. It must be writable.
+    Output for the `n` rows, in the order of the draws. It must be writable.
 values_out : float32 array or CPU tensor, optional
-    Gets their values one after the other. Without it the rows are drawn, and nothing is read.
+    Output for their values, one row after the other. Without it, rows are drawn but no values are read.
 asynchronous : bool
-    Return at once, with the rows; `values_out` must then stay as it is until the call is complete.
+    Whether to return as soon as the rows are written. If so, `values_out` must not be changed until the call
+    is complete.
 
 Returns
 -------
 int or None
-    A ticket for `wait` if the call is asynchronous and reads values.
+    Ticket of the call if it is asynchronous and reads values.
 
 Raises
 ------
 ValueError
-    If there is no such sample, or it was read before; or for an array of another size or layout.
+    If the sample does not exist or was read before, or if an array has another size or layout.
 TypeError
     If an array has another dtype.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kAdvanceClock[] = R"(Add one to this worker's clock: a step of its training is done.
+constexpr char kAdvanceClock[] = R"(Add one to this worker's clock, after a training step.
 
-Never blocks. Intents whose `end` is the new clock are over, and those whose `start` is now near are acted on.
-Other workers have clocks of their own.)";
+Never blocks. Ends intents whose `end` is the new clock, and acts on intents whose `start` is now near. The
+clocks of other workers do not change.)";
 
-constexpr char kCurrentClock[] = "int: This worker's clock: 0 at first, and more with each `advance_clock`.";
+constexpr char kCurrentClock[] =
+    "int: Clock of this worker. It starts at 0, and `advance_clock` increases it.";
 
 constexpr char kIsDone[] = R"(Whether an asynchronous call is complete; never blocks.
 
 Parameters
 ----------
 ticket : int
-    What the call returned.
+    Ticket that the call returned.
 
 Raises
 ------
@@ -473,12 +476,14 @@ ValueError
 PeerLost
     If the call is not complete, and a node of the cluster is lost.)";
 
-constexpr char kWait[] = R"(Block until an asynchronous call is complete; at once if it was waited for before.
+constexpr char kWait[] = R"(Block until an asynchronous call is complete.
+
+Returns at once if the call was already waited for.
 
 Parameters
 ----------
 ticket : int
-    What the call returned.
+    Ticket that the call returned.
 
 Raises
 ------
@@ -495,89 +500,89 @@ PeerLost
     If a node of the cluster is lost.)";
 
 constexpr char kWaitSync[] =
-    R"(Block until this node's writes are applied, and what was applied before is visible here.
+    R"(Block until this node's writes are applied and earlier writes of all nodes are visible here.
 
-That is: everything that any worker of this node wrote before the call is applied at its owners, and
-everything that was applied anywhere before the call is what this node reads. ``wait_sync(); barrier();
-wait_sync()`` on all workers makes every write of each of them visible to all.
+When the call returns, all earlier writes of this node's workers are applied at their owners. All writes that
+were applied on any node before the call are visible on this node. ``wait_sync(); barrier(); wait_sync()`` on
+all workers makes all writes of all workers visible to all workers.
 
 Parameters
 ----------
 asynchronous : bool
-    Return a ticket at once, which is complete when a blocking call would have returned.
+    Whether to return a ticket at once. The ticket is complete when a blocking call would have returned.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kBarrier[] = R"(Collective: block until every worker of every node is here.
+constexpr char kBarrier[] = R"(Block until every worker of every node has called this. Collective.
 
-It orders no writes by itself: see `wait_sync`.
+A barrier alone does not make writes visible; see `wait_sync`.
 
 Raises
 ------
 PeerLost
-    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
 
-constexpr char kAgree[] = R"(Collective: a barrier that tells every worker whether all of them are well.
+constexpr char kAgree[] =
+    R"(Block like `barrier`, and return whether any worker has reported a failure. Collective.
 
 Parameters
 ----------
 well : bool
-    Whether this worker is.
+    False to report a failure of this worker.
 
 Returns
 -------
 int or None
-    The rank of a node with a worker that is not well, the same for all; None if all are well.
+    Rank of a node with a worker that reported a failure, equal for all workers; None if there is none.
 
 Raises
 ------
 PeerLost
-    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
 
 constexpr char kSkipToClock[] =
-    R"(Go on from a later clock, as after a restore; an earlier one changes nothing.
+    R"(Continue from a later clock, for example after a restore. An earlier clock has no effect.
 
-Never blocks. The clocks in between do not count as time that passed, by which the node learns how fast this
-worker's clock runs.
+Never blocks. The node ignores the skipped clocks when it estimates the pace of this worker's clock.
 
 Parameters
 ----------
 clock : int
-    The new clock.
+    New clock.
 
 Raises
 ------
 ValueError
-    If it is beyond the last clock.)";
+    If it is greater than the largest clock.)";
 
 constexpr char kBeginSetup[] =
-    R"(Collective: block until every worker is here, before the first values are set.
+    R"(Block until every worker has called this, before the first values are set. Collective.
 
 Raises
 ------
 PeerLost
-    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
 
 constexpr char kEndSetup[] =
-    R"(Collective: block until every worker sees what any worker wrote before it called this.
+    R"(Block until the writes of all workers before this call are visible to all workers. Collective.
 
 Raises
 ------
 PeerLost
-    If a node of the cluster is lost, or does not come within `stall_timeout`.)";
+    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
 
-constexpr char kFinalize[] = R"(End this worker's part in collective calls, which then do not wait for it.
+constexpr char kFinalize[] = R"(Exclude this worker from collective calls, which then do not wait for it.
 
-Blocks until its asynchronous calls are complete. Closing the node does it, too; a second call does nothing,
-and any other call raises `AdapsError` afterwards.
+Blocks until its asynchronous calls are complete. Closing the node has the same effect. A second call does
+nothing, and any other call afterwards raises `AdapsError`.
 
 Raises
 ------

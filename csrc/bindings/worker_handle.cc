@@ -91,7 +91,7 @@ void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle 
 
 void WorkerHandle::push_sums(const py::sequence& parts) {
   std::vector<std::vector<GivenGradients>> given;
-  std::vector<Array> held;  // may own what a list of keys became
+  std::vector<Array> held;  // own the copies of keys that were given as lists
   for (const py::handle part : parts) {
     std::vector<GivenGradients>& reads = given.emplace_back();
     for (const py::handle read : py::cast<py::sequence>(part)) {
@@ -110,7 +110,8 @@ void WorkerHandle::push_sums(const py::sequence& parts) {
 
 namespace {
 
-// Steps of rows of a table whose values are an array; `held` gets what has to live as long as they do.
+// Returns the steps of a table's rows, whose values are in one array. `held` receives the objects that must
+// live as long as the steps.
 std::vector<RowStep> steps_of(const NodeTable& table, const Array& whole, const py::sequence& parts,
                               std::vector<py::object>& held) {
   std::vector<RowStep> steps;
@@ -266,7 +267,7 @@ std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& value
     without_gil([&] { function(keys.keys(), values.floats(), values.size()); });
     return std::nullopt;
   }
-  // The keys were copied when the call returns.
+  // The keys are copied during the call, so only the values must be kept alive.
   py::object keeper = values.keeper();
   const Ticket ticket = without_gil([&] { return function(keys.keys(), values.floats(), values.size()); });
   release_finished();
@@ -282,8 +283,9 @@ std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& va
                 });
 }
 
-// A caller that never waits must not keep all its arrays. Looks at a few in turn, more than a call adds: so
-// most that are kept are of calls that are not complete, also if an older one takes much longer than others.
+// Releases the arrays of completed calls, because a caller may never wait for them. Checks a few arrays per
+// call, more than each call adds. Therefore most of the kept arrays belong to incomplete calls, even if an
+// old call takes much longer than later ones.
 void WorkerHandle::release_finished() {
   constexpr int kLooks = 4;
   for (int i = 0; i < kLooks && !held_.empty(); ++i) {

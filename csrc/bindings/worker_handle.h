@@ -1,4 +1,5 @@
-// What Python holds of a worker: takes arrays, keeps those of asynchronous calls alive, releases the GIL.
+// The Python object of a worker. It accepts arrays, keeps those of asynchronous calls alive, and releases the
+// GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -71,13 +72,13 @@ class WorkerHandle {
   std::invoke_result_t<Function> blocking(Function function);
   template <typename Function>
   std::optional<Ticket> access(const Array& keys, const Array& values, bool asynchronous, Function function);
-  // The same for a call of Worker that reads or writes a row of `values` for each key.
+  // Like access(), for a call of Worker that reads or writes a row of `values` for each key.
   template <auto kCall>
   std::optional<Ticket> access_rows(py::handle keys, const Array& values, bool asynchronous);
   void release_finished();
 
   const std::shared_ptr<NodeHandle> node_;
-  // Both exist while a call does: see NodeHandle::Call.
+  // Both exist during each call, see NodeHandle::Call.
   Worker& worker_;
   const int index_;
   HeldArrays& held_;

@@ -8,7 +8,7 @@ using namespace adaps;
 
 namespace {
 
-// By summing from the definition, in logarithms.
+// Computes the quantile by summing the definition, in logarithms.
 Clock quantile_by_definition(double mean) {
   double sum = 0.0;
   for (Clock k = 0;; ++k) {
@@ -20,14 +20,14 @@ Clock quantile_by_definition(double mean) {
 
 }  // namespace
 
-TEST(windows_are_those_of_the_specification) {
+TEST(windows_match_the_specification) {
   const struct {
-    Clock ticks;  // a round
+    Clock ticks;  // per round
     Clock window;
   } expected[] = {{1, 9}, {5, 24}, {10, 39}, {50, 139}, {100, 255}, {1000, 2168}};
   for (const auto& [ticks, window] : expected) {
     ActionTimer timer;
-    timer.observe(1, 0, 2000);  // the first tick tells no pace
+    timer.observe(1, 0, 2000);  // the first tick does not determine the pace
     timer.observe(ticks, 1000, 2000);
     CHECK_EQ(timer.window(), window);
   }
@@ -42,7 +42,7 @@ TEST(quantiles_are_right_on_both_sides_of_the_expansion) {
 
 TEST(the_pace_rises_at_once_and_falls_slowly) {
   ActionTimer timer;
-  CHECK_EQ(timer.window(), Clock{9});  // until a pace is known
+  CHECK_EQ(timer.window(), Clock{9});  // until the pace is known
   timer.observe(1, 1'000'000, 2000);
   CHECK_EQ(timer.window(), Clock{9});
   timer.observe(100, 1000, 2000);
@@ -51,7 +51,7 @@ TEST(the_pace_rises_at_once_and_falls_slowly) {
   CHECK(std::abs(timer.pace() - 0.0901) < 1e-12);
 }
 
-TEST(the_pace_is_that_between_two_ticks) {
+TEST(the_pace_is_measured_between_two_ticks) {
   ActionTimer timer;
   timer.observe(1, 0, 2000);
   for (int i = 0; i < 49; ++i) timer.observe(0, 2000, 2000);
@@ -60,7 +60,7 @@ TEST(the_pace_is_that_between_two_ticks) {
   CHECK_EQ(timer.window(), Clock{2});
 }
 
-TEST(the_slower_the_rounds_the_earlier) {
+TEST(slower_rounds_make_intents_act_earlier) {
   ActionTimer timer;
   timer.observe(1, 0, 2000);
   timer.observe(1, 1000, 2000);
@@ -71,7 +71,7 @@ TEST(the_slower_the_rounds_the_earlier) {
   CHECK_EQ(slow.window(), poisson_quantile(100.0));
 }
 
-TEST(keys_that_take_long_are_asked_for_between_ticks) {
+TEST(keys_with_a_long_lead_time_are_requested_between_ticks) {
   ActionTimer timer;
   CHECK(timer.ahead(50'000, 0) == timer.window());  // before the first tick
   CHECK(timer.until_ahead(2, 50'000) == kNever);
@@ -84,20 +84,20 @@ TEST(keys_that_take_long_are_asked_for_between_ticks) {
   const Micros later = timer.until_ahead(2, 150'000);
   CHECK(49'900 <= later && later <= 50'100);
   CHECK(timer.ahead(150'000, later) == 2);
-  CHECK(timer.until_ahead(3, 150'000) == kNever);                   // the tick comes first
-  CHECK(timer.ahead(150'000, 10'000'000) == timer.reach(150'000));  // or stays away
+  CHECK(timer.until_ahead(3, 150'000) == kNever);                   // the tick is earlier
+  CHECK(timer.ahead(150'000, 10'000'000) == timer.reach(150'000));  // or does not come
   CHECK(timer.reach(150'000) == 2);
   timer.observe(0, 30'000, 0);
   CHECK(timer.until_ahead(2, 150'000) == later - 30'000);
 }
 
-TEST(the_lead_is_the_longest_between_ticks_smoothed) {
+TEST(the_lead_time_is_the_smoothed_maximum_between_ticks) {
   LeadTime lead;
   lead.settle();
   CHECK(lead.micros() == 0);
   for (const Micros micros : {100, 1000, 10}) lead.observe(micros);
   lead.settle();
-  lead.settle();  // nothing came
+  lead.settle();  // no observation since the last call
   CHECK(lead.micros() == 1000);
   lead.observe(2000);
   lead.settle();

@@ -1,5 +1,5 @@
-// Calls that are much larger than usual: a channel works on them in slices, messages stay within a frame, and
-// what is on the way to other nodes has a limit.
+// Calls that are much larger than usual. A channel processes them in slices, messages fit into a frame, and
+// the bytes on the network are limited.
 #include <atomic>
 #include <future>
 #include <numeric>
@@ -26,7 +26,7 @@ TableSpec table(std::uint64_t rows, std::size_t length) {
   return {.name = "t", .rows = rows, .length = length, .rule = {.lr = 1.0F}};
 }
 
-// Two nodes whose one channel is driven by hand.
+// Two nodes with one channel each, which the test drives.
 class Pair {
  public:
   explicit Pair(Technique technique = Technique::kAdaptive) {
@@ -43,12 +43,12 @@ class Pair {
 
   NodeState& node(NodeId rank) { return *nodes_[rank]; }
   Channel& channel(NodeId rank) { return *nodes_[rank]->channels[0]; }
-  // True if there is more to do at once.
+  // Returns true if the channel has more work to do at once.
   bool tick(NodeId rank) {
     channel(rank).set_now(++now_);
     return channel(rank).on_tick() <= now_;
   }
-  // What the node has to send arrives; gives the number of bytes.
+  // Delivers the node's queued messages. Returns the number of bytes.
   std::size_t deliver(NodeId from) {
     std::size_t bytes = 0;
     channel(from).outbox().drain([&](NodeId to, Frame frame) {
@@ -95,7 +95,7 @@ TEST(a_large_intent_begins_and_ends_in_slices) {
   CHECK(ticks > 10);
   pair.settle();
   CHECK_EQ(pair.channel(0).counters().relocations.get(), keys.size());
-  // Node 1 wants them, too: they become replicas there, and move when node 0's intent ends.
+  // Node 1 also signals intent, so it gets replicas, which become owned when node 0's intent ends.
   pair.channel(1).partition().submit_intent(0, keys, 0, 5);
   pair.settle();
   CHECK_EQ(pair.channel(1).counters().replicas_set_up.get(), keys.size());
@@ -116,7 +116,7 @@ TEST(a_channel_answers_others_between_two_slices) {
   Pair pair(Technique::kStatic);
   const std::vector<Key> theirs = pair.keys_of(1), ours = pair.keys_of(0);
   std::vector<float> floats(10'000, 1.0F);
-  // Node 0 pushes thousands of keys of node 1; meanwhile that one reads a key of node 0.
+  // Node 0 pushes thousands of keys of node 1. At the same time, node 1 reads a key of node 0.
   Completion completion;
   Operation push(OperationKind::kPush, 0, completion), pull(OperationKind::kPull, 0, completion);
   push.in = floats.data();
@@ -138,7 +138,7 @@ TEST(a_channel_answers_others_between_two_slices) {
   CHECK(push.done.load());
 }
 
-TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
+TEST(the_first_of_many_requests_and_answers_are_sent_early) {
   Pair pair(Technique::kStatic);
   const std::vector<Key> theirs = pair.keys_of(1);
   std::vector<float> values(kFirst * 3, -1.0F);
@@ -161,7 +161,7 @@ TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
     if (many) {
       CHECK_EQ(ahead[0][0].size(), kFirst * sizeof(RequestMessage));
       pair.channel(1).on_frame(0, ahead[0][0]);
-      pair.deliver(1);  // these answers overtake nothing
+      pair.deliver(1);  // these answers overtake no other message
       CHECK(!pull.done.load());
       CHECK_EQ(pull.left.load(), count - kFirst);
     }
@@ -177,7 +177,7 @@ TEST(the_first_of_many_requests_and_answers_leave_ahead_of_the_rest) {
   }
 }
 
-TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
+TEST(a_mark_is_echoed_after_all_slices_of_the_refreshes) {
   Pair pair(Technique::kReplication);
   const std::vector<Key> keys = pair.keys_of(0);
   pair.channel(1).partition().submit_intent(0, keys, 0, kForever);
@@ -188,7 +188,7 @@ TEST(a_mark_is_echoed_behind_all_slices_of_the_refreshes) {
   Operation push(OperationKind::kPush, 0, completion);
   push.in = ones.data();
   start(pair.node(0), push, keys);
-  REQUIRE(push.done.load());  // all are owned by node 0
+  REQUIRE(push.done.load());  // node 0 owns all of them
   Operation sync(OperationKind::kSync, 0, completion);
   sync.left.store(2);
   pair.node(1).epochs.wait(sync);
@@ -214,7 +214,7 @@ TEST(no_frame_is_longer_than_a_peer_accepts) {
   Outbox outbox(2);
   const std::vector<float> row(kMaxRowFloats);
   outbox.append(1, SetupMessage{}, {row});
-  for (int i = 0; i < 10; ++i) outbox.append(1, SyncMessage{});  // too many to go with a row
+  for (int i = 0; i < 10; ++i) outbox.append(1, SyncMessage{});  // too many for a frame with a row
   outbox.append(1, SetupMessage{}, {row});
   outbox.append(1, DeltaMessage{}, {row});
   std::size_t frames = 0;
@@ -239,11 +239,11 @@ TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
   close_all(nodes);
 }
 
-TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
+TEST(asynchronous_calls_wait_at_the_limit_of_queued_bytes) {
   Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 100'000};
   ConnectOptions options = connect_options();
   options.shape.bits_per_second = 10e6;
-  constexpr std::size_t kLength = 1'000, kCalls = 200;  // 3.2 ms on the wire each
+  constexpr std::size_t kLength = 1'000, kCalls = 200;  // each call takes 3.2 ms on the wire
   auto nodes = connected({table(64, kLength)}, settings, options);
   const std::vector<Key> key = keys_at(nodes[0]->context().directory, 1, 1);
   const std::vector<float> ones(kLength, 1.0F);
@@ -254,7 +254,7 @@ TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
     most = std::max(most, nodes[0]->stats().at("queued_bytes"));
   }
   CHECK(most > 10'000);
-  CHECK(most <= 105'000);  // the limit, and one call
+  CHECK(most <= 105'000);  // the limit plus one call
   CHECK(nodes[0]->stats().at("queue_full_micros") > 0);
   worker.waitall();
   CHECK_EQ(nodes[0]->stats().at("queued_bytes"), 0.0);
@@ -264,7 +264,7 @@ TEST(asynchronous_calls_wait_where_too_much_is_on_the_way) {
   close_all(nodes);
 }
 
-TEST(a_call_that_waits_for_room_can_be_interrupted_and_ends_with_the_peer) {
+TEST(a_waiting_call_can_be_interrupted_and_fails_with_the_peer) {
   Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 1};
   ConnectOptions options = connect_options();
   options.shape.latency_seconds = 1e5;  // nothing arrives

@@ -1,4 +1,4 @@
-// Blocks of floats that are handed out and come back.
+// Blocks of floats are allocated and released.
 #include "store/block_pool.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TEST(no_two_blocks_overlap) {
   }
 }
 
-TEST(the_last_block_that_was_released_is_used_next) {
+TEST(the_last_released_block_is_allocated_next) {
   BlockPool pool(8);
   BlockPool::Block first = pool.allocate();
   BlockPool::Block second = pool.allocate();
@@ -35,7 +35,7 @@ TEST(the_last_block_that_was_released_is_used_next) {
   CHECK_EQ(&first.get_deleter().pool(), &pool);
 }
 
-TEST(threads_take_and_release_blocks_of_one_pool) {
+TEST(threads_allocate_and_release_blocks_of_one_pool) {
   BlockPool pool(16);
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);

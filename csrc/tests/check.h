@@ -1,5 +1,6 @@
-// Tests of one executable: TEST bodies register themselves, a failed CHECK is counted and the body goes on, a
-// failed REQUIRE ends it. Include it in exactly one source of an executable, because it defines main().
+// A test framework for one executable. TEST bodies register themselves. A failed CHECK is counted and the
+// body continues; a failed REQUIRE ends the body. Include this file in exactly one source file of an
+// executable, because it defines main().
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ inline bool add(const char* name, void (*body)()) {
   return true;
 }
 
-inline std::atomic<int> failures{0};  // of the running test; threads of a test may CHECK too
+inline std::atomic<int> failures{0};  // failures of the running test; all threads of a test may use CHECK
 
 inline void fail(const char* file, int line, const std::string& what) {
   ++failures;
@@ -43,7 +44,7 @@ void equal(const A& a, const B& b, const char* expression, const char* file, int
   fail(file, line, text.str());
 }
 
-// Runs the tests whose name contains `filter`; the exit status of the executable.
+// Runs the tests whose names contain `filter`. Returns the exit status of the executable.
 inline int run(const std::string& filter) {
   int passed = 0, failed = 0;
   for (const Test& test : tests()) {
@@ -77,7 +78,7 @@ inline int run(const std::string& filter) {
     if (!(condition))                                                                                     \
       throw std::runtime_error(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " #condition); \
   } while (false)
-// The expression throws `Kind` with a message that contains `part`.
+// Checks that the expression throws `Kind` with a message that contains `part`.
 #define CHECK_THROWS(expression, Kind, part)                                                \
   do {                                                                                      \
     bool threw = false;                                                                     \

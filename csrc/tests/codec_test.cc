@@ -1,4 +1,4 @@
-// What a lossy wire makes of floats.
+// Encoding and decoding of floats on lossy wires.
 #include "store/codec.h"
 
 #include <bit>
@@ -23,7 +23,7 @@ struct Carried {
   std::vector<float> floats;
 };
 
-// The words lie behind and before others, which must stay as they are.
+// Encodes and decodes. Additional words before and after the encoded words must not change.
 Carried carried(Wire wire, const std::vector<float>& in) {
   const std::size_t words = encoded_words(wire, in.size());
   std::vector<float> buffer(words + 2, 7.5F);
@@ -49,7 +49,7 @@ float largest_of(const std::vector<float>& row) {
 
 }  // namespace
 
-TEST(words_are_as_few_as_promised) {
+TEST(encodings_have_the_promised_size) {
   CHECK_EQ(encoded_words(Wire::kFloat32, 17), std::size_t{17});
   CHECK_EQ(encoded_words(Wire::kBfloat16, 17), std::size_t{9});
   CHECK_EQ(encoded_words(Wire::kFloat16, 16), std::size_t{8});
@@ -81,7 +81,7 @@ TEST(errors_stay_within_their_bound) {
         const float largest = wire == Wire::kInt8 ? largest_of(row) : std::abs(row[i]);
         const float rest = row[i] - result.floats[i];
         CHECK(std::abs(rest) <= rounding_bound(wire, largest));
-        // Nothing is lost between what is sent and what stays behind.
+        // The decoded value plus the rest is exactly the original value.
         CHECK(same_bits(rest + result.floats[i], row[i]));
         CHECK_EQ(static_cast<double>(rest),
                  static_cast<double>(row[i]) - static_cast<double>(result.floats[i]));
@@ -90,7 +90,7 @@ TEST(errors_stay_within_their_bound) {
   }
 }
 
-TEST(the_bound_is_not_generous) {
+TEST(the_error_bound_is_tight) {
   Random random(4, 1);
   for (const Wire wire : kLossy) {
     float worst = 0.0F;
@@ -106,7 +106,7 @@ TEST(the_bound_is_not_generous) {
   }
 }
 
-TEST(small_whole_numbers_stay_what_they_are) {
+TEST(small_integers_are_exact) {
   for (const Wire wire : kLossy) {
     for (int largest = 0; largest <= 127; ++largest) {
       std::vector<float> row;
@@ -118,7 +118,7 @@ TEST(small_whole_numbers_stay_what_they_are) {
   }
 }
 
-TEST(what_was_decoded_is_encoded_without_loss) {
+TEST(decoded_floats_are_encoded_without_loss) {
   Random random(5, 1);
   for (int round = 0; round < 1000; ++round) {
     std::vector<float> row(1 + random.below(9));
@@ -141,7 +141,7 @@ TEST(halves_round_to_the_nearest_even) {
   CHECK_EQ(one(Wire::kFloat16, 65519.0F), 65504.0F);
   CHECK_EQ(one(Wire::kFloat16, 0x1p-14F), 0x1p-14F);
   CHECK_EQ(one(Wire::kFloat16, 0x1p-14F - 0x1p-26F),
-           0x1p-14F);  // the largest small one rounds to a normal one
+           0x1p-14F);  // the largest subnormal number rounds to a normal number
 }
 
 TEST(zeros_and_the_smallest_numbers) {
@@ -153,20 +153,21 @@ TEST(zeros_and_the_smallest_numbers) {
     CHECK(same_bits(carried(wire, {0.0F}).floats[0], 0.0F));
   }
   CHECK_EQ(carried(Wire::kInt8, {-0.0F, 1.0F}).floats[0], 0.0F);
-  // Numbers without a leading one
+  // Subnormal numbers.
   CHECK_EQ(carried(Wire::kBfloat16, {0x1p-133F}).floats[0], 0x1p-133F);
   CHECK_EQ(carried(Wire::kBfloat16, {0x1p-149F}).floats[0], 0.0F);
   CHECK_EQ(carried(Wire::kFloat16, {0x3p-24F}).floats[0], 0x3p-24F);
   CHECK_EQ(carried(Wire::kFloat16, {0x1p-25F}).floats[0], 0.0F);
   CHECK(same_bits(carried(Wire::kFloat16, {-0x1.8p-25F}).floats[0], -0x1p-24F));
-  // Next to nothing beside something is nothing; alone, it has no scale.
+  // A float that is tiny relative to another float becomes 0. If it is the only one, int8 has no scale for
+  // it.
   CHECK_EQ(carried(Wire::kInt8, {1e-45F, 1.0F}).floats[0], 0.0F);
   CHECK(!carried(Wire::kInt8, {1e-45F, 0.0F}).whole);
   CHECK(carried(Wire::kInt8, {0x1p-119F}).whole);
   CHECK_EQ(carried(Wire::kInt8, {0x1p-119F}).floats[0], 0x1p-119F);
 }
 
-TEST(what_no_wire_carries_is_said) {
+TEST(floats_that_no_wire_represents_are_reported) {
   for (const Wire wire : kLossy) {
     for (const float x : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
       CHECK(!carried(wire, {1.0F, x, 2.0F}).whole);
@@ -181,10 +182,11 @@ TEST(what_no_wire_carries_is_said) {
   CHECK(std::isfinite(carried(Wire::kInt8, {-0x1.fffffep126F}).floats[0]));
 }
 
-// Up as often as it is near: never further than to the next number of bfloat16, on either side of 0.
+// The probability of rounding up is such that the mean is kept. Floats are only rounded to one of the two
+// nearest numbers of bfloat16, for both signs.
 TEST(rounding_at_random_keeps_the_mean) {
   constexpr std::uint64_t kSeeds = 2000;
-  constexpr std::size_t kLength = 9;  // of which a mix of the seed serves four
+  constexpr std::size_t kLength = 9;  // one mix of the seed serves four floats
   const float numbers[] = {1.0F + 0x1p-9F, 1.0F + 0x3p-9F,   -1.5F - 0x1p-12F,
                            3.14159F,       -0x1.234567p-90F, 0x1.8p-135F};
   for (const float x : numbers) {
@@ -205,7 +207,7 @@ TEST(rounding_at_random_keeps_the_mean) {
   }
 }
 
-TEST(rounding_at_random_leaves_what_bfloat16_has) {
+TEST(rounding_at_random_keeps_numbers_of_bfloat16) {
   const float largest = std::bit_cast<float>(0x7f7f0000U);
   const std::vector<float> row{0.0F,      -0.0F,      1.0F,    -127.0F, 0x1p-133F,
                                kInfinity, -kInfinity, largest, -largest};
@@ -213,7 +215,7 @@ TEST(rounding_at_random_leaves_what_bfloat16_has) {
     std::vector<float> rounded = row;
     round_at_random(rounded, seed);
     for (std::size_t i = 0; i < row.size(); ++i) CHECK(same_bits(rounded[i], row[i]));
-    // A NaN whose only bit would be cut off, and what is too large
+    // A NaN whose only mantissa bit would be cut off, and a number out of range.
     std::vector<float> others{std::bit_cast<float>(0x7f800001U), std::numeric_limits<float>::max()};
     round_at_random(others, seed);
     CHECK(std::isnan(others[0]));
@@ -225,7 +227,7 @@ TEST(rounding_at_random_leaves_what_bfloat16_has) {
   }
 }
 
-// From a peer comes whatever it likes: it is decoded to some floats, and no byte beyond is read.
+// A peer can send arbitrary bytes. They decode to floats, and no byte after them is read.
 TEST(any_words_are_decoded) {
   Random random(6, 1);
   for (const Wire wire : kLossy) {

@@ -1,4 +1,4 @@
-// Joining: who is let in, who is not, and what those are told who wait.
+// Connecting a cluster: which peers are accepted and refused, and the errors of waiting nodes.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ int port_of(const std::string& address) {
   return port;
 }
 
-// A blocking connection to a port of this host, for those who do not belong.
+// Opens a blocking connection to a port of this host, for peers that do not belong to the job.
 int stranger(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -37,10 +37,10 @@ int stranger(int port) {
 }
 
 void say(int fd, std::span<const std::byte> bytes) {
-  (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may have been refused already
+  (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // the connection may have been refused already
 }
 
-// Reads until `bytes` have come or the other side closes.
+// Reads until `bytes` bytes have arrived or the other side closes.
 Frame hear(int fd, std::size_t bytes) {
   Frame heard(bytes);
   std::size_t got = 0;
@@ -58,7 +58,7 @@ bool closed_by_other_side(int fd) {
   return ::recv(fd, &byte, 1, 0) <= 0;
 }
 
-// Node 0 of two, waiting for the other on a thread.
+// Node 0 of two, which waits for the other node on a thread.
 class Waiting {
  public:
   explicit Waiting(const Change& change = {}) : listener(listen("127.0.0.1", 0)), options(options_of(0, 2)) {
@@ -69,7 +69,7 @@ class Waiting {
   }
 
   int port() const { return port_of(listener->address()); }
-  // The other node as it should be, or as `change` makes it.
+  // Connects the other node with correct options, or as modified by `change`.
   Transports other(const Change& change = {}) const {
     SocketOptions others = options_of(1, 2);
     if (change) change(others);
@@ -89,7 +89,7 @@ void check_connected(Transports& zero, Transports& one) {
              [&] { return events[0].frames == 1; }));
 }
 
-// A node that has proven itself and then misbehaves.
+// Connects a peer that proves its membership and then misbehaves.
 int proven_stranger(int port, const SocketOptions& options) {
   const int fd = stranger(port);
   Handshake handshake = Handshake::connecting(options, 0, 0);
@@ -147,7 +147,7 @@ TEST(several_channels_of_several_nodes) {
 TEST(a_node_on_another_host_is_reached_by_tcp) {
   Waiting zero;
   const auto own = listen("127.0.0.1", 0);
-  // The name of a Unix-domain socket that is not on this host.
+  // The name of a Unix-domain socket that does not exist on this host.
   const std::string elsewhere = only(Medium::kTcp, zero.listener->address()) + " adaps-0123456789abcdef";
   Transports one = connect_all(*own, {elsewhere, own->address()}, options_of(1, 2), {});
   Transports joined = zero.joined.get();
@@ -188,28 +188,29 @@ TEST(strangers_do_not_disturb) {
   CHECK(log.contains("it does not speak this protocol"));
   CHECK(log.contains("refused a connection from 127.0.0.1:"));
   for (const int fd : strangers) {
-    CHECK(closed_by_other_side(fd));  // nobody listens any more
+    CHECK(closed_by_other_side(fd));  // the port is closed
     ::close(fd);
   }
   ::close(talker);
   ::close(browser);
 }
 
-TEST(a_crowd_of_strangers_makes_room_for_the_node) {
+TEST(a_node_can_connect_among_many_strangers) {
   CapturedLog log;
   Waiting zero;
   std::vector<int> crowd;
   for (int i = 0; i < 300; ++i) crowd.push_back(stranger(zero.port()));
   const Micros start = monotonic_now();
-  for (std::size_t i = 0; i < 200; ++i) CHECK(closed_by_other_side(crowd[i]));  // the oldest go,
-  CHECK(monotonic_now() - start < 5 * kSecond);  // and not because their time is up
+  // the oldest connections are closed
+  for (std::size_t i = 0; i < 200; ++i) CHECK(closed_by_other_side(crowd[i]));
+  CHECK(monotonic_now() - start < 5 * kSecond);  // the reason is not a timeout
   Transports one = zero.other();
   Transports joined = zero.joined.get();
   check_connected(joined, one);
   for (const int fd : crowd) ::close(fd);
 }
 
-TEST(a_wrong_secret_is_refused_and_the_right_one_still_gets_in) {
+TEST(a_wrong_secret_is_refused_and_the_right_one_is_accepted_afterwards) {
   CapturedLog log;
   Waiting zero;
   CHECK_THROWS(zero.other([](SocketOptions& options) {
@@ -223,7 +224,7 @@ TEST(a_wrong_secret_is_refused_and_the_right_one_still_gets_in) {
   check_connected(joined, one);
 }
 
-TEST(a_false_listener_is_not_believed) {
+TEST(an_impostor_that_listens_at_a_nodes_address_is_refused) {
   // It has the right address, but not the secret: greets and proves at random.
   const auto listener = listen("127.0.0.1", 0);
   const int impostor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -245,7 +246,7 @@ TEST(a_false_listener_is_not_believed) {
       Handshake handshake = Handshake::accepting(options);
       handshake.received(hear(fd, sizeof(Greeting)));
       say(fd, handshake.outgoing());
-      hear(fd, sizeof(Digest));  // of no use to it
+      hear(fd, sizeof(Digest));  // the impostor cannot use it
       say(fd, frame_of(sizeof(Digest), 3));
       ::close(fd);
     }
@@ -260,7 +261,7 @@ TEST(a_false_listener_is_not_believed) {
   ::close(impostor);
 }
 
-TEST(a_recorded_handshake_is_worthless) {
+TEST(a_recorded_handshake_is_refused) {
   CapturedLog log;
   Frame recorded;
   {
@@ -274,13 +275,13 @@ TEST(a_recorded_handshake_is_worthless) {
     handshake.received(hear(fd, handshake.wanted()));
     CHECK(handshake.done());
     recorded = handshake.outgoing();
-    CHECK_EQ(zero.joined.get().size(), 1u);  // it was accepted the first time
+    CHECK_EQ(zero.joined.get().size(), 1u);  // the proof was accepted the first time
     ::close(fd);
   }
   Waiting zero;
   const int fd = stranger(zero.port());
   say(fd, recorded);
-  CHECK_EQ(hear(fd, 1000).size(), sizeof(Greeting));  // and then closed, without a proof
+  CHECK_EQ(hear(fd, 1000).size(), sizeof(Greeting));  // then it was closed, without a proof
   CHECK(log.contains("it does not know the job's secret"));
   Transports one = zero.other();
   Transports joined = zero.joined.get();
@@ -290,7 +291,7 @@ TEST(a_recorded_handshake_is_worthless) {
 
 TEST(any_changed_bit_of_a_handshake_ends_it) {
   const SocketOptions zero = options_of(0, 2), one = options_of(1, 2);
-  // Two greetings of 72 bytes, two proofs of 32, in the order in which they travel.
+  // Flips each bit of two greetings and two proofs, in the order of transmission.
   constexpr std::size_t kBits = 8 * 2 * (sizeof(Greeting) + sizeof(Digest));
   for (std::size_t flipped = 0; flipped <= kBits; ++flipped) {
     Handshake connecting = Handshake::connecting(one, 0, 0), accepting = Handshake::accepting(zero);
@@ -318,7 +319,7 @@ TEST(any_changed_bit_of_a_handshake_ends_it) {
   }
 }
 
-TEST(an_own_proof_sent_back_proves_nothing) {
+TEST(a_nodes_own_proof_is_refused_when_it_is_returned) {
   Handshake connecting = Handshake::connecting(options_of(1, 2), 0, 0);
   Handshake accepting = Handshake::accepting(options_of(0, 2));
   accepting.received(connecting.outgoing());
@@ -356,7 +357,7 @@ TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
   Transports one = waiting.other(sealed);
   Transports zero = waiting.joined.get();
   check_connected(zero, one);
-  // Whoever took over the connection of a node knows neither the secret nor the keys.
+  // An attacker who took over a node's connection has neither the secret nor the keys.
   CapturedLog log;
   Waiting other(sealed);
   SocketOptions options = options_of(1, 2);
@@ -374,7 +375,7 @@ TEST(frames_with_macs_arrive_and_a_forged_one_closes_the_connection) {
   ::close(fd);
 }
 
-TEST(nodes_with_other_settings_are_told_so) {
+TEST(nodes_with_different_settings_are_refused_with_a_reason) {
   const std::pair<Change, const char*> cases[] = {
       {[](SocketOptions& options) { options.fingerprint = 1; }, "different tables; every node"},
       {[](SocketOptions& options) { options.channels = 2; }, "different numbers of channels, "},
@@ -396,7 +397,7 @@ TEST(nodes_with_other_settings_are_told_so) {
 
 TEST(missing_nodes_are_named_at_the_timeout) {
   const auto listener = listen("127.0.0.1", 0);
-  const auto deaf = listen("127.0.0.1", 0);  // is there, but never talks
+  const auto deaf = listen("127.0.0.1", 0);  // accepts connections but never answers
   SocketOptions options = options_of(2, 4);
   options.connect_timeout_seconds = 0.5;
   const Micros start = monotonic_now();
@@ -426,7 +427,7 @@ TEST(waiting_can_be_interrupted) {
   }
   CHECK(interrupted);
   CHECK(monotonic_now() - start < 5 * kSecond);
-  CHECK(monotonic_now() - start > 300 * kMillisecond);  // a few times per second, not always
+  CHECK(monotonic_now() - start > 300 * kMillisecond);  // called a few times per second, not constantly
 }
 
 TEST(a_node_that_starts_late_is_waited_for) {
@@ -446,7 +447,7 @@ TEST(a_node_that_starts_late_is_waited_for) {
   check_connected(zero, one);
 }
 
-TEST(bad_arguments_are_named) {
+TEST(errors_name_invalid_arguments) {
   const auto listener = listen("127.0.0.1", 0);
   const std::string own = listener->address();
   const auto with = [&](const Change& change, std::vector<std::string> addresses) {
@@ -465,7 +466,7 @@ TEST(bad_arguments_are_named) {
   for (const std::string wrong : {"nonsense", "", "localhost port", "localhost 65536", "localhost -1",
                                   "localhost 1x", "localhost 1 name more"})
     CHECK_THROWS(with([](SocketOptions&) {}, {wrong, own}), std::invalid_argument,
-                 "\"" + wrong + "\" is no address of a node");
+                 "\"" + wrong + "\" is not an address of a node");
   CHECK_THROWS(listen("127.0.0.1", static_cast<std::uint16_t>(port_of(own))), std::runtime_error,
                "cannot listen on 127.0.0.1:" + std::to_string(port_of(own)));
   CHECK_THROWS(listen("203.0.113.1", 0), std::runtime_error, "cannot listen on 203.0.113.1:0");

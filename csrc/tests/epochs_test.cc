@@ -59,7 +59,7 @@ TEST(a_wait_includes_all_earlier_epochs) {
   CHECK(second.done());
 }
 
-TEST(more_waits_than_the_ring_has_counters) {
+TEST(more_waits_than_counters_in_the_ring) {
   Epochs epochs;
   for (int i = 0; i < 5000; ++i) {
     const std::uint64_t epoch = epochs.add();
@@ -71,7 +71,7 @@ TEST(more_waits_than_the_ring_has_counters) {
   }
 }
 
-TEST(abandoned_waits_are_handed_back) {
+TEST(abandoned_waits_are_returned) {
   Epochs epochs;
   epochs.add();
   Waiting waiting;

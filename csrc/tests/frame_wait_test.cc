@@ -1,4 +1,4 @@
-// How long what nobody waits for waits for its frame, and that a call does not.
+// Messages without a waiting caller wait for more messages in their frame. Messages of a call do not.
 #include "protocol/frame_wait.h"
 
 #include <vector>
@@ -24,12 +24,12 @@ TEST(frames_wait_in_large_clusters_only) {
   for (const NodeId nodes : {1, 2, 8}) CHECK_EQ(frame_wait(of(nodes), 0.0), Micros{0});
   CHECK_EQ(frame_wait(of(8 + 4), 0.0), 2 * frame_wait(of(8 + 1), 0.0));
   CHECK_EQ(frame_wait(of(8 + 1024), 0.0), 32 * frame_wait(of(8 + 1), 0.0));
-  // Clocks that advance fast let them wait for less.
+  // With fast clocks, messages wait for a shorter time.
   CHECK(frame_wait(of(64), 1e-3) < frame_wait(of(64), 0.0));
   CHECK_EQ(frame_wait(of(64), 1e-9), frame_wait(of(64), 0.0));
 }
 
-TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
+TEST(a_call_sends_waiting_intents_for_its_keys) {
   constexpr Micros kTick = 10'000;
   TableSpec table{.name = "t", .rows = 64, .length = 4};
   Settings settings = of(2);
@@ -47,7 +47,7 @@ TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
     channel.outbox().drain([&](NodeId, const Frame& frame) { bytes += frame.size(); });
     return bytes / sizeof(IntentMessage);
   };
-  for (int clock = 0; clock < 4; ++clock) {  // its pace is known then
+  for (int clock = 0; clock < 4; ++clock) {  // determines the pace of the clock
     worker.advance_clock();
     channel.partition().request_round();
     CHECK_EQ(messages_sent(), std::size_t{0});
@@ -60,7 +60,7 @@ TEST(a_call_takes_along_the_intent_for_what_it_waits_for) {
   std::vector<float> out(4);
   CHECK(worker.pull(std::span(there).first(1), out.data(), out.size(), true) != kDone);
   CHECK_EQ(messages_sent(), std::size_t{2});
-  // One that nobody calls for goes when half of the time until it starts is over.
+  // A message without a waiting caller is sent after half of the time until its clock starts.
   worker.intent(std::vector<Key>{there[1] + 1, there[1] + 2, there[1] + 3, there[1] + 4, there[1] + 5},
                 now_clock + 40, now_clock + 41);
   int ticks = 0;

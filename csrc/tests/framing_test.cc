@@ -47,7 +47,7 @@ using MacKey = std::optional<Digest>;
 
 Digest key_of(std::uint8_t number) { return {std::byte{number}}; }
 
-// Frames 0, 1, … as they are on a stream; a size of kKeepAlive stands for a keep-alive.
+// Returns the frames 0, 1, … as on a stream. The size kKeepAlive means a keep-alive.
 std::vector<Frame> frames_of(const std::vector<std::uint32_t>& sizes, const MacKey& key = {}) {
   std::vector<Frame> frames;
   for (std::uint32_t i = 0; i < sizes.size(); ++i) {
@@ -77,7 +77,7 @@ Frame stream_of(const std::vector<std::uint32_t>& sizes, const MacKey& key = {})
   return joined(frames_of(sizes, key));
 }
 
-// Reads a stream in pieces of random size; calls `taken` with each frame.
+// Reads a stream in pieces of random size and calls `taken` with each frame.
 template <class Taken>
 void feed(const Frame& stream, std::mt19937& random, std::size_t most, Taken&& taken,
           const MacKey& key = {}) {
@@ -95,7 +95,7 @@ void feed(const Frame& stream, std::mt19937& random, std::size_t most, Taken&& t
 
 }  // namespace
 
-TEST(sha256_of_the_standards_examples) {  // FIPS 180-4's example texts and the empty one
+TEST(sha256_of_the_standards_examples) {  // example texts of FIPS 180-4, and the empty text
   CHECK_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
@@ -103,7 +103,7 @@ TEST(sha256_of_the_standards_examples) {  // FIPS 180-4's example texts and the 
   const std::string million(1'000'000, 'a');
   CHECK_EQ(sha256(million), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
   CHECK_EQ(sha256(million, 61), sha256(million));
-  // Every length of the last block: the padding's edge cases, against pieces of another size.
+  // Tests all lengths of the last block, for the edge cases of the padding, with different pieces.
   for (std::size_t n = 0; n < 130; ++n)
     CHECK_EQ(sha256(million.substr(0, n)), sha256(million.substr(0, n), 7));
 }
@@ -159,11 +159,11 @@ TEST(frames_too_long_or_out_of_order_are_refused) {
   CHECK_THROWS(feed(Frame(head.begin(), head.end()), random, 100, ignore), ProtocolError, "67108865 bytes");
 }
 
-TEST(sealed_frames_that_anybody_touched_are_refused) {
+TEST(modified_sealed_frames_are_refused) {
   std::mt19937 random(4);
   const std::vector<std::uint32_t> sizes = {40, framing::kKeepAlive, 3, 0, 70, 40};
   const std::vector<Frame> frames = frames_of(sizes, key_of(1));
-  // How many frames are taken of a stream that ends with one that is touched.
+  // Counts the frames that are accepted from a stream whose last frame was modified.
   const auto taken_of = [&](const std::vector<Frame>& stream) {
     std::size_t taken = 0;
     CHECK_THROWS(feed(
@@ -172,7 +172,7 @@ TEST(sealed_frames_that_anybody_touched_are_refused) {
     return taken;
   };
   for (std::size_t i = 0; i < frames.size(); ++i) {
-    // The padding's zeros mean nothing, and nobody reads them.
+    // The zeros of the padding are not checked, because they are not used.
     const std::size_t payload = sizes[i] == framing::kKeepAlive ? 0 : sizes[i];
     const std::size_t padding = sizeof(framing::Header) + sizeof(framing::Tag) + payload;
     for (std::size_t bit = 0; bit < 8 * frames[i].size(); ++bit) {
@@ -189,7 +189,7 @@ TEST(sealed_frames_that_anybody_touched_are_refused) {
   CHECK_EQ(taken_of(missing), 2u);
   std::swap(moved[0], moved[5]);
   CHECK_EQ(taken_of(moved), 0u);
-  CHECK_EQ(taken_of(frames_of(sizes, key_of(2))), 0u);  // of the other direction, or of a stranger
+  CHECK_EQ(taken_of(frames_of(sizes, key_of(2))), 0u);  // frames of the other direction, or of a stranger
   CHECK_EQ(taken_of({Frame(100)}), 0u);
 }
 
@@ -211,7 +211,7 @@ TEST(timers_are_precise_with_both_system_calls) {
     loop.wake();
     loop.wait(start + 20 * kSecond, events);
     CHECK(monotonic_now() - start < 10 * kSecond);
-    loop.wait(monotonic_now() + 5000, events);  // two wake-ups before a wait count once
+    loop.wait(monotonic_now() + 5000, events);  // two wake-ups before a wait count as one
     CHECK(monotonic_now() - start >= 5000);
   }
 }
@@ -235,5 +235,5 @@ TEST(link_shapes_are_parsed) {
   for (const char* text :
        {"", "fast", "1ms", "1ms,", ",1gbit", "1,1gbit", "1ms,1", "-1ms,1gbit", "1ms,0gbit", "1ms,-1gbit",
         "nanms,1gbit", "1ms,infgbit", "1ms,1gbit,", "1 ms,1gbit", "1ms, 1gbit", "1e400s,1gbit"})
-    CHECK_THROWS(parse_link_shape(text), std::invalid_argument, "is no link");
+    CHECK_THROWS(parse_link_shape(text), std::invalid_argument, "is not a link");
 }

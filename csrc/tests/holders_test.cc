@@ -1,5 +1,4 @@
-// Holders of a key are what was added and not removed, however many there are and in whatever order they come
-// and go.
+// The set of a key's holders is correct after any sequence of additions and removals.
 #include "protocol/holders.h"
 
 #include <map>
@@ -13,7 +12,7 @@ using namespace adaps;
 
 namespace {
 
-// Adds and removes nodes at random, so that about `most` are there, and compares with a map.
+// Adds and removes random nodes, with about `most` of them in the set, and compares the set with a map.
 void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
   Random random(seed, 0x686f6c64);
   StablePool<Holder> pool;
@@ -33,7 +32,7 @@ void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
       holders.add(node, version);
       there[node] = version;
     } else {
-      holders.remove(node);  // it is none
+      holders.remove(node);  // the node is not in the set
     }
     CHECK_EQ(pool.in_use(), there.size());
     CHECK_EQ(holders.empty(), there.empty());
@@ -54,7 +53,7 @@ void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
 
 }  // namespace
 
-TEST(holders_are_those_that_came_and_have_not_gone) {
+TEST(holders_are_the_nodes_that_were_added_and_not_removed) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     come_and_go(seed, 3, 3);
     come_and_go(seed, 64, 40);

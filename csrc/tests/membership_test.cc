@@ -1,4 +1,4 @@
-// What a node believes of messages about who is in the cluster.
+// Reactions of a node to messages about the members of the cluster.
 #include "protocol/membership.h"
 
 #include <string>
@@ -36,14 +36,14 @@ ReleaseMessage failed_at(NodeId node) { return {.failed = 1, .failed_node = node
 
 }  // namespace
 
-TEST(a_release_tells_workers_which_node_failed) {
+TEST(a_release_reports_the_failed_node_to_workers) {
   OneNode one(1);
   one.membership.on_release(0, failed_at(2));
   CHECK(!one.waits());
   CHECK_EQ(one.node.barrier.failed_node().value_or(kNodes), 2);
 }
 
-TEST(a_release_that_names_no_node_of_the_cluster_is_refused) {
+TEST(a_release_with_an_unknown_rank_is_refused) {
   OneNode one(1);
   CHECK_THROWS(one.membership.on_release(0, failed_at(kNodes)), ProtocolError, "rank 3");
   CHECK(one.waits());

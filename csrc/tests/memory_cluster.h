@@ -1,4 +1,4 @@
-// A cluster of nodes in one process: real channel threads and workers, frames handed over in memory.
+// A cluster of nodes in one process, with real channel threads and workers. Frames are passed in memory.
 #pragma once
 
 #include <algorithm>

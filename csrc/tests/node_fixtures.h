@@ -20,7 +20,7 @@ inline std::vector<Key> keys_below(std::size_t count) {
   return keys;
 }
 
-// Returns the first keys whose home is the node.
+// Returns the first `count` keys with the home node `home`.
 inline std::vector<Key> keys_at(const Directory& directory, NodeId home, std::size_t count) {
   std::vector<Key> keys;
   for (Key key = 0; keys.size() < count; ++key) {
@@ -37,7 +37,7 @@ inline std::vector<float> pulled(Worker& worker, std::span<const Key> keys, std:
 
 using Nodes = std::vector<std::unique_ptr<Node>>;
 
-// Calls function(node) for all nodes at once, each on a thread of its own.
+// Calls function(node) for all nodes concurrently, with a thread for each.
 template <typename Function>
 void on_all(const Nodes& nodes, Function function) {
   std::vector<std::future<void>> calls;
@@ -46,7 +46,7 @@ void on_all(const Nodes& nodes, Function function) {
   for (std::future<void>& call : calls) call.get();
 }
 
-// The timeout is long because nodes are slow under a sanitizer.
+// The timeout is long, because nodes are slow with a sanitizer.
 inline ConnectOptions connect_options() {
   return {.secret = "of this test", .shape = {}, .peer_timeout_seconds = 60.0};
 }

@@ -1,4 +1,4 @@
-// When frames leave, and with what.
+// Times when frames leave, and their contents.
 #include "protocol/outbox.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Micros kWait = 1000;
 
-// What a channel does with its outbox when something is due.
+// The actions of a channel when its outbox is due.
 struct Drained {
   explicit Drained(Outbox& outbox, Micros now) {
     outbox.set_now(now);
@@ -51,7 +51,7 @@ TEST(a_frame_leaves_when_its_first_message_has_waited_long_enough) {
   CHECK_EQ(outbox.next_departure(), kNever);
 }
 
-TEST(what_does_not_wait_takes_along_what_does_in_its_order) {
+TEST(waiting_messages_leave_in_order_with_a_message_that_does_not_wait) {
   Outbox outbox = waiting_outbox();
   outbox.append(1, IntentMessage{});
   outbox.append(3, IntentMessage{});
@@ -62,7 +62,7 @@ TEST(what_does_not_wait_takes_along_what_does_in_its_order) {
   CHECK_EQ(outbox.next_departure(), kWait);
 }
 
-TEST(what_somebody_waits_for_leaves_earlier) {
+TEST(messages_with_a_waiting_caller_leave_earlier) {
   Outbox outbox = waiting_outbox();
   for (const NodeId to : {0, 1, 2}) outbox.append(to, IntentMessage{});
   outbox.leave_by(1, 10);
@@ -74,7 +74,7 @@ TEST(what_somebody_waits_for_leaves_earlier) {
   CHECK_EQ(Drained(outbox, 11).frames.size(), std::size_t{1});
 }
 
-TEST(a_frame_does_not_forget_what_is_expected_to_go_with_it) {
+TEST(expected_messages_are_added_before_a_frame_leaves) {
   Outbox outbox = waiting_outbox();
   outbox.expect(1);
   int fetched = 0;
@@ -87,7 +87,7 @@ TEST(a_frame_does_not_forget_what_is_expected_to_go_with_it) {
   fetch();
   CHECK_EQ(fetched, 0);
   outbox.append(1, ack());
-  CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});  // nobody has fetched it
+  CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});  // no caller has fetched it
   fetch();
   CHECK_EQ(fetched, 1);
   CHECK_EQ(Drained(outbox, 1).frames.size(), std::size_t{1});
@@ -95,7 +95,7 @@ TEST(a_frame_does_not_forget_what_is_expected_to_go_with_it) {
   CHECK_EQ(fetched, 1);
 }
 
-TEST(a_frame_is_written_to_the_memory_of_one_that_was_sent) {
+TEST(the_memory_of_a_sent_frame_is_reused) {
   Outbox outbox(2);
   const std::vector<float> row(1000, 1.0F);
   const auto next_frame = [&] {
@@ -112,7 +112,7 @@ TEST(a_frame_is_written_to_the_memory_of_one_that_was_sent) {
   CHECK(second.data() == memory);
   CHECK(second == content);
   CHECK(next_frame().data() != memory);
-  constexpr std::size_t kTooMuch = std::size_t{3} << 20;  // to be kept
+  constexpr std::size_t kTooMuch = std::size_t{3} << 20;  // too large to be kept
   second.reserve(kTooMuch);
   outbox.reuse(std::move(second));
   CHECK(next_frame().capacity() < kTooMuch);

@@ -1,4 +1,4 @@
-// Rows whose values are bfloat16 in memory, on two nodes.
+// Rows with values that are bfloat16 in memory, on two nodes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr std::uint64_t kRows = 64;
 constexpr RuleKind kUpdateRules[] = {RuleKind::kSgd,        RuleKind::kMomentum, RuleKind::kAdagrad,
                                      RuleKind::kRowAdagrad, RuleKind::kAdam,     RuleKind::kSparseAdam,
                                      RuleKind::kRmsprop};
-// Of a number from 1 to 2, at the most.
+// Maximum rounding error of a number from 1 to 2.
 constexpr float kRounding = 0x1p-7F;
 
 TableSpec spec(std::size_t length, Dtype dtype, RuleKind rule = RuleKind::kSgd) {
@@ -82,7 +82,7 @@ TEST(a_worker_reads_what_it_wrote_wherever_rows_are) {
   }
 }
 
-TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
+TEST(values_are_rounded_to_adjacent_numbers_of_bfloat16) {
   constexpr std::size_t kLength = 16;
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16)});
   const std::vector<Key> keys = keys_below(kRows);
@@ -91,14 +91,14 @@ TEST(what_is_no_number_of_bfloat16_is_one_beside_it) {
   const std::vector<float> read = pulled(cluster.worker(1, 0), keys, kLength);
   for (const float x : read) CHECK(x == 1.0F || x == 1.0F + kRounding);
   const auto raised = std::count(read.begin(), read.end(), 1.0F + kRounding);
-  CHECK(raised > 60 && raised < 210);  // 131 of 1024, give or take 7 standard deviations
+  CHECK(raised > 60 && raised < 210);  // expected: 131 of 1024, within 7 standard deviations
 }
 
-TEST(copies_have_the_bits_of_their_owner) {
+TEST(copies_are_bitwise_equal_to_their_owner) {
   constexpr std::size_t kLength = 33;
   for (const RuleKind rule : kUpdateRules) {
     for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
-      // A lossy wire rounds the state, too, which moves the value with some rules.
+      // A lossy wire also rounds the state, and with some rules this changes the value.
       if (wire != Wire::kFloat32 && rule != RuleKind::kSgd) continue;
       TableSpec table = spec(kLength, Dtype::kBfloat16, rule);
       table.management.wire = wire;
@@ -114,7 +114,7 @@ TEST(copies_have_the_bits_of_their_owner) {
           if (step % 5 == 0) cluster.worker(rank, 0).wait_sync();
         }
       }
-      // With what is left of changes, and as a checkpoint needs it.
+      // Compares again after all changes are merged, as a checkpoint requires.
       for (const std::size_t rank : {0, 1}) freeze(cluster.node(rank));
       make_visible(cluster);
       const std::vector<float> here = pulled(cluster.worker(0, 0), keys, kLength);
@@ -124,7 +124,7 @@ TEST(copies_have_the_bits_of_their_owner) {
   }
 }
 
-TEST(small_pushes_of_both_nodes_add_up_in_the_mean) {
+TEST(small_pushes_of_both_nodes_are_kept_in_the_mean) {
   constexpr std::size_t kLength = 64;
   constexpr int kPushes = 50;
   constexpr float kPushed = 0.001F;
@@ -146,7 +146,7 @@ TEST(small_pushes_of_both_nodes_add_up_in_the_mean) {
     const std::vector<float> values = pulled(cluster.worker(0, 0), keys, kLength);
     const double mean =
         std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-    // One rounding is off by half a step at most in the root of the mean of squares.
+    // The root mean square of one rounding's error is at most half a step.
     const double deviation = static_cast<double>(kRounding) / 2.0 * std::sqrt(2.0 * kPushes);
     CHECK(std::abs(mean - 1.0 - 2.0 * kPushes * static_cast<double>(kPushed)) <
           5.0 * deviation / std::sqrt(static_cast<double>(values.size())));
@@ -170,7 +170,7 @@ TEST(a_row_that_moves_keeps_its_bits) {
   }
 }
 
-TEST(rows_take_half_of_memory_and_bytes) {
+TEST(rows_take_half_of_the_memory_and_network_bytes) {
   constexpr std::size_t kLength = 128;
   std::array<std::uint64_t, 2> memory{}, moved{}, copied{};
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
@@ -204,7 +204,7 @@ TEST(rows_take_half_of_memory_and_bytes) {
   }
 }
 
-TEST(a_snapshot_holds_what_is_stored) {
+TEST(a_snapshot_contains_the_stored_values) {
   constexpr std::size_t kLength = 5;
   MemoryCluster cluster = two_nodes({spec(kLength, Dtype::kBfloat16, RuleKind::kAdagrad)});
   NodeState& node = cluster.node(0);

@@ -1,4 +1,5 @@
-// Nodes in one process, connected by sockets, of which one goes or is cut off while all are in a call.
+// Nodes in one process that are connected by sockets. One node ends or is disconnected while all are in a
+// call.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -38,14 +39,14 @@ Settings settings_of(NodeId rank, NodeId nodes) {
   return {.rank = rank, .nodes = nodes, .channels = 2, .technique = Technique::kStatic};
 }
 
-// One node's worker on its thread.
+// A node's worker on its own thread.
 class Caller {
  public:
   Caller(std::unique_ptr<Node> node, Phase phase) : node_(std::move(node)), phase_(phase) {
     for (std::size_t i = 0; i < kRows; ++i) keys_[i] = i;
   }
 
-  // Calls until a peer is lost, or `leave` is set; then its node ends, without closing.
+  // Makes calls until a peer is lost or `leave` is set. Then its node ends without being closed.
   void run(const std::atomic<bool>& leave) {
     try {
       while (!leave) {
@@ -58,7 +59,7 @@ class Caller {
     }
     node_.reset();
   }
-  // Blocks until the caller is amid its calls.
+  // Blocks until the thread has made several calls.
   void await_calls() const {
     while (turns_ < 2) std::this_thread::yield();
   }
@@ -97,7 +98,7 @@ class Caller {
     }
   }
 
-  // What a checkpoint is to the server, and a restore of what it took, in memory.
+  // The server's part of a checkpoint and of its restore, in memory.
   void take_and_restore() {
     Worker& worker = node_->worker(0);
     NodeContext& state = node_->context();
@@ -141,7 +142,7 @@ class Caller {
   int named_ = -1;
 };
 
-// Ends every connection of this process in both directions, at both of its ends.
+// Ends all connections of this process in both directions and at both ends.
 void cut_all_connections() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename());
@@ -164,7 +165,7 @@ Frame frame_of(const Message& message) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Node 0 of three, whose nodes wait at most for so long for another.
+// Node 0 of three nodes, with a limit for the time that nodes wait for each other.
 struct Waiting {
   static constexpr Micros kTimeout = 1000;
 
@@ -199,7 +200,7 @@ NodeId lost_of(const NodeState& node) { return node.lost_peer().value_or(kMaxNod
 
 }  // namespace
 
-TEST(a_node_that_ends_in_any_phase_is_named_by_all_others) {
+TEST(all_nodes_name_a_node_that_ends_in_any_phase) {
   constexpr NodeId kNodes = 3;
   for (const Phase phase : kPhases) {
     for (NodeId victim = 0; victim < kNodes; ++victim) {
@@ -208,7 +209,7 @@ TEST(a_node_that_ends_in_any_phase_is_named_by_all_others) {
       const std::atomic<bool> stay{false};
       std::vector<std::thread> threads;
       for (auto& node : connected(tables(), settings_of(0, kNodes))) {
-        // Who calls close() cannot end otherwise: the victim does something else.
+        // A node in close() cannot end in another way, so the victim makes other calls.
         const bool closes = phase == Phase::kClose && callers.size() != victim;
         const Phase own = phase == Phase::kClose && !closes ? Phase::kPull : phase;
         callers.push_back(std::make_unique<Caller>(std::move(node), own));
@@ -242,7 +243,7 @@ TEST(a_cut_connection_ends_the_calls_of_both_nodes_in_any_phase) {
   }
 }
 
-TEST(the_others_hear_of_a_loss_before_the_node_fails) {
+TEST(other_nodes_are_notified_of_a_loss_before_the_node_fails) {
   NodeState zero(tables(), settings_of(0, 4)), one(tables(), settings_of(1, 4));
   Channel& channel = *zero.channels[1];
   channel.on_peer_down(2, "the first");
@@ -259,13 +260,13 @@ TEST(the_others_hear_of_a_loss_before_the_node_fails) {
   CHECK_EQ(lost_of(one), 2);
   channel.membership().fail_for_lost_peer();
   CHECK_EQ(lost_of(zero), 2);
-  // The end of the node that told it is no news.
+  // The end of the node that reported the loss is ignored.
   one.channels[1]->on_peer_down(0, "it closed the connection");
   CHECK(!one.channels[1]->membership().has_lost_peer());
   CHECK_EQ(lost_of(one), 2);
 }
 
-TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
+TEST(a_node_that_was_reported_lost_names_the_reporting_node) {
   NodeState one(tables(), settings_of(1, 3));
   Channel& channel = *one.channels[0];
   const auto told = [&](NodeId rank) {
@@ -285,7 +286,7 @@ TEST(a_node_that_others_have_lost_names_the_one_that_says_so) {
   CHECK_EQ(lost_of(one), 2);
 }
 
-TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
+TEST(all_nodes_name_a_node_that_is_late_at_a_barrier) {
   Waiting nodes;
   nodes.at(100);
   nodes.comes(1, kComes);
@@ -303,7 +304,7 @@ TEST(a_node_that_does_not_come_to_a_barrier_in_time_is_named_by_all) {
   CHECK_EQ(nodes.at(9999), kNever);
 }
 
-TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
+TEST(nodes_that_wait_for_the_end_do_not_time_out_while_others_use_barriers) {
   Waiting nodes;
   nodes.at(100);
   nodes.comes(1, kLeaves);
@@ -320,7 +321,7 @@ TEST(nodes_that_wait_for_the_end_are_patient_while_others_meet) {
   CHECK_EQ(lost_of(nodes.one), 0);
 }
 
-TEST(nodes_that_all_come_are_not_missed_afterwards) {
+TEST(no_node_is_reported_after_all_arrived) {
   Waiting nodes;
   nodes.at(100);
   for (const bool for_good : {kComes, kLeaves}) {

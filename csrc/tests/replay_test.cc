@@ -21,7 +21,7 @@ TableSpec table_of(const char* name, std::uint64_t rows) {
   return {.name = name, .rows = rows, .length = kLength, .rule = {.kind = RuleKind::kAdagrad}};
 }
 
-// Two rows per node and step, chosen by `row(node, step, i)`, ascending, out of 64.
+// Accesses of two rows per node and step, out of 64, in ascending order. `row(node, step, i)` chooses them.
 template <typename Row>
 Accesses accesses_of(NodeId nodes, Row row) {
   Accesses accesses;
@@ -116,15 +116,15 @@ TEST(threads_share_the_cores_of_their_node) {
   Processor alone(2, 1.0, 3);
   alone.begin(0, 100.0, 0);
   alone.begin(1, 50.0, 0);
-  CHECK_EQ(alone.next_end(), Micros{50});  // each has a core
+  CHECK_EQ(alone.next_end(), Micros{50});  // each thread has a core
   CHECK(alone.take_ended(50) == std::vector<std::size_t>{1});
   CHECK_EQ(alone.next_end(), Micros{100});
-  Processor shared(1, 0.5, 2);  // of half the speed
+  Processor shared(1, 0.5, 2);  // with half the speed
   shared.begin(0, 100.0, 0);
   shared.begin(1, 50.0, 0);
-  CHECK_EQ(shared.next_end(), Micros{200});  // each has half a core
+  CHECK_EQ(shared.next_end(), Micros{200});  // each thread has half a core
   CHECK(shared.take_ended(200) == std::vector<std::size_t>{1});
-  CHECK_EQ(shared.next_end(), Micros{300});  // what is left has all of it
+  CHECK_EQ(shared.next_end(), Micros{300});  // the remaining thread has the whole core
 }
 
 TEST(short_pieces_of_work_take_no_longer_than_they_should) {
@@ -138,7 +138,7 @@ TEST(short_pieces_of_work_take_no_longer_than_they_should) {
   CHECK_EQ(now, Micros{30});
 }
 
-TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
+TEST(a_processor_continues_its_work_after_a_stall_or_slowdown) {
   Processor processor(1, 1.0, 1);
   processor.begin(0, 100.0, 0);
   processor.suspend(0, 20);
@@ -146,7 +146,7 @@ TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
   CHECK(processor.take_ended(60).empty());
   processor.resume(0, 70);
   CHECK_EQ(processor.next_end(), Micros{150});
-  processor.slow_down(0, 0.5, 100);  // half of the work is left
+  processor.slow_down(0, 0.5, 100);  // half of the work remains
   CHECK_EQ(processor.speed(0), 0.5);
   CHECK_EQ(processor.next_end(), Micros{200});
   processor.slow_down(0, 2.0, 160);
@@ -155,19 +155,19 @@ TEST(a_processor_that_stalls_or_slows_down_goes_on_where_it_was) {
   CHECK_EQ(processor.next_end(), kNever);
 }
 
-TEST(a_thread_that_is_suspended_leaves_its_core_to_the_others) {
+TEST(a_suspended_thread_frees_its_core) {
   Processor processor(1, 1.0, 2);
   processor.begin(0, 100.0, 0);
   processor.begin(1, 100.0, 0);
-  processor.suspend(0, 50);  // 75 left of each
+  processor.suspend(0, 50);  // 75 remain for each
   CHECK_EQ(processor.next_end(), Micros{125});
   CHECK(processor.take_ended(125) == std::vector<std::size_t>{1});
   processor.begin(1, 10.0, 125);
-  processor.resume(0, 130);  // 5 left, and 75
+  processor.resume(0, 130);  // 5 and 75 remain
   CHECK_EQ(processor.next_end(), Micros{140});
 }
 
-TEST(rows_of_one_node_each_are_relocated_once_and_cost_nothing_then) {
+TEST(rows_of_a_single_node_are_relocated_once_and_then_cost_nothing) {
   for (const Technique technique : {Technique::kAdaptive, Technique::kRelocation}) {
     const ReplayResult result = replay(own_rows(8), technique);
     CHECK(total(result, &NodeReplay::steps) > 0);
@@ -180,14 +180,14 @@ TEST(rows_of_one_node_each_are_relocated_once_and_cost_nothing_then) {
 TEST(rows_that_all_nodes_share_are_replicated_everywhere) {
   const ReplayResult result = replay(same_rows(8), Technique::kAdaptive);
   CHECK_EQ(sum(result, "pulled_remote"), 0.0);
-  CHECK(sum(result, "pulled_replica") > 6 * sum(result, "pulled_local"));  // seven of eight hold replicas
+  // seven of eight nodes hold replicas
+  CHECK(sum(result, "pulled_replica") > 6 * sum(result, "pulled_local"));
   CHECK_EQ(sum(result, "messages_sent_request"), 0.0);
   CHECK_EQ(counted(result, "relocations"), 0.0);
   CHECK(sum(result, "messages_sent_refresh") > 0);
 }
 
-// A pull and a push of each remote row: the value comes back with one, the gradient goes along with the
-// other.
+// A remote row takes a pull, whose answer carries the value, and a push, whose request carries the gradient.
 TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   const Accesses accesses = same_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
@@ -196,13 +196,13 @@ TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   const double remote = sum(result, "pulled_remote");
   CHECK_EQ(total(result, &NodeReplay::steps), static_cast<Micros>(4 * kSteps));
   CHECK_EQ(sum(result, "pulled_replica"), 0.0);
-  CHECK_EQ(remote, 2.0 * 3 * kSteps);  // three of four nodes do not have it
+  CHECK_EQ(remote, 2.0 * 3 * kSteps);  // three of four nodes do not own the row
   CHECK_EQ(sum(result, "messages_sent_request"), 2 * remote);
   CHECK_EQ(sum(result, "messages_sent_answer"), 2 * remote);
   CHECK_EQ(of_all_types(result, "bytes"),
            remote * (2 * sizeof(RequestMessage) + 2 * sizeof(AnswerMessage) + 2 * kValue));
   CHECK_EQ(counted(result, "frames_sent"), counted(result, "frames_received"));
-  // Two round trips per step of a node without the rows, of 0.25 ms each way.
+  // A node without the rows needs two round trips per step, with 0.25 ms each way.
   CHECK(total(result, &NodeReplay::waiting) > static_cast<Micros>(3 * kSteps * 1000));
   CHECK(total(result, &NodeReplay::on_network) > total(result, &NodeReplay::waiting) / 2);
   CHECK(total(result, &NodeReplay::on_network) <= total(result, &NodeReplay::waiting));
@@ -225,35 +225,35 @@ TEST(dense_tables_are_accessed_whole_in_every_step) {
   CHECK(pulled(result) >= 2 * (steps - 4) && pulled(result) <= 2 * (steps + 4));
 }
 
-// Node 0 leads a training, and so asks for its dense parameters before the others know that they are there.
-TEST(dense_tables_are_asked_for_by_node_0_first) {
+// Node 0 starts a training, so it requests dense parameters before the other nodes have received their keys.
+TEST(node_0_requests_dense_tables_first) {
   Accesses accesses = own_rows(2);
   accesses.tables.push_back(table_of("dense", 3));
   accesses.dense.push_back(true);
   const auto pulled_by = [&](const ReplayResult& result, NodeId node, const char* way) {
     return result.nodes[node].tables[1].at(way);
   };
-  const ReplayResult moved = replay(accesses, Technique::kRelocation);  // to who asks last
+  const ReplayResult moved = replay(accesses, Technique::kRelocation);  // to the last node that requests them
   CHECK_EQ(pulled_by(moved, 0, "pulled_local"), 0.0);
   CHECK_EQ(pulled_by(moved, 1, "pulled_remote"), 0.0);
-  const ReplayResult copied = replay(accesses, Technique::kAdaptive);  // from who asks first
+  const ReplayResult copied = replay(accesses, Technique::kAdaptive);  // at the first node that requests them
   CHECK_EQ(pulled_by(copied, 0, "pulled_replica"), 0.0);
   CHECK_EQ(pulled_by(copied, 1, "pulled_local"), 0.0);
 }
 
-TEST(placed_rows_begin_where_they_are_placed) {
+TEST(placed_rows_start_on_their_nodes) {
   Accesses accesses = own_rows(8);
   for (NodeId node = 0; node < 8; ++node) accesses.workers[node].placed = {2 * Key{node}, 2 * Key{node} + 1};
   ReplaySettings settings = settings_of(accesses, Technique::kRelocation);
-  settings.lookahead = {0};  // nothing else brings them
+  settings.lookahead = {0};  // rows are relocated for no other reason
   settings.warm_up.reset();
   const ReplayResult result = Replay(accesses, settings).run();
   CHECK_EQ(sum(result, "pulled_local"), 2.0 * 8 * kSteps);
   CHECK_EQ(messages(result), 0.0);
 }
 
-TEST(workers_and_channels_of_a_node_are_threads_of_it) {
-  Accesses accesses = scattered_rows(6);  // three nodes of two workers
+TEST(workers_and_channels_are_threads_of_their_node) {
+  Accesses accesses = scattered_rows(6);  // three nodes with two workers
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
   settings.workers = 2;
@@ -262,14 +262,14 @@ TEST(workers_and_channels_of_a_node_are_threads_of_it) {
   CHECK_EQ(result.nodes.size(), std::size_t{3});
   for (const NodeReplay& node : result.nodes) CHECK_EQ(node.steps, std::uint64_t{2 * kSteps});
   CHECK_EQ(pulled(result), 2.0 * 6 * kSteps);
-  // On one core the two workers' computing takes each of them twice as long.
+  // On one core, the computations of two workers take twice as long.
   ReplaySettings one_core = settings;
   one_core.machines.assign(3, Machine{.cores = 1});
   const Micros both = Replay(accesses, one_core).run().elapsed;
   CHECK(both > result.elapsed * 18 / 10 && both < result.elapsed * 22 / 10);
 }
 
-TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
+TEST(slow_nodes_and_links_affect_only_their_nodes) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
@@ -289,7 +289,7 @@ TEST(slow_nodes_and_links_slow_down_whom_they_concern) {
   CHECK_EQ(of_all_types(far, "bytes"), of_all_types(even, "bytes"));
 }
 
-TEST(a_straggler_and_a_stall_are_met_by_whom_they_concern) {
+TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
   settings.warm_up.reset();
@@ -297,7 +297,7 @@ TEST(a_straggler_and_a_stall_are_met_by_whom_they_concern) {
   ReplaySettings slow = settings;
   slow.incidents = {{Incident::Kind::kSpeed, 2, 10, 0.25}, {Incident::Kind::kSpeed, 2, 20, 1.0}};
   const ReplayResult straggled = Replay(accesses, slow).run();
-  // Ten of thirty steps compute four times as long.
+  // Ten of thirty steps take four times as long.
   CHECK(std::abs(straggled.nodes[2].computing - even.nodes[2].computing * 2) < 100);
   CHECK(straggled.nodes[2].last_step > even.nodes[2].last_step + 10 * 30'000);
   CHECK_EQ(straggled.elapsed, straggled.nodes[2].last_step);
@@ -307,7 +307,7 @@ TEST(a_straggler_and_a_stall_are_met_by_whom_they_concern) {
   stops.incidents = {{Incident::Kind::kStall, 1, 15, 400'000.0}};
   const ReplayResult stalled = Replay(accesses, stops).run();
   CHECK(stalled.nodes[1].last_step > even.nodes[1].last_step + 390'000);
-  // Its rows are not to be had meanwhile, which lets everybody wait for most of it.
+  // Its rows are not available during the stall, so all nodes wait for most of that time.
   for (const NodeId node : {0, 2, 3}) CHECK(stalled.nodes[node].waiting > even.nodes[node].waiting + 300'000);
   CHECK_EQ(of_all_types(stalled, "bytes"), of_all_types(even, "bytes"));
   for (const NodeReplay& node : stalled.nodes) CHECK(!node.lost && !node.peer_lost);
@@ -333,13 +333,13 @@ TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
       const Micros after = *result.nodes[node].peer_lost_at - *lost.lost;
       CHECK(after >= 700'000 && after <= 800'000);
       if (technique == Technique::kStatic)
-        CHECK(result.nodes[node].steps < kSteps);  // it needs rows from there
+        CHECK(result.nodes[node].steps < kSteps);  // it needs rows from the lost node
       CHECK(result.nodes[node].last_step <= *result.nodes[node].peer_lost_at);
     }
   }
 }
 
-TEST(nodes_that_are_done_meet_a_loss_at_the_end_and_none_is_waited_for) {
+TEST(finished_nodes_detect_a_loss_at_the_end) {
   Accesses accesses = own_rows(3);
   ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
   settings.warm_up.reset();
@@ -370,13 +370,13 @@ TEST(links_of_a_node_share_its_network_card) {
   const std::vector<std::byte> frame(1000);
   CHECK_EQ(network.send({0, 0, 1}, frame), Micros{105});
   CHECK_EQ(network.backlog({0, 0, 1}), std::size_t{1});
-  CHECK_EQ(network.send({0, 0, 2}, frame), Micros{205});  // behind the other one
+  CHECK_EQ(network.send({0, 0, 2}, frame), Micros{205});  // after the other frame
   network.advance(100);
   CHECK_EQ(network.backlog({0, 0, 1}), std::size_t{0});
   CHECK_EQ(network.backlog({0, 0, 2}), std::size_t{1});
 }
 
-TEST(costs_of_the_server_are_time_of_its_node) {
+TEST(costs_of_the_server_take_time_of_its_node) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
@@ -384,28 +384,28 @@ TEST(costs_of_the_server_are_time_of_its_node) {
   CHECK_EQ(total(free, &NodeReplay::visiting), Micros{0});
   settings.costs.message = 10.0;
   const ReplayResult dear = Replay(accesses, settings).run();
-  const double handled = messages(dear) * 2;  // at each end
+  const double handled = messages(dear) * 2;  // counted at each end
   CHECK_EQ(total(dear, &NodeReplay::channels), static_cast<Micros>(10 * handled));
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
-TEST(what_is_computed_after_a_wait_takes_longer) {
+TEST(the_first_computation_after_a_wait_takes_longer) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
   settings.costs.resume = 100.0;
   const ReplayResult dear = Replay(accesses, settings).run();
   const Micros extra = total(dear, &NodeReplay::computing) - total(free, &NodeReplay::computing);
-  CHECK(extra > 0 && extra <= Micros{100 * 2 * kSteps});  // once per step, however often it waits
+  CHECK(extra > 0 && extra <= Micros{100 * 2 * kSteps});  // at most once per step, for any number of waits
   CHECK_EQ(extra % 100, Micros{0});
-  settings.technique = Technique::kFullReplication;  // nobody waits
+  settings.technique = Technique::kFullReplication;  // no worker waits
   const ReplayResult never = Replay(accesses, settings).run();
   settings.costs.resume = 0.0;
   CHECK_EQ(total(never, &NodeReplay::computing),
            total(Replay(accesses, settings).run(), &NodeReplay::computing));
 }
 
-TEST(rows_elsewhere_and_copies_cost_their_workers_more) {
+TEST(remote_rows_and_copies_cost_workers_more) {
   const Accesses accesses = scattered_rows(2);
   for (const bool copies : {false, true}) {
     ReplaySettings settings =
@@ -418,35 +418,35 @@ TEST(rows_elsewhere_and_copies_cost_their_workers_more) {
     CHECK(pulled_so > 0 && pushed_so > 0);
     const double computed = settings.compute * 2 * kSteps;
     const double extra = static_cast<double>(total(result, &NodeReplay::working)) - computed;
-    // It is part of what follows the call, which nothing does after the last one.
+    // The cost is part of the work after the call. The last call has none.
     CHECK(extra <= 10 * (pulled_so + pushed_so));
     CHECK(extra >= 10 * (pulled_so + pushed_so - 2 * 2));
   }
 }
 
-TEST(threads_wake_when_they_have_waited) {
+TEST(threads_pay_for_waking_up_after_a_wait) {
   const Accesses accesses = scattered_rows(2);
   ReplaySettings settings = free_of_costs(accesses, Technique::kStatic);
   const ReplayResult free = Replay(accesses, settings).run();
   settings.costs.wake = 10.0;
   const ReplayResult dear = Replay(accesses, settings).run();
   const Micros woken = total(dear, &NodeReplay::working) - total(free, &NodeReplay::working);
-  CHECK(woken > 0);  // a worker wakes when it has its answer
+  CHECK(woken > 0);  // a worker wakes when its answer arrives
   CHECK_EQ(woken % 10, Micros{0});
   CHECK(total(dear, &NodeReplay::channels) > 0);
   CHECK_EQ(total(dear, &NodeReplay::channels) % 10, Micros{0});
   CHECK(total(dear, &NodeReplay::waiting) > total(free, &NodeReplay::waiting));
 }
 
-TEST(what_intents_cause_costs_apart_from_questions_and_answers) {
+TEST(messages_of_intents_have_their_own_cost) {
   const Accesses accesses = scattered_rows(4);
   ReplaySettings settings = free_of_costs(accesses, Technique::kReplication);
-  settings.compute = 1e6;  // so that channels have done everything before the next step
+  settings.compute = 1e6;  // channels finish all their work before the next step
   settings.costs.upkeep = 10.0;
   settings.costs.intent = 1000.0;
   const ReplayResult result = Replay(accesses, settings).run();
   const double asked = sum(result, "messages_sent_request") + sum(result, "messages_sent_answer");
-  const double upkeep = 2 * (messages(result) - asked);  // at each end
+  const double upkeep = 2 * (messages(result) - asked);  // counted at each end
   CHECK(upkeep > 0 && counted(result, "intents_acted") > 0);
   CHECK_EQ(total(result, &NodeReplay::channels),
            static_cast<Micros>(10 * upkeep + 1000 * counted(result, "intents_acted")));
@@ -466,7 +466,7 @@ TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
   CHECK(together.nodes[0].waiting > apart.nodes[0].waiting + apart.elapsed / 3);
   for (const ReplayResult* result : {&apart, &together}) {
     CHECK_EQ(pulled(*result), 2.0 * 2 * kSteps);
-    // Each row is announced once; set-up announces the first ones before anything is counted.
+    // Each row is announced once. The set-up announces the first rows before counting begins.
     const double before = result == &apart ? 2.0 * 2 * kLookahead : 0.0;
     CHECK_EQ(counted(*result, "intents"), 2.0 * 2 * kSteps - before);
     for (const NodeReplay& node : result->nodes) CHECK_EQ(node.steps, kSteps);
@@ -474,7 +474,7 @@ TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
 }
 
 TEST(nothing_is_announced_across_the_end_of_an_epoch) {
-  // All nodes want the same rows in the first step of the second epoch only.
+  // Only in the first step of the second epoch, all nodes use the same rows.
   constexpr std::size_t kEpoch = 10;
   const Accesses accesses = accesses_of(
       2, [](NodeId node, std::size_t step, Key i) { return step == kEpoch ? 60 + i : 2 * Key{node} + i; });
@@ -497,7 +497,7 @@ TEST(a_lost_node_ends_workers_that_wait_for_it_at_the_end_of_an_epoch) {
   const ReplayResult result = Replay(accesses, settings).run();
   CHECK(result.nodes[2].lost.has_value());
   for (const NodeId node : {NodeId{0}, NodeId{1}}) {
-    CHECK_EQ(result.nodes[node].steps, std::uint64_t{4});  // the fifth ends when all have met
+    CHECK_EQ(result.nodes[node].steps, std::uint64_t{4});  // the fifth step ends when all workers have met
     CHECK_EQ(*result.nodes[node].peer_lost, NodeId{2});
   }
 }
@@ -527,7 +527,7 @@ TEST(equal_seeds_give_equal_results) {
   CHECK(counted(a, "relocations") > 0);
 }
 
-TEST(accesses_that_are_too_short_are_refused) {
+TEST(streams_with_too_few_steps_are_refused) {
   const Accesses accesses = own_rows(2);
   ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
   settings.lookahead = {20};

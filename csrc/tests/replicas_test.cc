@@ -1,4 +1,4 @@
-// What a replica is made of, and what is counted about it.
+// The contents of replicas, and the counters about them.
 #include <vector>
 
 #include "check.h"
@@ -36,7 +36,7 @@ std::uint64_t value_bytes_sent(NodeState& node) {
 
 }  // namespace
 
-TEST(initial_values_are_made_where_they_are_needed) {
+TEST(initial_values_are_computed_by_their_reader) {
   MemoryCluster cluster = two_nodes();
   const std::vector<Key> keys = keys_below(kRows);
   const std::vector<float> here = pulled(cluster.worker(0, 0), keys, kLength);
@@ -50,7 +50,7 @@ TEST(initial_values_are_made_where_they_are_needed) {
   CHECK(value_bytes_sent(cluster.node(0)) + value_bytes_sent(cluster.node(1)) < kRows * value_size / 2);
 }
 
-TEST(reads_of_replicas_tell_how_old_they_are) {
+TEST(reads_of_replicas_count_their_age) {
   MemoryCluster cluster = two_nodes();
   const std::vector<Key> keys = keys_below(kRows);
   for (const std::size_t rank : {0, 1}) {

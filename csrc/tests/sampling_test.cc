@@ -1,4 +1,4 @@
-// Which rows the schemes draw, how often, and from where.
+// The rows that the sampling schemes draw, how often, and from which node.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -30,7 +30,7 @@ Shared shared(Distribution distribution) {
   return std::make_shared<const Distribution>(std::move(distribution));
 }
 
-// Words by falling frequency, to the power of 0.75; some never occur.
+// Weights like word frequencies to the power of 0.75, in descending order. Some are 0.
 Shared weighted(std::uint64_t rows) {
   std::vector<double> weights(rows);
   for (std::uint64_t row = 0; row < rows; ++row)
@@ -78,7 +78,7 @@ std::vector<std::uint64_t> counts_of_draws(MemoryCluster& cluster, std::size_t r
   return counts;
 }
 
-// Of Pearson's statistic, by the cube root's normal approximation (Wilson and Hilferty 1931).
+// p-value of Pearson's statistic, by the normal approximation of its cube root (Wilson and Hilferty 1931).
 double p_value(const std::vector<double>& counts, const std::vector<double>& expected) {
   double statistic = 0.0;
   double freedom = -1.0;
@@ -95,7 +95,7 @@ double p_value(const std::vector<double>& counts, const std::vector<double>& exp
   return 0.5 * std::erfc(deviation / std::sqrt(2.0));
 }
 
-// `uses`: how often each draw counts.
+// `uses`: number of times that each draw counts.
 double p_value(const std::vector<std::uint64_t>& counts, std::uint64_t uses,
                const std::function<double(std::uint64_t)>& probability) {
   double sum = 0.0;
@@ -118,7 +118,7 @@ std::string name(const std::string& distribution, SamplingScheme scheme, std::ui
          std::to_string(seed);
 }
 
-// Two nodes, of which the second one owns rows from `first` on for good.
+// Two nodes. The second node permanently owns the rows from `first` on.
 MemoryCluster two_nodes(SamplingSpec spec, std::uint64_t first) {
   std::vector<TableSpec> tables = one_table(std::move(spec));
   if (first > 0) tables[0].homes.push_back({first, 0});
@@ -135,7 +135,7 @@ TableAccesses& accesses(MemoryCluster& cluster, std::size_t rank) {
 
 }  // namespace
 
-TEST(every_scheme_draws_rows_as_often_as_the_distribution_says) {
+TEST(every_scheme_draws_rows_with_their_probability) {
   for (const auto& [called, distribution] : distributions(kRows)) {
     for (const SamplingScheme scheme : kSchemes) {
       for (const std::uint64_t seed : kSeeds) {
@@ -150,7 +150,7 @@ TEST(every_scheme_draws_rows_as_often_as_the_distribution_says) {
   }
 }
 
-TEST(rows_drawn_without_replacement_follow_each_other_as_if_drawn_one_by_one) {
+TEST(draws_without_replacement_equal_successive_draws) {
   constexpr std::uint64_t kFew = 12;
   for (const auto& [called, distribution] : distributions(kFew)) {
     const auto in_turn = [&](std::uint64_t a, std::uint64_t b) {
@@ -181,7 +181,7 @@ TEST(rows_drawn_without_replacement_follow_each_other_as_if_drawn_one_by_one) {
   }
 }
 
-TEST(rows_that_candidates_hardly_find_are_drawn_as_if_one_by_one) {
+TEST(rarely_found_rows_are_drawn_like_successive_draws) {
   const double weights[] = {1.0, 1.0, 0.02, 0.02};
   const Shared distribution = shared(Distribution::weighted(weights));
   const auto p = [&](std::uint64_t row) { return distribution->probability(row); };
@@ -214,8 +214,8 @@ TEST(a_sample_of_everything_has_every_row_once) {
   }
 }
 
-// Its bound: half of the sum of all differences, which is the most that the probability of any set of rows
-// can differ, is no more than the share that is elsewhere. Where nothing moves, it is just that.
+// The bound: half of the sum of all differences between the probabilities is at most the share of remote
+// rows. This sum is the largest difference of any set's probability. If no row moves, both are equal.
 TEST(local_draws_what_is_here_by_its_share_of_that) {
   constexpr std::uint64_t kHere = 300;
   for (const auto& [called, distribution] : distributions(kRows)) {
@@ -241,7 +241,7 @@ TEST(local_draws_what_is_here_by_its_share_of_that) {
   }
 }
 
-TEST(local_ends_where_nothing_is_here_and_draws_from_everywhere) {
+TEST(local_draws_from_all_rows_if_no_row_is_local) {
   for (const bool replacement : {true, false}) {
     MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, replacement), 0);
     Worker& worker = cluster.worker(0, 0);
@@ -259,14 +259,14 @@ TEST(local_ends_where_nothing_is_here_and_draws_from_everywhere) {
   }
 }
 
-TEST(local_reads_the_few_rows_that_are_here) {
+TEST(local_finds_the_few_local_rows) {
   MemoryCluster cluster = two_nodes(sampling(weighted(kRows), SamplingScheme::kLocal, 1, false), 2);
   std::vector<std::int64_t> rows = sample(cluster, 0, 5);
   CHECK((std::set<std::int64_t>(rows.begin(), rows.begin() + 2) == std::set<std::int64_t>{0, 1}));
   CHECK_EQ(counted(accesses(cluster, 0).sampled_fallback), 3U);
 }
 
-TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
+TEST(naive_and_preloc_draw_equal_rows_that_differ_between_workers) {
   const auto drawn = [](SamplingScheme scheme, std::uint64_t seed, std::size_t worker) {
     Settings settings;
     settings.workers = 2;
@@ -276,7 +276,7 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
     const Ticket first = of.prepare_sample(table, 50, 0, 1);
     const Ticket second = of.prepare_sample(table, 50, 1, 2);
     std::vector<std::int64_t> rows(100);
-    // In the other order: a sample's rows are those of its number.
+    // Samples are pulled in reverse order. The rows of a sample depend on its number.
     of.pull_sample(second, std::span(rows).last(50), nullptr, 0, false);
     of.pull_sample(first, std::span(rows).first(50), nullptr, 0, false);
     CHECK(!std::equal(rows.begin(), rows.begin() + 50, rows.begin() + 50));
@@ -289,9 +289,9 @@ TEST(naive_and_preloc_draw_the_same_rows_and_each_worker_others) {
   CHECK(naive != drawn(SamplingScheme::kNaive, 2, 0));
 }
 
-// Without replacement all of it is: with it, a part of it is new in each pass, and each row is handed out so
-// often.
-TEST(rows_of_a_pool_are_used_up_before_there_are_others) {
+// Without replacement, each pass renews the whole pool. With replacement, each pass renews a part of it. In
+// both cases, each row is used equally often.
+TEST(rows_of_a_pool_are_used_up_before_they_are_replaced) {
   for (const bool replacement : {true, false}) {
     SamplingSpec spec = sampling(shared(Distribution::uniform(kRows)), SamplingScheme::kPool, 1, replacement);
     spec.pool_size = 90;
@@ -332,7 +332,8 @@ TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
           for (std::uint64_t row = 0; row < rows; ++row) {
             const double expected = round * static_cast<double>(rows) * distribution->probability(row);
             if (distribution->kind() == DistributionKind::kUniform) CHECK(counts[row] == round);
-            // Of a part that several rows share one of them may be ahead; a heavy row shares many.
+            // If several rows share a stratum, one of them may be ahead. A row with a large weight shares
+            // many strata.
             CHECK(std::abs(counts[row] - expected) <= 2.0 + 2.0 * std::sqrt(expected));
             CHECK(distribution->probability(row) > 0.0 || counts[row] == 0.0);
           }
@@ -358,7 +359,7 @@ TEST(a_random_order_has_every_number_once) {
   }
 }
 
-TEST(what_is_announced_is_read_without_a_message) {
+TEST(announced_samples_are_read_without_a_message) {
   for (const SamplingScheme scheme : {SamplingScheme::kPreloc, SamplingScheme::kPool}) {
     std::vector<TableSpec> tables = one_table(sampling(weighted(kRows), scheme, 1));
     tables[0].homes.push_back({kRows, 1});
@@ -369,7 +370,7 @@ TEST(what_is_announced_is_read_without_a_message) {
     std::vector<std::int64_t> rows(100);
     std::vector<float> values(rows.size());
     const Ticket first = worker.prepare_sample(cluster.node(0).tables[0], rows.size(), 0, 1);
-    // The same rows by another worker, whose draws are known beforehand.
+    // Another cluster, whose draws can be computed in advance, draws the same rows.
     MemoryCluster twin(one_table(sampling(weighted(kRows), scheme, 1)), alone());
     std::vector<Key> keys;
     for (const std::int64_t row : sample(twin, 0, rows.size())) keys.push_back(static_cast<Key>(row));
@@ -382,7 +383,7 @@ TEST(what_is_announced_is_read_without_a_message) {
   }
 }
 
-TEST(a_sample_is_read_once_into_arrays_of_its_size) {
+TEST(a_sample_can_be_read_once_into_arrays_of_its_size) {
   MemoryCluster cluster(one_table(sampling(weighted(kRows), SamplingScheme::kLocal, 1)), alone());
   Worker& worker = cluster.worker(0, 0);
   const Table& table = cluster.node(0).tables[0];
@@ -402,7 +403,7 @@ TEST(a_sample_is_read_once_into_arrays_of_its_size) {
   CHECK_THROWS(worker.prepare_sample(table, 1, 1, 1), std::invalid_argument, "end must be greater");
 }
 
-TEST(weights_that_are_none_are_refused) {
+TEST(invalid_weights_are_refused) {
   CHECK_THROWS(Distribution::weighted(std::vector<double>{1.0, -1.0}), std::invalid_argument, "row 1 is -1");
   CHECK_THROWS(Distribution::weighted(std::vector<double>{NAN}), std::invalid_argument, "row 0 is nan");
   CHECK_THROWS(Distribution::weighted(std::vector<double>{0.0, 0.0}), std::invalid_argument, "no row");
@@ -411,7 +412,7 @@ TEST(weights_that_are_none_are_refused) {
   CHECK_THROWS(Tables(tables), std::invalid_argument, "4 rows and 3 weights");
 }
 
-TEST(tables_that_draw_otherwise_are_other_tables) {
+TEST(tables_with_different_sampling_are_different) {
   const auto fingerprint = [](const SamplingSpec& spec) { return Tables(one_table(spec)).fingerprint(); };
   const SamplingSpec spec = sampling(weighted(kRows), SamplingScheme::kPool, 1);
   CHECK_EQ(fingerprint(spec), fingerprint(sampling(weighted(kRows), SamplingScheme::kPool, 1)));

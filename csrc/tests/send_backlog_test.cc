@@ -1,5 +1,5 @@
-// An owner that writes faster than a holder's link takes: channels driven by hand, over links that stand
-// still until they are told to deliver.
+// An owner writes faster than the link to a holder transmits. The test drives the channels, and links deliver
+// nothing until the test lets them.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -23,7 +23,7 @@ constexpr std::size_t kKeys = 50;
 constexpr int kRounds = 1000;
 constexpr std::size_t kRefreshBytes = sizeof(RefreshMessage) + kLength * sizeof(float);
 
-// Node 0 owns the keys, all others have replicas of them.
+// Node 0 owns the keys, and all other nodes have replicas.
 class Nodes {
  public:
   explicit Nodes(NodeId nodes, std::size_t max_unsent_bytes = Settings{}.max_unsent_bytes)
@@ -48,7 +48,7 @@ class Nodes {
   Worker& worker(NodeId rank) { return *workers_[rank]; }
   std::uint64_t refreshes() { return channel(0).outbox().bytes_of(MessageType::kRefresh) / kRefreshBytes; }
 
-  // Bytes that wait on a link.
+  // Number of bytes that wait on a link.
   std::size_t waiting(NodeId from, NodeId to) {
     std::size_t bytes = 0;
     for (const Frame& frame : link(from, to)) bytes += frame.size();
@@ -64,7 +64,7 @@ class Nodes {
     CHECK_EQ(workers_[rank]->pull(keys, values.data(), values.size(), true), kDone);
     return values;
   }
-  // Rounds, until there is nothing to do; only links that are not blocked deliver.
+  // Runs rounds until there is no more work. Blocked links deliver nothing.
   using Pair = std::pair<NodeId, NodeId>;
   void run(const std::vector<Pair>& blocked) {
     for (int idle = 0; idle < 3; ++idle) {
@@ -88,7 +88,7 @@ class Nodes {
  private:
   std::deque<Frame>& link(NodeId from, NodeId to) { return links_[from * nodes_.size() + to]; }
 
-  // Whether there was something to do.
+  // Returns whether there was work to do.
   bool turn(NodeId rank) {
     now_ += 10'000;  // the next round may begin
     channel(rank).set_now(now_);
@@ -111,7 +111,7 @@ std::vector<float> all(int value) { return std::vector<float>(kKeys * kLength, s
 
 }  // namespace
 
-TEST(what_waits_on_a_link_is_bounded_by_the_keys_however_often_they_are_written) {
+TEST(waiting_bytes_are_bounded_by_the_keys_for_any_number_of_writes) {
   Nodes nodes(2);
   for (int i = 0; i < kRounds; ++i) {
     nodes.write();
@@ -124,7 +124,7 @@ TEST(what_waits_on_a_link_is_bounded_by_the_keys_however_often_they_are_written)
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(other_holders_do_not_wait_for_one_whose_link_stands_still) {
+TEST(a_blocked_link_does_not_delay_other_holders) {
   Nodes nodes(3);
   for (int i = 1; i <= kRounds; ++i) {
     nodes.write();
@@ -136,7 +136,7 @@ TEST(other_holders_do_not_wait_for_one_whose_link_stands_still) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(a_wait_sync_sees_what_was_held_back) {
+TEST(wait_sync_makes_held_back_refreshes_visible) {
   Nodes nodes(2);
   for (int i = 0; i < 3; ++i) {
     nodes.write();
@@ -146,14 +146,14 @@ TEST(a_wait_sync_sees_what_was_held_back) {
   nodes.run({{0, 1}});
   CHECK(!nodes.worker(1).is_done(sync));
   nodes.write();
-  nodes.run({{0, 1}});  // again held back: it is no concern of the call
+  nodes.run({{0, 1}});  // held back again, which does not concern the call
   nodes.run({});
   CHECK(nodes.worker(1).is_done(sync));
   CHECK(nodes.read(1) == all(4));
   CHECK_EQ(nodes.refreshes(), 3 * kKeys);
 }
 
-TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
+TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   Nodes nodes(3);
   for (int i = 0; i < kRounds; ++i) {
     nodes.write();
@@ -168,26 +168,26 @@ TEST(wait_syncs_of_others_do_not_fill_a_link_that_stands_still) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(what_waits_for_a_node_has_a_limit_and_all_of_it_goes_in_the_end) {
+TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
   constexpr std::size_t kLimit = 5 * kRefreshBytes;
   Nodes nodes(3, kLimit);
   for (int i = 0; i < 3; ++i) {
-    nodes.write();   // refreshes of 50 keys for each of the others
-    nodes.write(1);  // and changes of as many
+    nodes.write();   // refreshes of 50 keys for each other node
+    nodes.write(1);  // changes of the same number of keys
     nodes.run({{0, 1}, {0, 2}, {1, 0}});
-    // A limit is passed with the message that comes to it.
+    // Only the last message may exceed the limit.
     for (const NodeId to : {1, 2}) CHECK(nodes.waiting(0, to) < kLimit + kRefreshBytes);
     CHECK(nodes.waiting(1, 0) < kLimit + sizeof(DeltaMessage) + kLength * sizeof(float));
     CHECK(nodes.waiting(1, 0) > 0);
   }
-  CHECK(nodes.read(1) == all(3));  // its own
+  CHECK(nodes.read(1) == all(3));  // its own changes
   const Ticket sync = nodes.worker(1).wait_sync(true);
   nodes.run({});
   CHECK(nodes.worker(1).is_done(sync));
   for (const NodeId rank : {0, 1, 2}) CHECK(nodes.read(rank) == all(6));
 }
 
-TEST(two_nodes_whose_links_to_each_other_are_full_both_go_on) {
+TEST(two_nodes_with_full_links_to_each_other_both_continue) {
   Nodes nodes(2, 1);
   for (int i = 0; i < 3; ++i) {
     nodes.write(0);
@@ -202,7 +202,7 @@ TEST(two_nodes_whose_links_to_each_other_are_full_both_go_on) {
   for (const NodeId rank : {0, 1}) CHECK(nodes.read(rank) == all(6));
 }
 
-TEST(a_node_that_asks_for_more_rows_than_it_reads_gets_them_as_it_does) {
+TEST(a_node_that_requests_rows_faster_than_it_reads_gets_all_of_them) {
   constexpr std::size_t kLimit = 5 * kRefreshBytes;
   Nodes nodes(2, kLimit);
   std::vector<Key> more;

@@ -1,4 +1,4 @@
-// Streams in shared memory: order, room, bells, and what a broken or foreign other side may send.
+// Streams in shared memory: order, space, bells, and invalid or foreign peers.
 #include "transport/shared_stream.h"
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ struct Ends {
     const auto sockets = socket_pair();
     std::unique_ptr<SharedStreams> offered = SharedStreams::create(), taken;
     REQUIRE(offered != nullptr);
-    CHECK(!SharedStreams::take(sockets[1], taken));  // nothing is there yet
+    CHECK(!SharedStreams::take(sockets[1], taken));  // nothing was offered yet
     REQUIRE(SharedStreams::offer(sockets[0], offered));
     REQUIRE(SharedStreams::take(sockets[1], taken));
     REQUIRE(taken != nullptr);
@@ -57,7 +57,7 @@ std::size_t write(SharedStreams& streams, std::span<const std::byte> bytes) {
   return streams.write(pieces);
 }
 
-// Memory as another program might offer it.
+// Offers memory as another program might.
 void offer(const Descriptor& socket, int fd, char what = 1) {
   iovec piece{&what, 1};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
@@ -76,7 +76,7 @@ void offer(const Descriptor& socket, int fd, char what = 1) {
   REQUIRE(::sendmsg(socket.get(), &message, 0) == 1);
 }
 
-// The file of streams, written to as only a broken side would.
+// Writes invalid data to the file of the streams.
 struct Broken {
   Broken() {
     std::unique_ptr<SharedStreams> theirs = SharedStreams::create();
@@ -97,7 +97,7 @@ struct Broken {
     REQUIRE(SharedStreams::take(again[1], streams));
   }
   ~Broken() { ::close(fd); }
-  // The counter of what the offering side has written, or released, is at the start of the file.
+  // The counters of the offering side are at the start of the file: bytes written and bytes released.
   void say_written(std::uint64_t bytes) const {
     CHECK(::pwrite(fd, &bytes, sizeof bytes, 0) == sizeof bytes);
   }
@@ -121,7 +121,7 @@ TEST(bytes_arrive_in_order_and_in_one_piece_wherever_the_ring_ends) {
     CHECK_EQ(ends.other->look(), bytes);
     CHECK(!ends.other->readable());
     CHECK(same(ends.other->unread(), sent));
-    CHECK_EQ(write(*ends.other, sent), bytes);  // the two streams do not disturb each other
+    CHECK_EQ(write(*ends.other, sent), bytes);  // the two streams are independent
     CHECK_EQ(ends.one->look(), bytes);
     CHECK(same(ends.one->unread(), sent));
     ends.one->release(bytes);
@@ -130,13 +130,13 @@ TEST(bytes_arrive_in_order_and_in_one_piece_wherever_the_ring_ends) {
   }
 }
 
-TEST(a_writer_never_writes_over_what_was_not_released) {
+TEST(a_writer_never_overwrites_unreleased_bytes) {
   Ends ends;
   const Frame sent = frame_of(kBytes + 100, 1);
   CHECK_EQ(write(*ends.one, sent), kBytes);
   CHECK_EQ(write(*ends.one, sent), 0u);
   CHECK_EQ(ends.other->look(), kBytes);
-  CHECK_EQ(write(*ends.one, sent), 0u);  // found is not released
+  CHECK_EQ(write(*ends.one, sent), 0u);  // the bytes were found but not released
   ends.other->release(40);
   CHECK_EQ(write(*ends.one, std::span(sent).last(100)), 40u);
   CHECK(same(ends.other->unread(), std::span(sent).subspan(40, kBytes - 40)));
@@ -144,7 +144,7 @@ TEST(a_writer_never_writes_over_what_was_not_released) {
   CHECK(same(ends.other->unread().last(40), std::span(sent).subspan(kBytes, 40)));
 }
 
-TEST(an_end_is_seen_behind_what_was_written) {
+TEST(the_end_of_a_stream_is_seen_after_its_bytes) {
   Ends ends;
   CHECK(!ends.other->ended());
   CHECK_EQ(write(*ends.one, frame_of(100, 1)), 100u);
@@ -152,33 +152,33 @@ TEST(an_end_is_seen_behind_what_was_written) {
   CHECK(ends.other->ended());
   CHECK_EQ(ends.other->look(), 100u);
   CHECK(!ends.one->ended());
-  ends.one.reset();  // the memory lives on
+  ends.one.reset();  // the memory still exists
   CHECK(same(ends.other->unread(), frame_of(100, 1)));
 }
 
-TEST(who_sleeps_is_rung_for_once) {
+TEST(a_sleeping_peer_is_rung_for_once) {
   Ends ends;
   CHECK_EQ(write(*ends.one, frame_of(8, 1)), 8u);
-  CHECK(!ends.one->must_ring());           // nobody sleeps
-  CHECK(!ends.other->sleep(true, false));  // something is there to be read
+  CHECK(!ends.one->must_ring());           // the peer is awake
+  CHECK(!ends.other->sleep(true, false));  // there are bytes to read
   CHECK_EQ(ends.other->look(), 8u);
   CHECK(ends.other->sleep(true, false));
-  CHECK(!ends.one->must_ring());  // there is nothing new
+  CHECK(!ends.one->must_ring());  // nothing was written since
   CHECK_EQ(write(*ends.one, frame_of(8, 1)), 8u);
   CHECK(ends.one->must_ring());
   CHECK_EQ(write(*ends.one, frame_of(8, 1)), 8u);
-  CHECK(!ends.one->must_ring());  // it was rung for
+  CHECK(!ends.one->must_ring());  // a bell was sent already
   ends.other->stay_awake();
   CHECK_EQ(ends.other->look(), 16u);
   CHECK(ends.other->sleep(true, false));
   ends.other->stay_awake();
   ends.one->end();
   CHECK(!ends.one->must_ring());
-  CHECK(!ends.other->sleep(true, false));  // it has ended
-  CHECK(ends.other->sleep(false, false));  // which somebody knows already
+  CHECK(!ends.other->sleep(true, false));  // the peer has ended its stream
+  CHECK(ends.other->sleep(false, false));  // this side has read the end already
 }
 
-TEST(a_writer_that_waits_for_room_is_rung_for_when_it_is_worth_it) {
+TEST(a_writer_that_waits_for_space_is_rung_for_when_enough_is_free) {
   Ends ends;
   const Frame sent = frame_of(kBytes, 1);
   CHECK_EQ(write(*ends.one, sent), kBytes);
@@ -190,11 +190,11 @@ TEST(a_writer_that_waits_for_room_is_rung_for_when_it_is_worth_it) {
   ends.other->release(8);
   CHECK(ends.other->must_ring());
   CHECK(!ends.other->must_ring());
-  CHECK(!ends.one->sleep(true, true));  // there is room
-  CHECK(ends.one->sleep(true, false));  // which nobody waits for
+  CHECK(!ends.one->sleep(true, true));  // there is space
+  CHECK(ends.one->sleep(true, false));  // this side does not wait for space
 }
 
-// Each side sleeps whenever it may, and only a bell wakes it: a lost one hangs.
+// Each side sleeps whenever it can, and only a bell wakes it. A lost bell would block the test forever.
 TEST(no_bell_is_lost) {
   Ends ends;
   std::array<std::atomic<std::uint32_t>, 2> bells{};
@@ -230,7 +230,7 @@ TEST(no_bell_is_lost) {
   other.join();
 }
 
-TEST(counters_that_cannot_be_are_refused) {
+TEST(impossible_counters_are_refused) {
   const Broken node;
   CHECK_EQ(Broken{}.streams->look(), 0u);
   for (const std::uint64_t bytes : {std::uint64_t{kBytes + 1}, ~std::uint64_t{0}}) {
@@ -244,12 +244,12 @@ TEST(counters_that_cannot_be_are_refused) {
   CHECK_EQ(back.streams->look(), 100u);
   back.say_written(99);
   CHECK_THROWS(back.streams->look(), ProtocolError, "99 bytes");
-  Broken ahead;  // it says that it has read what was never written: nothing more is
+  Broken ahead;  // claims to have read bytes that were never written, so no more bytes are written
   ahead.say_released(kBytes);
   CHECK_EQ(write(*ahead.streams, frame_of(100, 1)), 0u);
 }
 
-TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
+TEST(invalid_or_shrinkable_memory_is_refused) {
   std::unique_ptr<SharedStreams> taken;
   const auto refused = [&](int fd, const char* why, char what = 1) {
     const auto sockets = socket_pair();
@@ -271,14 +271,14 @@ TEST(memory_that_is_none_or_could_be_taken_away_is_refused) {
     sockets[0].reset();
     CHECK_THROWS(static_cast<void>(SharedStreams::take(sockets[1], taken)), HandshakeRefused, "closed");
   }
-  const auto sockets = socket_pair();  // none is a fine answer
+  const auto sockets = socket_pair();  // an offer of no memory is valid
   std::unique_ptr<SharedStreams> none;
   REQUIRE(SharedStreams::offer(sockets[0], none));
   REQUIRE(SharedStreams::take(sockets[1], taken));
   CHECK(taken == nullptr);
 }
 
-// Frames shorter and longer than a ring, and than the part of it that may wait for the rest.
+// Frames that are shorter and longer than the ring, and than the part of it that may stay unread.
 TEST(frames_of_every_length_pass_between_two_nodes) {
   const Transports nodes = cluster(2, Medium::kMemory);
   const std::vector<std::size_t> lengths = {0,          1,           kLeft - 17, kLeft - 8, kLeft - 7,  kLeft,
@@ -301,7 +301,7 @@ TEST(frames_of_every_length_pass_between_two_nodes) {
   CHECK_EQ(events[0].sent, events[1].sent);
 }
 
-TEST(which_nodes_share_memory_is_said_when_they_connect) {
+TEST(connecting_logs_which_nodes_share_memory) {
   for (const Medium medium : kMedia) {
     std::atomic<int> through_memory{0};
     set_log_sink([&](LogLevel, const std::string& message) {

@@ -38,7 +38,7 @@ TEST(latency_and_bandwidth_add_up) {
   SimulatedNetwork network(2, 1, 0, 3);
   network.set_traits(0, 1, {.latency = 50.0, .bytes_per_micro = 2.0});
   send(network, kLink, 1, 100);
-  send(network, kLink, 2, 100);  // waits until the first one is on its way
+  send(network, kLink, 2, 100);  // waits until the first entry has left
   network.next();
   CHECK_EQ(network.now(), Micros{100});
   network.next();
@@ -58,7 +58,7 @@ TEST(links_overtake_each_other) {
   CHECK_EQ(network.next().link.from, NodeId{0});
 }
 
-TEST(a_frozen_link_stands_still) {
+TEST(a_frozen_link_delivers_nothing) {
   SimulatedNetwork network(2, 1, 1, 3);
   send(network, kLink, 1);
   network.freeze(kLink, 1000);
@@ -89,7 +89,7 @@ TEST(a_timer_goes_off_once_at_the_earliest_time_it_was_set_to) {
   CHECK(network.next().kind == Kind::kNothingLeft);
 }
 
-TEST(taken_by_hand_an_entry_does_not_arrive_again) {
+TEST(an_entry_that_was_taken_does_not_arrive_again) {
   SimulatedNetwork network(2, 1, 0, 3);
   for (int i = 0; i < 3; ++i) send(network, kLink, i);
   CHECK_EQ(network.waiting(kLink), std::size_t{3});
@@ -99,7 +99,7 @@ TEST(taken_by_hand_an_entry_does_not_arrive_again) {
   CHECK(network.next().kind == Kind::kNothingLeft);
 }
 
-TEST(one_seed_one_order) {
+TEST(equal_seeds_give_equal_orders) {
   const auto order = [](std::uint64_t seed) {
     SimulatedNetwork network(4, 1, 0, seed);
     std::vector<NodeId> from;

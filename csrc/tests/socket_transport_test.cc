@@ -1,4 +1,4 @@
-// Connected transports: delivery, shaping, failures, closing, idleness.
+// Connected transports: delivery, shaping, failures, closing, idle time.
 #include "transport/socket_transport.h"
 
 #include <sys/socket.h>
@@ -45,7 +45,7 @@ TEST(frames_arrive_whole_and_in_order_between_all_pairs) {
             transport.poll(100 * kMillisecond, events);
           CHECK_EQ(events.frames, kFrames * (nodes - 1u));
           CHECK_EQ(transport.counters().frames_received.get(), kFrames * (nodes - 1u));
-          // The others may still wait for what this node has queued.
+          // Other nodes may still wait for frames that this node has queued.
           ++ready;
           while (ready < nodes) transport.poll(10 * kMillisecond, events);
           CHECK_EQ(transport.counters().frames_sent.get(), kFrames * (nodes - 1u));
@@ -57,7 +57,7 @@ TEST(frames_arrive_whole_and_in_order_between_all_pairs) {
   }
 }
 
-TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
+TEST(flush_sends_frames_while_another_frame_is_handled) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
@@ -70,7 +70,7 @@ TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
       nodes[1]->send(0, frame_of(50'000, 2));
       nodes[1]->flush();
       in_time = pump({{nodes[0].get(), &events[0]}}, [&] { return arrived.size() == 2; });
-      CHECK(same(payload, copy));  // it stays where it is meanwhile
+      CHECK(same(payload, copy));  // the payload is not moved during the callback
       nodes[1]->send(0, frame_of(3, 3));
     };
     nodes[0]->send(1, frame_of(100, 0));
@@ -80,7 +80,7 @@ TEST(what_is_flushed_leaves_while_a_frame_is_handled) {
   }
 }
 
-TEST(large_frames_cross_each_other) {
+TEST(large_frames_in_both_directions_do_not_block) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     const Frame sent[2] = {frame_of((32u << 20) + 3, 1), frame_of(32u << 20, 2)};
@@ -120,14 +120,14 @@ TEST(many_small_frames) {
   }
 }
 
-TEST(frames_that_cannot_be_sent_are_named) {
+TEST(errors_name_frames_that_cannot_be_sent) {
   const Transports nodes = cluster(2, Medium::kUnix);
   CHECK_THROWS(nodes[0]->send(1, Frame(kMaxFrameBytes + 1)), std::length_error, "67108865");
   CHECK_THROWS(nodes[0]->send(0, Frame(1)), std::invalid_argument, "node 0");
   CHECK_THROWS(nodes[0]->send(2, Frame(1)), std::invalid_argument, "node 2");
 }
 
-TEST(a_backlog_is_what_the_network_has_not_taken) {
+TEST(the_backlog_counts_frames_that_the_network_has_not_accepted) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
@@ -136,16 +136,16 @@ TEST(a_backlog_is_what_the_network_has_not_taken) {
     for (std::size_t i = 0; i < kFrames; ++i) nodes[0]->send(1, Frame(std::size_t{1} << 20));
     CHECK_EQ(nodes[0]->backlog(1), kFrames);
     nodes[0]->poll(0, events[0]);
-    CHECK(nodes[0]->backlog(1) > 0);  // nobody reads
+    CHECK(nodes[0]->backlog(1) > 0);  // the peer does not read
     CHECK_EQ(events[0].sent, (kFrames - nodes[0]->backlog(1)) << 20);
     REQUIRE(pump(nodes, events, [&] { return events[1].frames == kFrames; }));
     CHECK_EQ(nodes[0]->backlog(1), 0u);
-    CHECK_EQ(events[0].sent, kFrames << 20);  // whose memory the sender has again
+    CHECK_EQ(events[0].sent, kFrames << 20);  // the sender may reuse their memory
   }
 }
 
-// What travels on an imitated wire is no backlog, however long it takes.
-TEST(a_backlog_of_an_imitated_network_is_what_waits_for_its_wire) {
+// Frames on an imitated wire are not in the backlog, regardless of the time that they take.
+TEST(the_backlog_of_an_imitated_network_excludes_frames_on_its_wire) {
   const auto backlog = [](LinkShape shape) {
     const Transports nodes =
         cluster(2, Medium::kUnix, [&](SocketOptions& options) { options.shape = shape; });
@@ -166,13 +166,13 @@ TEST(latency_delays_every_frame) {
     REQUIRE(pump(nodes, events, [&] { return events[1].frames > 0; }));
     CHECK(monotonic_now() - start >= 20 * kMillisecond);
     REQUIRE(pump(nodes, events, [&] { return events[1].frames == 10; }));
-    CHECK(monotonic_now() - start < 5 * kSecond);  // they travel together, not one after the other
+    CHECK(monotonic_now() - start < 5 * kSecond);  // they travel concurrently
   }
 }
 
 TEST(bandwidth_serialises_the_frames_of_a_link) {
   const Transports nodes = cluster(3, Medium::kUnix, [](SocketOptions& options) {
-    options.shape = {1e-3, 80e6};  // 10 ms for a frame of 100 kB
+    options.shape = {1e-3, 80e6};  // a frame of 100 kB takes 10 ms
   });
   Events events[3];
   const Micros start = monotonic_now();
@@ -202,7 +202,7 @@ TEST(keep_alives_do_not_wait_for_the_shape) {
   CHECK_EQ(events[1].frames, 0u);
 }
 
-TEST(a_dead_peer_is_reported_behind_what_it_sent) {
+TEST(a_dead_peer_is_reported_after_its_last_frames) {
   for (const Medium medium : kMedia) {
     Transports nodes = cluster(3, medium);
     Events events[3];
@@ -215,7 +215,7 @@ TEST(a_dead_peer_is_reported_behind_what_it_sent) {
     CHECK_EQ(events[0].down.size(), 1u);
     CHECK_EQ(events[0].down[0].first, 1);
     CHECK(events[0].down[0].second.find("node 1") != std::string::npos);
-    nodes[0]->send(1, Frame(8));  // dropped
+    nodes[0]->send(1, Frame(8));  // is dropped
     nodes[0]->send(2, Frame(8));
     REQUIRE(pump({{nodes[0].get(), &events[0]}, {nodes[2].get(), &events[2]}},
                  [&] { return events[2].frames == 1; }));
@@ -228,7 +228,7 @@ TEST(a_silent_peer_is_down_after_the_timeout) {
     const Transports nodes =
         cluster(2, medium, [](SocketOptions& options) { options.peer_timeout_seconds = 0.4; });
     Events events[2];
-    // Both talk for longer than the timeout, then node 1 stops, as it does under SIGSTOP.
+    // Both nodes send for longer than the timeout. Then node 1 stops, like under SIGSTOP.
     pump(nodes, events, [] { return false; }, kSecond);
     CHECK(events[0].down.empty() && events[1].down.empty());
     const Micros start = monotonic_now();
@@ -239,12 +239,12 @@ TEST(a_silent_peer_is_down_after_the_timeout) {
   }
 }
 
-TEST(a_node_that_was_away_itself_does_not_blame_its_peers) {
+TEST(a_node_that_was_suspended_does_not_report_its_peers_as_lost) {
   const Transports nodes =
       cluster(2, Medium::kMemory, [](SocketOptions& options) { options.peer_timeout_seconds = 0.5; });
   Events events[2];
   pump(nodes, events, [] { return false; }, 300 * kMillisecond);
-  ::usleep(1500'000);  // the machine was suspended, say
+  ::usleep(1500'000);  // for example, the machine was suspended
   pump(nodes, events, [] { return false; }, kSecond);
   CHECK(events[0].down.empty() && events[1].down.empty());
 }
@@ -271,13 +271,14 @@ TEST(shutdown_delivers_what_was_sent) {
   for (const Medium medium : kMedia) {
     const Transports nodes = cluster(2, medium);
     Events events[2];
-    // Node 0 does not want these any more; closing its socket with them in it would reset the connection.
+    // Node 0 does not read these frames any more. Closing its socket with unread frames would reset the
+    // connection.
     for (int i = 0; i < 16; ++i) nodes[1]->send(0, Frame(4u << 20));
     nodes[1]->poll(0, events[1]);
     nodes[1]->expect_close();
     for (int i = 0; i < 8; ++i) nodes[0]->send(1, Frame(128u << 10));
     std::thread closing([&] { nodes[0]->shutdown(20 * kSecond); });
-    ::usleep(100'000);  // so that a node 0 that does not wait has closed when node 1 begins to read
+    ::usleep(100'000);  // by then, a node 0 that does not wait would have closed its socket
     CHECK(pump({{nodes[1].get(), &events[1]}}, [&] { return events[1].frames == 8; }));
     nodes[1]->shutdown(20 * kSecond);
     closing.join();
@@ -313,7 +314,7 @@ TEST(wake_ends_a_poll_from_any_thread) {
     return std::all_of(seen, seen + kThreads, [](const auto& n) { return n == kPosts; });
   };
   while (!all_seen()) {
-    nodes[0]->poll(kNever, events);  // hangs if a wake-up is lost
+    nodes[0]->poll(kNever, events);  // blocks forever if a wake-up is lost
     for (int t = 0; t < kThreads; ++t) seen[t] = posted[t].load();
   }
   for (std::thread& thread : threads) thread.join();
@@ -344,7 +345,7 @@ TEST(an_idle_cluster_wakes_up_for_keep_alives_only) {
   stop = true;
   for (const auto& node : nodes) node->wake();
   for (std::thread& thread : threads) thread.join();
-  // In 2 s each node says 8 times that it is alive and hears 8 times of each of the two others.
+  // In 2 s, each node sends 8 keep-alives to each of the two other nodes and receives 8 from each.
   CHECK(polls >= 3 * 6);
   CHECK(polls <= 3 * (3 * 11 + 2));
   std::cout << "  idle: " << polls / 6.0 << " wake-ups per node and second, "
@@ -360,8 +361,8 @@ TEST(a_forked_child_does_not_hide_a_death) {
     int ready[2];
     REQUIRE(::pipe(ready) == 0);
     const pid_t child = ::fork();
-    if (child == 0) {  // as a data-loader worker: lives on, holding what it inherited
-      int reused[16];  // the numbers that have just become free
+    if (child == 0) {  // like a data-loader worker, it keeps its inherited descriptors
+      int reused[16];  // reuses the numbers that were freed
       for (int& fd : reused) fd = ::dup(ready[1]);
       nodes[1].reset();
       bool still_open = true;
@@ -382,7 +383,7 @@ TEST(a_forked_child_does_not_hide_a_death) {
     nodes[1].reset();
     CHECK(pump({{nodes[0].get(), &events[0]}}, [&] { return !events[0].down.empty(); }, 3 * kSecond));
     int status = 0;
-    CHECK_EQ(::waitpid(child, &status, WNOHANG), 0);  // it is still there
+    CHECK_EQ(::waitpid(child, &status, WNOHANG), 0);  // the child is still running
     ::kill(child, SIGKILL);
     ::waitpid(child, &status, 0);
     ::close(ready[0]);

@@ -57,7 +57,7 @@ TEST(an_untouched_key_is_owned_at_home_and_unknown_elsewhere) {
   CHECK_EQ(f.store.slots_in_use(), 1U);
 }
 
-TEST(a_packed_row_is_what_was_kept_of_it) {
+TEST(a_packed_row_is_the_kept_row) {
   TableSpec spec = Fixture::spec();
   spec.dtype = Dtype::kBfloat16;
   Tables tables({spec});
@@ -67,7 +67,7 @@ TEST(a_packed_row_is_what_was_kept_of_it) {
     LockedKey key(store, 0);
     key.materialize();
     CHECK_EQ(key.value()[kLength - 1], 1.5F);
-    key.value()[0] = 3.0F;  // and is not kept
+    key.value()[0] = 3.0F;  // is discarded
   }
   {
     LockedKey key(store, 0);
@@ -96,7 +96,7 @@ TEST(a_packed_row_is_what_was_kept_of_it) {
   CHECK_EQ(other.value()[kLength], 1.001F);
 }
 
-TEST(a_location_entry_survives_slots_that_come_and_go) {
+TEST(a_location_entry_survives_allocation_and_release_of_a_slot) {
   Fixture f(0);
   const Key name = f.key_at_home_of(1);
   {
@@ -114,7 +114,7 @@ TEST(a_location_entry_survives_slots_that_come_and_go) {
   {
     LockedKey key(f.store, name);
     CHECK(key.state() == State::kPending);
-    key.release(1, (1U << 18) + 3);  // an entry keeps the low 18 bits
+    key.release(1, (1U << 18) + 3);  // an entry contains the low 18 bits
   }
   LockedKey key(f.store, name);
   CHECK(!key.has_slot());
@@ -123,7 +123,7 @@ TEST(a_location_entry_survives_slots_that_come_and_go) {
   CHECK_EQ(f.store.slots_in_use(), 0U);
 }
 
-TEST(the_key_word_says_what_is_allowed) {
+TEST(the_key_word_shows_the_allowed_operations) {
   using namespace word;
   const struct {
     State state;
@@ -161,7 +161,7 @@ TEST(the_key_word_says_what_is_allowed) {
   }
 }
 
-TEST(what_was_written_without_the_header_makes_another_version_once) {
+TEST(writes_without_the_header_raise_the_version_once) {
   Fixture f(0);
   const Key name = f.key_at_home_of(0);
   {
@@ -181,7 +181,7 @@ TEST(what_was_written_without_the_header_makes_another_version_once) {
   CHECK(!is_uncounted(f.store.peek(name)));
 }
 
-TEST(freed_slots_are_used_again) {
+TEST(freed_slots_are_reused) {
   Fixture f(0);
   Arena& arena = f.store.arena(f.tables[0]);
   std::vector<std::uint32_t> slots;

@@ -1,4 +1,4 @@
-// The protocol under real threads, for sanitizers: random calls on few keys, whose results must add up
+// The protocol with real threads, for sanitizers. Random calls on few keys have results that must add up
 // exactly.
 #include <atomic>
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace {
 constexpr std::size_t kKeys = 24;
 constexpr std::size_t kRounds = 4;
 constexpr std::size_t kCallsPerRound = 1500;
-// So many keys, from the first on, are written by pushes; of the others each worker sets its own.
+// Number of keys, from the first on, that are written by pushes. Each worker sets one of the other keys.
 constexpr std::size_t kPushedKeys = 16;
 
-// Element w of a pushed key counts the pushes of worker w; the first element of a set key is what was set
-// last.
+// Element w of a pushed key counts the pushes of worker w. The first element of a set key is the last value
+// that was set.
 class Player {
  public:
   Player(Worker& worker, std::size_t number, std::size_t players,
@@ -88,7 +88,7 @@ class Player {
   std::vector<Key> some_keys(std::size_t among) {
     std::vector<Key> keys(1 + below(4));
     for (Key& key : keys)
-      key = std::min(below(among), below(among));  // small ones are hot, duplicates are likely
+      key = std::min(below(among), below(among));  // small keys are frequent and duplicates are likely
     return keys;
   }
 
@@ -101,7 +101,7 @@ class Player {
       call.floats[i * players_ + number_] = gradients ? -1.0F : 1.0F;
       ++pushed_[call.keys[i]];
     }
-    // What is asynchronous must be complete before it has to be seen.
+    // Asynchronous calls must be complete before their results are checked.
     const bool asynchronous = below(4) == 0;
     const Ticket ticket =
         gradients ? worker_.push_gradients(call.keys, call.floats.data(), call.floats.size(), asynchronous)
@@ -111,9 +111,9 @@ class Player {
 
   void set() {
     const Key key = kPushedKeys + number_ % (kKeys - kPushedKeys);
-    if (number_ >= kKeys - kPushedKeys) return;  // the key has another writer
+    if (number_ >= kKeys - kPushedKeys) return;  // another worker writes the key
     std::vector<float> values(2 * players_, 0.0F);
-    values[0] = static_cast<float>(++last_set_);  // others may see it for a moment
+    values[0] = static_cast<float>(++last_set_);  // other workers may see this value for a moment
     values[players_] = static_cast<float>(++last_set_);
     const Key keys[] = {key, key};
     worker_.set(keys, values.data(), values.size(), false);
@@ -127,7 +127,7 @@ class Player {
     check_rows(call);
   }
 
-  // Read-your-writes and monotonic reads.
+  // Checks read-your-writes and monotonic reads.
   void check_rows(const Pending& call) {
     for (std::size_t i = 0; i < call.keys.size(); ++i) {
       const Key key = call.keys[i];
@@ -169,7 +169,7 @@ class Player {
   Worker& worker_;
   const std::size_t number_;
   const std::size_t players_;
-  std::vector<std::atomic<std::uint32_t>>& totals_;  // what each key must contain at the end of a round
+  std::vector<std::atomic<std::uint32_t>>& totals_;  // expected contents of each key at the end of a round
   std::minstd_rand random_;
   std::vector<std::uint32_t> pushed_;
   std::uint32_t last_set_ = 0;

@@ -1,4 +1,4 @@
-// Tables, their initial values, and where their keys live.
+// Tables, initial values of their rows, and homes of their keys.
 #include "store/table.h"
 
 #include <algorithm>
@@ -43,10 +43,10 @@ TEST(packed_values_take_half_the_words) {
   CHECK_EQ(table.stored_words(table.length()), std::size_t{3});
   CHECK_EQ(table.stored_words(table.width()), std::size_t{8});
   CHECK_EQ(tables[1].stored_words(8), std::size_t{8});
-  CHECK_EQ(table.arena(), tables[1].arena());  // slots of 8 words
+  CHECK_EQ(table.arena(), tables[1].arena());  // both have slots of 8 words
   packed.dtype = Dtype::kFloat32;
   CHECK(Tables({packed, spec("b", 10, 8)}).fingerprint() != tables.fingerprint());
-  // Initial values are numbers of bfloat16 on every node, so storing them rounds nothing.
+  // Initial values are numbers of bfloat16 on every node, so storing them does not round.
   std::vector<float> row(table.width()), stored(8), again(table.width());
   for (Key key = 0; key < 10; ++key) {
     table.init(key, row.data());
@@ -68,13 +68,13 @@ TEST(keys_of_tables_follow_each_other) {
     CHECK(&tables.find(key, hint) == &tables[expected]);
     CHECK(hint == &tables[expected]);
   }
-  // Width 16: value and state of b, and the value of c.
+  // Width 16 is shared by b, with value and state, and c, with its value only.
   CHECK_EQ(tables.arenas().size(), std::size_t{2});
   CHECK_EQ(tables[1].arena(), tables[2].arena());
   CHECK_EQ(tables.arenas()[tables[1].arena()].rows, std::uint64_t{6});
 }
 
-TEST(wrong_tables_are_named) {
+TEST(errors_name_invalid_tables) {
   CHECK_THROWS(Tables({}), std::invalid_argument, "at least one table");
   CHECK_THROWS(Tables({spec("a", 0, 4)}), std::invalid_argument, "'a' has 0 rows");
   CHECK_THROWS(Tables({spec("a", 1, 0)}), std::invalid_argument, "'a' has length 0");
@@ -91,9 +91,9 @@ TEST(wrong_tables_are_named) {
   CHECK_THROWS(Tables({spec("a", 1, 1), spec("a", 2, 2)}), std::invalid_argument, "called 'a'");
 }
 
-TEST(rows_are_managed_as_their_range_says) {
+TEST(rows_are_managed_like_their_range) {
   TableSpec mixed = spec("mixed", 10, 4);
-  mixed.management = {Technique::kStatic, Wire::kInt8};  // `managed` says it of all rows
+  mixed.management = {Technique::kStatic, Wire::kInt8};  // overridden by `managed` for all rows
   const Management hot{Technique::kReplication, Wire::kBfloat16};
   const Management rest{Technique::kRelocation};
   mixed.managed = {{2, hot}, {7, rest}, {8, hot}, {10, rest}};
@@ -114,7 +114,7 @@ TEST(rows_are_managed_as_their_range_says) {
   CHECK(!tables[2].is_lossy());
 }
 
-TEST(rows_are_managed_in_as_many_ways_as_a_byte_can_say) {
+TEST(a_table_has_at_most_256_managements) {
   const auto with = [](Clock ways, Clock first) {
     TableSpec table = spec("t", 1000, 1);
     for (Clock i = 0; i < ways; ++i)
@@ -132,7 +132,7 @@ TEST(rows_are_managed_in_as_many_ways_as_a_byte_can_say) {
   CHECK(Tables({with(1, 2)}).fingerprint() != Tables({with(1, 3)}).fingerprint());
 }
 
-TEST(managements_of_a_table_are_of_all_of_its_rows) {
+TEST(managements_of_a_table_cover_all_its_rows) {
   const auto with = [](std::vector<ManagedRange> managed) {
     TableSpec table = spec("t", 10, 1);
     table.managed = std::move(managed);
@@ -144,7 +144,7 @@ TEST(managements_of_a_table_are_of_all_of_its_rows) {
   CHECK_THROWS(with({{11, {}}}), std::invalid_argument, "they must ascend to its 10 rows");
 }
 
-TEST(fingerprints_tell_tables_apart) {
+TEST(different_tables_have_different_fingerprints) {
   const std::vector<TableSpec> base = {spec("a", 10, 4), spec("b", 3, 8)};
   const std::uint64_t fingerprint = Tables(base).fingerprint();
   CHECK_EQ(Tables(base).fingerprint(), fingerprint);
@@ -215,14 +215,14 @@ TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
   CHECK(newer_entry(1, 0));
   CHECK(!newer_entry(0, 0));
   CHECK(!newer_entry(0, 1));
-  CHECK(newer_entry(5, kEntryMask));  // 5 after the wrap
+  CHECK(newer_entry(5, kEntryMask));  // 5 follows after the wrap
   CHECK(!newer_entry(kEntryMask, 5));
-  CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits count
+  CHECK(newer_entry((1U << 18) + 1, (1U << 18) - 1));  // only the low bits are compared
   CHECK_EQ(next_relocation(0), 1U);
-  CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean "no news"
+  CHECK_EQ(next_relocation(kEntryMask), (1U << 18) + 1);  // low bits of 0 mean an unknown location
 }
 
-TEST(rows_are_at_home_where_their_table_says) {
+TEST(rows_have_the_homes_of_their_table) {
   TableSpec placed{.name = "placed", .rows = 10, .length = 1};
   placed.homes = {{4, 2}, {7, kHomeByHash}, {10, 0}};
   TableSpec hashed{.name = "hashed", .rows = 5, .length = 1};
@@ -241,7 +241,7 @@ TEST(rows_are_at_home_where_their_table_says) {
   }
 }
 
-TEST(rows_are_at_home_with_those_of_another_table) {
+TEST(rows_can_share_the_homes_of_another_tables_rows) {
   const TableSpec first{.name = "first", .rows = 7, .length = 1};
   TableSpec follower{.name = "follower", .rows = 60, .length = 1};
   follower.homes = {{20, kHomeByHash, 2}, {30, 1}, {50, kHomeByHash, 2}, {60}};
@@ -260,7 +260,7 @@ TEST(rows_are_at_home_with_those_of_another_table) {
   }
 }
 
-TEST(only_rows_that_are_there_can_be_followed) {
+TEST(homes_cannot_follow_rows_that_do_not_exist) {
   TableSpec follower{.name = "follower", .rows = 10, .length = 1};
   const TableSpec followed{.name = "followed", .rows = 9, .length = 1};
   const auto said = [&](HomeRange home) {
@@ -280,7 +280,7 @@ TEST(only_rows_that_are_there_can_be_followed) {
            "rows of table 'follower' are hashed as those of table 2; there are 2 tables, numbered from 0 on");
 }
 
-TEST(homes_of_a_table_are_all_of_its_rows) {
+TEST(homes_of_a_table_cover_all_its_rows) {
   const auto refused = [](std::vector<HomeRange> homes) {
     TableSpec spec{.name = "t", .rows = 10, .length = 1};
     spec.homes = std::move(homes);
@@ -298,7 +298,7 @@ TEST(homes_of_a_table_are_all_of_its_rows) {
   CHECK(refused({{5, 1}, {5, 0}, {10, 0}}));
 }
 
-TEST(tables_that_are_managed_otherwise_have_another_fingerprint) {
+TEST(tables_with_different_managements_have_different_fingerprints) {
   TableSpec spec{.name = "t", .rows = 10, .length = 1};
   const std::uint64_t plain = Tables({spec}).fingerprint();
   spec.management.technique = Technique::kAdaptive;

@@ -26,7 +26,7 @@ inline constexpr Micros kSecond = 1'000'000;
 enum class Medium { kMemory, kUnix, kTcp };
 inline constexpr Medium kMedia[] = {Medium::kMemory, Medium::kUnix, Medium::kTcp};
 
-// The address with one way left: without the Unix-domain name, or with a port where nobody listens.
+// Reduces an address to one medium: removes the Unix-domain name, or replaces the port by a closed port.
 inline std::string only(Medium medium, const std::string& address) {
   std::istringstream fields(address);
   std::string host, port, name;
@@ -42,7 +42,7 @@ inline SocketOptions options_of(NodeId rank, NodeId nodes) {
           .peer_timeout_seconds = 20.0};
 }
 
-// What a node was told.
+// Events of a node.
 struct Events : TransportEvents {
   void on_frame(NodeId from, std::span<const std::byte> payload) override {
     ++frames;
@@ -59,7 +59,7 @@ struct Events : TransportEvents {
 
 using Change = std::function<void(SocketOptions&)>;
 
-// One transport for each node (channel 0 of them), connected on threads.
+// Connects one transport for each node (its channel 0), with a thread for each.
 inline Transports cluster(NodeId nodes, Medium medium, const Change& change = {}) {
   std::vector<std::unique_ptr<Listener>> listeners;
   std::vector<std::string> addresses;
@@ -81,7 +81,7 @@ inline Transports cluster(NodeId nodes, Medium medium, const Change& change = {}
   return transports;
 }
 
-// Polls all until the condition holds; false when it does not within `patience`.
+// Polls all transports until the condition holds. Returns false if it does not hold within `patience`.
 inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
                  const std::function<bool()>& condition, Micros patience = 20 * kSecond) {
   const Micros deadline = monotonic_now() + patience;
@@ -92,7 +92,7 @@ inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
   return true;
 }
 
-// The same for all nodes of a cluster.
+// Like the function above, for all nodes of a cluster.
 inline bool pump(const Transports& nodes, std::span<Events> events, const std::function<bool()>& condition,
                  Micros patience = 20 * kSecond) {
   std::vector<std::pair<SocketTransport*, Events*>> all;
@@ -110,7 +110,7 @@ inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// What is logged while it lives.
+// Captures log messages during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() {

@@ -1,4 +1,4 @@
-// Reads without a lock: what comes between their looks, step by step and with real threads.
+// Reads without a lock, with writers between their loads: step by step, and with real threads.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -34,7 +34,7 @@ struct OneNode {
   Store store{tables, directory, 0};
 };
 
-// How a row is read: as it should be, and with one mistake each.
+// Methods to read a row: the right one, and others with one mistake each.
 enum class Way { kRight, kNoLookBehind, kWordBeforeStamp, kWordInPlaceOfStamp };
 
 template <typename Copy, typename Between>
@@ -59,8 +59,8 @@ std::uint32_t read(Way way, const KeyWords& words, Key key, Copy copy, Between b
   }
 }
 
-// A row of two floats is read while others do something to it, their steps spread over the gaps of the read:
-// ahead of it, between its looks, ahead of, between and behind its two floats.
+// A reader of a row of two floats, and steps of writers in the gaps of the read. The gaps are before the
+// read, between its loads, and before, between and after its two floats.
 class Interleaving {
  public:
   static constexpr std::size_t kGaps = 5;
@@ -73,7 +73,7 @@ class Interleaving {
     fill(kNeighbour, kOthers);
   }
 
-  // Whether what is read is neither the old nor the new row.
+  // Whether the row that was read is neither the old nor the new row.
   bool is_torn(Way way, const std::vector<Step>& steps, const std::vector<std::size_t>& gaps) {
     std::size_t done = 0;
     std::size_t gap = 0;
@@ -95,7 +95,7 @@ class Interleaving {
     return seen != 0 && (row[0] != row[1] || (row[0] != kOld && row[0] != kNew));
   }
 
-  // Whether the row counts as unchanged that was read between two looks, and is another one behind them.
+  // Whether a row counts as unchanged since it was read, although it has changed.
   bool is_stale(Way way, const std::vector<Step>& steps, const std::vector<std::size_t>& gaps) {
     std::size_t done = 0;
     std::size_t gap = 0;
@@ -175,7 +175,7 @@ std::vector<Step> written() {
   return {lock(kRead), write(kRead, 0, Interleaving::kNew), write(kRead, 1, Interleaving::kNew),
           unlock(kRead)};
 }
-// Of two who hold locks of one line each puts its stamp over that of the other.
+// Two threads hold locks of one cache line, and each overwrites the other's stamp.
 std::vector<Step> written_beside_a_neighbour() {
   return std::vector<Step>{lock(kRead),
                            lock(kNeighbour),
@@ -188,14 +188,14 @@ std::vector<Step> given_to_another_key() {
   return {give_up(kRead), get_slot(kFar), write(kFar, 0, Interleaving::kOthers),
           write(kFar, 1, Interleaving::kOthers), unlock(kFar)};
 }
-// The word is the same as before then.
+// The key word is then the same as before.
 std::vector<Step> given_to_another_key_and_back() {
   return given_to_another_key() + std::vector<Step>{give_up(kFar), get_slot(kRead),
                                                     write(kRead, 0, Interleaving::kNew),
                                                     write(kRead, 1, Interleaving::kNew), unlock(kRead)};
 }
 
-// In how many of all interleavings the reader is wrong.
+// Counts the interleavings with a wrong result of the reader.
 using IsWrong = bool (Interleaving::*)(Way, const std::vector<Step>&, const std::vector<std::size_t>&);
 std::size_t wrong(IsWrong is_wrong, Way way, const std::vector<Step>& steps) {
   std::size_t count = 0;
@@ -219,7 +219,7 @@ std::size_t stale(Way way, const std::vector<Step>& steps) {
 
 }  // namespace
 
-TEST(a_row_is_read_whole_or_not_at_all_whatever_comes_between) {
+TEST(a_row_is_read_atomically_in_every_interleaving) {
   for (const auto& steps :
        {written(), written_beside_a_neighbour(), given_to_another_key(), given_to_another_key_and_back()})
     CHECK_EQ(torn(Way::kRight, steps), std::size_t{0});
@@ -233,7 +233,7 @@ TEST(every_mistake_of_a_reader_tears_a_row) {
   CHECK(torn(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
 }
 
-TEST(a_row_that_is_known_by_the_same_is_the_same_whatever_comes_between) {
+TEST(a_row_with_an_unchanged_stamp_is_unchanged_in_every_interleaving) {
   for (const auto& steps :
        {written(), written_beside_a_neighbour(), given_to_another_key(), given_to_another_key_and_back()}) {
     CHECK_EQ(stale(Way::kRight, steps), std::size_t{0});
@@ -242,7 +242,7 @@ TEST(a_row_that_is_known_by_the_same_is_the_same_whatever_comes_between) {
   CHECK(stale(Way::kWordInPlaceOfStamp, given_to_another_key_and_back()) > 0);
 }
 
-TEST(nobody_is_read_or_known_who_is_locked_or_not_here) {
+TEST(locked_and_remote_rows_are_not_read_without_a_lock) {
   OneNode node(2);
   const auto reads = [&](Key key) {
     const bool read = node.store.words().read_if(key, kNeeded, [](std::uint32_t) {}) != 0;
@@ -261,7 +261,7 @@ TEST(nobody_is_read_or_known_who_is_locked_or_not_here) {
   CHECK(!reads(0));
 }
 
-TEST(every_lock_puts_a_stamp_that_was_never_there) {
+TEST(every_lock_writes_a_new_stamp) {
   OneNode node(2);
   std::set<std::uint64_t> stamps{node.store.words().stamp(0)};
   const auto is_new = [&] { return stamps.insert(node.store.words().stamp(0)).second; };
@@ -271,17 +271,17 @@ TEST(every_lock_puts_a_stamp_that_was_never_there) {
     const std::uint32_t word = node.store.lock_if(0, kNeeded);
     CHECK(is_new());
     node.store.unlock(0, word);
-    std::thread([&] { const LockedKey other(node.store, 13); }).join();  // the last one of the line
+    std::thread([&] { const LockedKey other(node.store, 13); }).join();  // the last key of the cache line
     CHECK(is_new());
     const LockedKey next(node.store, 14);
     CHECK(!is_new());
   }
 }
 
-// Rows all of whose floats are equal, and tell their key. Writers write them, and give their slots to each
-// other's keys; what is read has to be a row of the key that it was read for.
+// All floats of a row are equal and identify its key. Writers change rows and give their slots to each
+// other's keys. Each read must return a row of its key.
 TEST(rows_are_never_torn) {
-  constexpr std::size_t kLength = 2000;  // so long that writers do come in between
+  constexpr std::size_t kLength = 2000;  // long enough that writers interrupt reads
   constexpr Key kKeys = 6;
   constexpr float kCycle = 65536.0F;
   constexpr int kWrites = 20'000;
@@ -324,8 +324,8 @@ TEST(rows_are_never_torn) {
   CHECK(whole.load() > 0);
 }
 
-// The same through workers' calls, with replicas and rows that move between nodes: every call writes the same
-// to all floats of a row, to a packed one what rounding does not touch.
+// The same test through workers' calls, with replicas and rows that move between nodes. Every call writes
+// equal floats to a row. For a packed row, they are not changed by rounding.
 TEST(workers_pull_whole_rows) {
   constexpr std::size_t kLength = 32;
   constexpr Key kKeys = 40;

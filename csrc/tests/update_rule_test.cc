@@ -1,4 +1,4 @@
-// Update rules against their formulas in double precision.
+// Compares update rules with their formulas in double precision.
 #include "store/update_rule.h"
 
 #include <cmath>
@@ -28,10 +28,10 @@ struct Row {
     for (std::size_t i = 0; i < kLength; ++i) g[i] = gradient(step, i);
     rule.apply(floats.data(), g.data(), kLength, change, {rule.hyperparameters(), number});
   }
-  std::uint64_t number = 0;  // of the step, where rows do not count
+  std::uint64_t number = 0;  // number of the step, if rows do not count their gradients
 };
 
-// `formula(step, i, value)`: the value of element i after the step.
+// `formula(step, i, value)` returns the value of element i after the step.
 template <typename Formula>
 void compare(const UpdateRule& rule, Formula formula) {
   Row row(rule);
@@ -73,8 +73,8 @@ const UpdateRule kUpdateRules[] = {
      .centered = true},
 };
 
-// torch.optim's dense optimizers in double precision, one element: value, momentum or first moment, squares
-// or second moment, mean.
+// torch.optim's dense optimizers in double precision, for one element: value, momentum or first moment,
+// squares or second moment, mean.
 struct Dense {
   double value = 0.0, first = 0.0, second = 0.0, mean = 0.0;
 
@@ -132,11 +132,11 @@ TEST(momentum) {
   });
 }
 
-// With numbered steps a row that has no gradient for a while, or is only caught up, is where a row is that
-// got a gradient of 0 in each step, whatever the schedules were.
+// With numbered steps, a row without gradients for a while must equal a row with a gradient of 0 in each
+// step, for all schedules. This also applies to a row that only catches up.
 TEST(momentum_makes_up_for_missed_steps) {
   const UpdateRule& rule = kUpdateRules[1];
-  for (const std::uint64_t first : {1, 16'777'200}) {  // the number of steps that a float can tell
+  for (const std::uint64_t first : {1, 16'777'200}) {  // near the largest step number that a float represents
     Row row(rule);
     std::vector<double> value(row.floats.begin(), row.floats.begin() + kLength);
     std::vector<double> buffer(kLength);
@@ -149,7 +149,7 @@ TEST(momentum_makes_up_for_missed_steps) {
       const bool used = phase < 3 || phase % 50 == 0 || phase % 50 == 13;
       const auto t = static_cast<int>(phase);
       for (std::size_t i = 0; i < kLength; ++i) {
-        const double both = 2.0 * static_cast<double>(gradient(t, i));  // two gradients, one after the other
+        const double both = 2.0 * static_cast<double>(gradient(t, i));  // two gradients in succession
         buffer[i] = static_cast<double>(rule.momentum) * buffer[i] + (used ? both : 0.0);
         value[i] -= static_cast<double>(with.learning_rate) * buffer[i];
       }
@@ -168,7 +168,7 @@ TEST(momentum_makes_up_for_missed_steps) {
   }
 }
 
-TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
+TEST(idle_rows_catch_up_with_torchs_dense_optimizers) {
   for (const UpdateRule& rule : kUpdateRules) {
     if (!rule.moves_idle_rows()) continue;
     Row row(rule);
@@ -187,7 +187,8 @@ TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
       }
       history.note(static_cast<std::uint64_t>(step), with);
       const UpdateStep now{with, static_cast<std::uint64_t>(step), &history};
-      // decoupled: moments change only with a gradient, so that a row has one in each step or never
+      // With decoupled weight decay, moments change only with a gradient, so a row gets one in each step or
+      // never.
       const bool used = rule.decoupled ? false : step % 60 == 7 || step % 60 == 30;
       for (std::size_t i = 0; i < kLength; ++i)
         expected[i].step(rule, with, used ? static_cast<double>(gradient(step, i)) : 0.0, step);
@@ -205,7 +206,7 @@ TEST(idle_rows_make_up_for_what_torchs_dense_optimizers_do_to_them) {
   }
 }
 
-TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
+TEST(rows_with_a_gradient_in_each_step_match_torch) {
   for (const UpdateRule& rule : kUpdateRules) {
     if (rule.kind == RuleKind::kRowAdagrad || rule.kind == RuleKind::kSparseAdam) continue;
     std::vector<Dense> states(kLength);
@@ -220,8 +221,8 @@ TEST(rows_with_a_gradient_in_each_step_change_as_torch_has_it) {
   }
 }
 
-// Two copies of a row get gradients at the same time. The changes of one, applied to the other, are what it
-// would have got there: of momentum and averages exactly, however many gradients there were.
+// Two copies of a row get gradients at the same time. The changes of one copy, applied to the other, have the
+// effect of its gradients. This is exact for momentum and averages, for any number of gradients.
 TEST(changes_of_one_copy_apply_to_another_as_if_made_there) {
   const UpdateRule& rule = kUpdateRules[1];
   for (const bool nesterov : {false, true}) {
@@ -276,10 +277,11 @@ TEST(adagrad) {
   });
 }
 
-// Several elements at a time, and those that are left over, are rounded as one by one: a row's result depends
-// neither on its length nor on the processor.
+// Vectorized elements and remaining ones are rounded like single elements. A row's result depends neither on
+// its length nor on the processor.
 TEST(adagrad_is_the_same_for_rows_of_any_length) {
-  volatile float decay = 0.2F, rate = 0.1F, eps = 1e-10F;  // so that the compiler rounds each operation
+  // volatile, so that the compiler rounds each operation
+  volatile float decay = 0.2F, rate = 0.1F, eps = 1e-10F;
   for (const UpdateRule& rule : {kUpdateRules[2], kUpdateRules[8]}) {
     for (std::size_t length = 1; length <= 40; ++length) {
       std::vector<float> row(2 * length, 0.1F), change(2 * length), g(length);
@@ -321,8 +323,7 @@ TEST(row_wise_adagrad) {
   });
 }
 
-// torch.optim's Adam and SparseAdam in double precision; `from` steps were made before this row's first
-// gradient.
+// torch.optim's Adam and SparseAdam in double precision. `from` steps precede this row's first gradient.
 struct Adam {
   bool sparse;
   int from = 0;
@@ -339,12 +340,12 @@ struct Adam {
   }
 };
 
-TEST(rows_count_adams_steps_where_nobody_says_which_one_it_is) {
+TEST(rows_count_adams_steps_without_step_numbers) {
   compare(kUpdateRules[4], Adam{.sparse = false});
   compare(kUpdateRules[5], Adam{.sparse = true});
 }
 
-TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
+TEST(adam_corrects_its_bias_for_the_given_step) {
   for (const bool sparse : {false, true}) {
     const UpdateRule& rule = kUpdateRules[sparse ? 5 : 4];
     Adam formula{.sparse = sparse, .from = 300};
@@ -361,7 +362,7 @@ TEST(adam_corrects_its_bias_for_the_step_that_it_is_told) {
   }
 }
 
-TEST(the_change_is_what_changed_and_asking_for_it_changes_nothing) {
+TEST(the_change_equals_the_update_and_does_not_affect_it) {
   for (const UpdateRule& rule : kUpdateRules) {
     Row with(rule), without(rule);
     const std::vector<float> before = with.floats;
@@ -384,7 +385,7 @@ TEST(the_change_is_what_changed_and_asking_for_it_changes_nothing) {
 TEST(small_updates_of_large_values_survive_in_the_change) {
   const UpdateRule rule{.kind = RuleKind::kSgd, .lr = 1.0F};
   float value = 1e8F, delta = 0.0F;
-  const float g = -1.0F;  // below half a unit in the last place of the value
+  const float g = -1.0F;  // less than half a unit in the last place of the value
   for (int i = 0; i < 100; ++i) rule.apply(&value, &g, 1, &delta, {rule.hyperparameters()});
   CHECK_EQ(value, 1e8F);
   CHECK_EQ(delta, 100.0F);

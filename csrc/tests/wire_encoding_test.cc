@@ -1,4 +1,4 @@
-// Rows and changes on a lossy wire, and what is left of changes.
+// Rows and changes on a lossy wire, and the rests of changes.
 #include "protocol/wire_encoding.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Delta delta_of(const Table& table, const std::vector<float>& value) {
 
 }  // namespace
 
-TEST(rows_keep_what_counts_steps) {
+TEST(step_counters_of_rows_are_sent_exactly) {
   for (const Wire wire : kLossy) {
     for (const RuleKind kind : kUpdateRules) {
       for (const std::size_t length : {1, 2, 7, 16}) {
@@ -65,7 +65,7 @@ TEST(rows_keep_what_counts_steps) {
           const float largest = i < length ? row[length - 1] : row[i];
           CHECK(std::abs(decoded[i] - row[i]) <= rounding_bound(of, largest));
         }
-        // A value alone, as an answer has it
+        // The value alone, as in an answer.
         std::vector<float> value(length);
         REQUIRE(encode(table, wire, std::span(row).first(length), words));
         CHECK_EQ(words.size(), encoded_words(wire, length));
@@ -76,13 +76,13 @@ TEST(rows_keep_what_counts_steps) {
   }
 }
 
-TEST(rows_that_the_wire_cannot_carry_go_as_they_are) {
+TEST(rows_that_the_wire_cannot_represent_are_sent_unchanged) {
   for (const Wire wire : kLossy) {
     const Tables tables = one_table(wire, 4, RuleKind::kAdagrad);
     std::vector<float> words;
     std::vector<float> row(tables[0].width(), 1.0F);
     CHECK(encode(tables[0], wire, row, words));
-    for (const std::size_t at : {0, 6}) {  // value, state
+    for (const std::size_t at : {0, 6}) {  // value and state
       std::vector<float> broken = row;
       broken[at] = std::numeric_limits<float>::quiet_NaN();
       CHECK(!encode(tables[0], wire, broken, words));
@@ -95,7 +95,7 @@ TEST(rows_that_the_wire_cannot_carry_go_as_they_are) {
   }
 }
 
-TEST(what_is_sent_and_what_is_left_are_the_change) {
+TEST(the_sent_change_and_its_rest_add_up_to_the_change) {
   Random random(7, 1);
   for (const Wire wire : kLossy) {
     const Tables tables = one_table(wire, 16);
@@ -111,7 +111,7 @@ TEST(what_is_sent_and_what_is_left_are_the_change) {
       CHECK_EQ(changes.in_flight.floats[i], decoded[i]);
       CHECK_EQ(changes.in_flight.floats[i] + changes.unsent.floats[i], value[i]);
     }
-    // What the wire carries as it is leaves nothing.
+    // Changes that the wire represents exactly leave no rest.
     Unapplied whole;
     whole.in_flight = delta_of(tables[0], {1.0F, -3.0F, 5.0F, 0.0F, 127.0F});
     REQUIRE(keep_rest(tables[0], wire, whole, words));
@@ -119,7 +119,7 @@ TEST(what_is_sent_and_what_is_left_are_the_change) {
   }
 }
 
-TEST(without_feedback_changes_lose_more_and_more) {
+TEST(without_rests_the_error_of_changes_grows) {
   constexpr int kChanges = 2000;
   constexpr std::size_t kLength = 16;
   for (const Wire wire : kLossy) {
@@ -152,6 +152,7 @@ TEST(without_feedback_changes_lose_more_and_more) {
     }
     CHECK(lost_with <= 2.0 * static_cast<double>(rounding_bound(wire, 1.0F)));
     CHECK(lost_without > 2.0 * lost_with);
-    if (wire == Wire::kInt8) CHECK(lost_without > 100.0 * lost_with);  // what is small is never sent
+    // without the rest, small changes are never sent
+    if (wire == Wire::kInt8) CHECK(lost_without > 100.0 * lost_with);
   }
 }

@@ -1,4 +1,4 @@
-"""Peer systems say where they cannot run, share tables out whole, and train other use cases as well."""
+"""Peer systems refuse what they cannot run, distribute whole tables, and train other use cases as well."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tables_that_do_more_than_look_up_are_refused() -> None:
         replace_tables(model, lambda name, table: nn.Identity())
     kept = nn.Sequential(nn.Embedding(5, 2))
     replace_tables(kept, lambda name, table: nn.Identity())
-    assert isinstance(kept[0], nn.Embedding)  # its gradient is dense, like that of any other layer
+    assert isinstance(kept[0], nn.Embedding)  # the gradient is dense, like that of any other layer
 
 
 @pytest.mark.parametrize(("rows", "world"), [(10, 1), (10, 3), (2, 3)])
@@ -70,7 +70,7 @@ def test_blocks_of_all_processes_are_the_table(rows: int, world: int) -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_train_graphs_as_plain_pytorch_does(name: str) -> None:
-    """A use case that does not say where features begin; its ids have one dimension."""
+    """The use case does not declare where features begin, and its ids have one dimension."""
     expected = losses("single")
     assert losses(name) == pytest.approx(expected, abs=1e-4)
     assert expected[0] != expected[-1]
@@ -86,8 +86,8 @@ def losses(name: str) -> list[float]:
         loss = usecase.loss(session.model, batch)
         session.step(loss)
         found.append(loss.item())
-    # As each epoch of a run does. While gloo's thread lets go of the last gradients' exchange it needs the
-    # interpreter's lock, with which the group would be destroyed below, waiting for that thread.
+    # A run synchronizes after each epoch, too. Without it, gloo's thread may still need the interpreter's
+    # lock to release the last gradients while destroying the group below waits for that thread.
     session.synchronize()
     session.close()
     shared.close()

@@ -1,4 +1,4 @@
-"""Every use case keeps its promises, trains alike with every backend, and has exact intent."""
+"""Every use case meets its specification, trains alike with every backend, and announces exact intent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALL = {
     "mf": {"ratings": 3000},
     "mf-implicit": {"ratings": 3000},
 }
-"""Of data that are enough to be dealt."""
+"""Parameters of data that are large enough to be shared out."""
 
 
 def fields_of(name: str) -> set[str]:
@@ -130,7 +130,7 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
 ) -> None:
     usecase = usecase_of(name)
     if not isinstance(usecase, Sampled):
-        with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: say sampling=loader"):
+        with pytest.raises(Unavailable, match=f"{name} draws no rows for its batches: set sampling=loader"):
             opened(backend, usecase, context, sampling=scheme)
         return
     table = usecase.draws().table
@@ -145,7 +145,7 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
     drawn_otherwise = [set(usecase.keys(batch)[table].flatten().tolist()) for batch in own]
     assert all(ours != other for ours, other in zip(clocks.rows[first:], drawn_otherwise, strict=True))
     if backend == "manual":
-        assert not any(clocks.exact[first:])  # what to announce for samples is up to their scheme
+        assert not any(clocks.exact[first:])  # the sampling scheme decides which samples to announce
     else:
         assert clocks.kept or all(clocks.exact[first + LEARNED_AFTER :]), clocks.exact
     assert losses[0] != losses[-1]
@@ -167,7 +167,7 @@ def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, co
     )
     assert losses[0] == pytest.approx(usecase.loss(found.model, first_batch(usecase)).item(), rel=1e-4)
     assert losses[0] != plain_losses(name)[0]
-    with pytest.raises(Unavailable, match="inits=2 takes one worker per node, and there are 2"):
+    with pytest.raises(Unavailable, match="inits=2 needs one worker per node, but there are 2"):
         opened("manual", usecase, dataclasses.replace(context, workers=2), inits=2)
 
 
@@ -236,7 +236,8 @@ def test_samples_are_dealt_in_proportion_to_batches(name: str) -> None:
     assert [len(dealt.loaders(rank, 3).train) for rank in range(3)] == steps  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="2 workers: batches were dealt to 3"):
         dealt.loaders(0, 2)
-    if name != "word2vec":  # whose samples are pairs of words, of which sentences have any number
+    # the samples of word2vec are pairs of words, and the number of pairs varies by sentence
+    if name != "word2vec":
         first = [dealt.samples(next(iter(dealt.loaders(rank, 3).train))) for rank in range(3)]
         assert first == list(sizes)
     if isinstance(dealt, Placed) and isinstance(dealt, Dealt):

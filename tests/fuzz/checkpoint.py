@@ -1,10 +1,11 @@
-"""The readers of checkpoints and exports as a fuzz target: any bytes are read, or refused in one sentence.
+"""A fuzz target for the readers of checkpoints and exports: they accept any bytes or refuse them clearly.
 
-Run as a program it is searched by coverage with atheris, which takes libFuzzer's options. Without atheris,
-`run` takes one input; the tests give it the corpus.
+As a program, it runs a coverage-guided search with atheris, which takes libFuzzer's options. Without atheris,
+`run` takes one input; the tests pass it the inputs of the corpus.
 
-An input is one byte of choices, then manifest, a table's file and a worker's file, each after its length in
-two bytes. If the choice says so, sizes and checksums are made to fit: what lies behind them is reached.
+An input consists of one byte of choices, then a manifest, a table's file and a worker's file, each preceded
+by its length in two bytes. If the choices ask for it, sizes and checksums are corrected, which lets the
+search reach the code behind those checks.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ export, whose only file is the table's."""
 
 
 class Target:
-    """A node of one table, which restores what an input says.
+    """A node with one table that restores the checkpoint of an input.
 
     Parameters
     ----------
     directory : Path
-        Empty; inputs are laid out in it.
+        An empty directory for the files of an input.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -72,14 +73,14 @@ class Target:
         ]
 
     def run(self, data: bytes) -> str | None:
-        """Read an input; the sentence of the refusal, None if it was taken.
+        """Read one input and return the message of the refusal, or None if the input was accepted.
 
         Raises
         ------
         AssertionError
-            If the refusal is more than a sentence that names the directory, or the node does not work on.
+            If the refusal is longer than one sentence, does not name the directory, or breaks the node.
         Exception
-            Whatever else the reader raises: it must raise nothing but `CheckpointError`.
+            Any other exception of the reader, which may raise only `CheckpointError`.
         """
         choice, manifest, files = unpacked(data)
         shutil.rmtree(self._directory)
@@ -125,7 +126,7 @@ def packed(choice: int, *parts: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[int, bytes, dict[str, bytes]]:
-    """Choice, manifest, and files by their names; what is missing at the input's end is empty."""
+    """The choices, the manifest and the files by name; parts that the input is too short for are empty."""
     choice, data = (data[0] if data else 0), data[1:]
     parts = []
     for _ in range(3):
@@ -146,7 +147,7 @@ def _name_of(manifest: bytes) -> str:
 
 
 def _made_to_fit(manifest: bytes, files: dict[str, bytes]) -> bytes:
-    """The manifest with sizes and checksums that the files have, as far as they can be told."""
+    """The manifest with the true sizes and checksums of the files, where they can be computed."""
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = json.loads(manifest)
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -171,7 +172,7 @@ def _checksums(content: bytes) -> dict[str, int]:
 
 
 def _checksum_of(whole: Any) -> int:
-    """What a manifest of its version says of itself."""
+    """The checksum that a manifest of this version carries."""
     if "writer" not in whole:
         return _checksum(whole["checkpoint"])
     return _checksum({name: whole[name] for name in ("checkpoint", "export", "writer") if name in whole})
@@ -224,7 +225,7 @@ def main() -> None:
 
 
 def _functions(of: ModuleType | type) -> Iterator[FunctionType]:
-    """What is defined in a module, in its classes too."""
+    """All functions that a module or a class defines, including those of nested classes."""
     for value in vars(of).values():
         if isinstance(value, FunctionType):
             if value.__module__ == (of.__name__ if isinstance(of, ModuleType) else of.__module__):

@@ -1,11 +1,11 @@
-"""Searches fuzz targets with libFuzzer for a given CPU time, and says what was executed and what was found.
+"""Search fuzz targets with libFuzzer for a given CPU time and report executions and findings.
 
     python tests/fuzz/search.py --seconds 60 frames checkpoint
 
 A target is an executable of the CMake preset ``fuzz``, or a Python file beside this one. The search begins
-with the committed corpus of the target and goes on in ``build/fuzz/corpus/TARGET``, which the next search
-takes up. An input that was found to break something is left in ``build/fuzz/found/TARGET``: once what it
-broke is mended, it belongs into ``csrc/tests/fuzz/corpus/TARGET``, where the tests run it.
+with the committed corpus of the target and stores new inputs in ``build/fuzz/corpus/TARGET``, where the next
+search continues. An input that causes a failure is left in ``build/fuzz/found/TARGET``. Once the failure is
+fixed, the input belongs in ``csrc/tests/fuzz/corpus/TARGET``, where the tests run it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TARGETS = HERE.parents[1] / "csrc" / "tests" / "fuzz"
-"""C++ targets, and the corpora of all."""
+"""The folder of C++ targets and of all corpora."""
 BUILD = HERE.parents[1] / "build" / "fuzz"
 LEAST_ROUND_SECONDS = 5
 MOST_ROUND_SECONDS = 300
-"""Of elapsed time; the CPU time is looked at after each round."""
+"""Limit of a round's wall time; the CPU time is checked after each round."""
 
 CANNOT = 2
 FOUND = 1
@@ -35,7 +35,7 @@ FOUND = 1
 
 @dataclass
 class Search:
-    """What became of the search of a target."""
+    """The result of searching one target."""
 
     target: str
     executions: int = 0
@@ -52,7 +52,7 @@ class Search:
 
 
 def main() -> int:
-    """Search what the command line names; the exit status says whether something was found."""
+    """Search the targets of the command line; the exit status is nonzero if anything was found."""
     parser = argparse.ArgumentParser(description="Search fuzz targets with libFuzzer.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: {', '.join(known())}")
     parser.add_argument("--seconds", type=float, default=60.0, help="CPU time for each (default: 60)")
@@ -76,7 +76,7 @@ def known() -> list[str]:
 
 
 def search(target: str, seconds: float) -> Search:
-    """Search one target until so much CPU time is spent or something is found."""
+    """Search one target until the CPU time is used up or something is found."""
     result = Search(target)
     found, grown = BUILD / "found" / target, BUILD / "corpus" / target
     for folder in (found, grown):

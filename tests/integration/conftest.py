@@ -59,10 +59,10 @@ def adabench(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServe
 
 @pytest.fixture
 def run_ranks(tmp_path: Path, warm: ForkServer) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
-    """Run a Python program as the ranks of a cluster; gives how each one ended.
+    """Run a Python program as the ranks of a cluster and return the completed processes.
 
-    A test fails if one of them is not done within `timeout` seconds. With `anew`, each has an interpreter of
-    its own from its first moment to its last; without, PyTorch is imported already.
+    The test fails if one of them exceeds `timeout` seconds. With `anew`, each rank is a freshly started
+    interpreter; without it, each is a fork that has already imported PyTorch.
     """
 
     def run(
@@ -109,7 +109,7 @@ def run_ranks(tmp_path: Path, warm: ForkServer) -> Callable[..., list[subprocess
 
 @pytest.fixture
 def start(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServer) -> Iterator[Any]:
-    """Start ``adabench ARGUMENTS`` without waiting for it; it may say some kilobytes."""
+    """Start ``adabench ARGUMENTS`` without waiting for it; it may print some kilobytes."""
     started: list[WarmProcess] = []
 
     def call(*arguments: str) -> WarmProcess:
@@ -123,10 +123,10 @@ def start(tmp_path: Path, plugin_environment: dict[str, str], warm: ForkServer) 
 
 @pytest.fixture
 def marked(plugin_environment: dict[str, str], tmp_path: Path) -> Callable[[], list[int]]:
-    """The processes that descend from this test's command line.
+    """Find the processes that descend from the command line of this test.
 
-    They are found by a mark in the environment with which a program was started, and by the folder that they
-    work in, which forks share.
+    They are found by a variable in the environment of a started program, and by the working directory, which
+    forks share.
     """
     plugin_environment["ADABENCH_TEST_MARK"] = mark = uuid.uuid4().hex
 
@@ -160,5 +160,5 @@ def wait_until() -> Callable[[Callable[[], bool], float], bool]:
 
 
 def logs_hold(folder: Path, text: str) -> bool:
-    """Whether a run of a session that is kept in `folder` has said `text`."""
+    """Whether the log of any run of a session in `folder` contains `text`."""
     return any(text in log.read_text() for log in folder.glob("adabench-results/*/logs/*"))

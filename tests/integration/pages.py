@@ -1,4 +1,4 @@
-"""Runs what a page of the documentation shows, as it is written there."""
+"""Runs the code of a documentation page exactly as it is written there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.warm import RUN_ADABENCH, RUN_PYTHON, WarmProcess
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PROGRAMS = {"python": RUN_PYTHON, "adabench": RUN_ADABENCH}
-"""Commands that need no interpreter of their own, which would import PyTorch for seconds."""
+"""Commands that run in forks, because a new interpreter would need seconds to import PyTorch."""
 
 
 class Block(NamedTuple):
-    """A block of code: its language, its text, and the file that the paragraph before says it is."""
+    """A block of code: its language, its text, and the file name that the preceding paragraph gives it."""
 
     language: str
     text: str
@@ -29,12 +29,12 @@ class Block(NamedTuple):
 
     @property
     def is_program(self) -> bool:
-        """Whether it runs by itself; if not, it belongs into `train.py`, before that closes its model."""
+        """Whether the block runs by itself; otherwise it belongs in `train.py` before the model is closed."""
         return self.language == "python" and self.text.startswith(("import ", "from "))
 
 
 class Command(NamedTuple):
-    """A line after a prompt, ``$`` or ``one$``, and what the page says comes out of it."""
+    """A line after a prompt, ``$`` or ``one$``, and the output that the page shows for it."""
 
     prompt: str
     line: str
@@ -68,10 +68,10 @@ def commands_of(page: str) -> list[Command]:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What commands run in: this Python's programs come first."""
+    """The environment of commands, in which the programs of this Python installation come first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     given = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200", **variables}
-    # Without buffers print writes the end of a line for itself, and torchrun's ranks share a pipe.
+    # Without buffers, print writes the end of a line separately, and the ranks of torchrun share a pipe.
     given["PYTHONUNBUFFERED"] = ""
     return {**os.environ, **given, "PATH": path}
 
@@ -79,9 +79,9 @@ def environment(**variables: str) -> dict[str, str]:
 def start(
     line: str, folder: Path, variables: Mapping[str, str], warm: ForkServer
 ) -> subprocess.Popen[str] | WarmProcess:
-    """Begin a command in a folder: what is a Python program as a fork of `warm`, all else in a shell.
+    """Start a command in a folder: Python programs as forks of `warm`, everything else in a shell.
 
-    Its errors are part of what it says.
+    Standard error becomes part of the output.
     """
     given = environment(**variables)
     words = shlex.split(line)
@@ -98,7 +98,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str] | WarmProcess, output: tuple[str, ...] = ()) -> str:
-    """Wait for a command to end well, and to say what the page says; gives all that it said."""
+    """Wait until a command succeeds and has printed the output of the page; returns everything it printed."""
     try:
         said, _ = process.communicate(timeout=600)
     finally:

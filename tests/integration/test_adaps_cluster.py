@@ -1,4 +1,4 @@
-"""Nodes in processes of their own: meeting, working, and what the others see when one is missing or ends."""
+"""Nodes in separate processes: how they meet, work, and notice that another one is missing or ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 TABLE = "adaps.Table('emb', 1000, 4)"
 FAR_AWAY = 3600
-"""Seconds: a timeout that no test lives to see, so that what ends a call is something else."""
+"""A timeout in seconds that no test reaches, so that calls end for other reasons."""
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
 
 
 def output_of_two(run_ranks: RunRanks, program: str) -> list[str]:
-    """What the two ranks of a program that ends well print."""
+    """The output of both ranks of a program that succeeds."""
     done = run_ranks(program, 2)
     assert [rank.returncode for rank in done] == [0, 0], done
     return [rank.stdout for rank in done]
 
 
 def await_line(process: Rank, text: str) -> None:
-    """Read what a process prints until a line says `text`."""
+    """Read the output of a process until a line contains `text`."""
     assert process.stdout is not None
     giving_up = threading.Timer(240.0, process.kill)
     giving_up.start()
@@ -215,7 +215,7 @@ except adaps.PeerLost as lost:
 
 
 def test_a_node_that_is_busy_in_its_own_code_is_not_lost(start_ranks: StartRanks, tmp_path: Path) -> None:
-    """Even if it holds the interpreter's lock for longer than the timeout: it serves what it owns."""
+    """A node serves its rows even while it holds the interpreter's lock for longer than the timeout."""
     served = tmp_path / "served"
     os.mkfifo(served)
     ranks = start_ranks(

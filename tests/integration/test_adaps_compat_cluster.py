@@ -1,4 +1,4 @@
-"""A script in AdaPM's manner: a scheduler process and two servers that know only DMLC's environment."""
+"""A script in AdaPM's style: a scheduler and two servers, configured only by DMLC's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of two torchrun agents, which count restarts for themselves: when a rank dies, they start all anew."""
+"""Jobs of two torchrun agents, which count restarts separately: when a rank dies, all ranks restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.warm import RUN_PYTHON, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN_UP = 240.0
-"""Seconds that only end a hang."""
+"""Seconds after which a test counts as hung."""
 QUICK = [
     "c10d, rank 1 dies working, the other lingers",
     "c10d, an agent joins later and rank 0 dies",
@@ -80,8 +80,8 @@ class Job:
             *("-m", "tests.integration.agents.rank", str(self._folder)),
             json.dumps({"nodes": 2, **self._scenario}),
         ]
-        # An agent of PyTorch 2.13 that joins later waits in vain to be told of the store that agents share.
-        # With this, rank 0 holds one.
+        # In PyTorch 2.13, an agent that joins later is never told about the store that agents share. With
+        # this option, rank 0 hosts a store instead.
         own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self._scenario.get("joins") else {}
         with (self._folder / f"agent-{number}.log").open("wb") as log:
             environment = whole({**os.environ, "OMP_NUM_THREADS": "1", **own_store})

@@ -17,7 +17,7 @@ Launch = Callable[..., list[dict[str, Any]]]
 
 ALLREDUCED = "tests.integration.autoada_ranks.allreduced"
 SMALL = 64
-"""Bytes of a bucket, so that there are several."""
+"""Bytes of a bucket, small enough for several buckets."""
 WHOLE = 1 << 20
 
 

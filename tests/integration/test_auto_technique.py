@@ -1,4 +1,4 @@
-"""Technique "auto": nodes try whether rows move, agree, and keep to it; records say what they chose."""
+"""Technique "auto": nodes try whether moving rows pays, agree, and keep the choice; records show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOOSING = "tests.integration.autoada_ranks.choosing"
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}
 BACKENDS = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
 SOONEST_OF_ALL = WARM_UP + 4 * PHASE
-# A step of all together: so each node knows of what the others posted two steps ago.
+# All nodes step together, so each node knows the others' posts of two steps ago.
 IN_STEP = Synchronization(1)
 
 
@@ -62,7 +62,7 @@ def test_tables_are_chosen_for_apart(launch: Launch) -> None:
     for result in results:
         early, late = (run["chosen"] for run in result["runs"])
         assert [one["table"] for one in early] == ["wide.weight", "deep.weight"]
-        for one in early:  # nothing is said that is not known
+        for one in early:  # nothing is reported before it is known
             assert (one["technique"], one["steps"], one["ratio"]) == ("adaptive", None, None)
         assert [one["technique"] for one in late] == ["static", "adaptive"]
         assert [one["ratio"] for one in late] == [pytest.approx(1.4), pytest.approx(0.6)]
@@ -103,6 +103,6 @@ def test_a_record_has_what_each_node_chose(adabench: Any, tmp_path: Path) -> Non
         own = [one for one in run.choices if one.table == table]
         assert len({(one.technique, one.ratio) for one in own if one.steps is not None}) <= 1
         assert all(one.steps is None or one.steps >= SOONEST_OF_ALL for one in own)
-        # in the phases in which they move, rows are announced, and so they are not under `static`
+        # rows are announced while they may move, and therefore not under `static`
         assert run.tables[table]["messages_sent_intent"] > 0
     assert '"choices"' in adabench("show", run.run_id).stdout

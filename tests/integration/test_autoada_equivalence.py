@@ -244,7 +244,7 @@ class Cycle:
 
 
 class ClipAndDecay:
-    """What users put around ``optimizer.step()``."""
+    """Code that users put around ``optimizer.step()``."""
 
     def __init__(self, model: nn.Module, optimizers: Optimizers) -> None:
         self.model = model

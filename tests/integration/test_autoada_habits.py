@@ -1,4 +1,4 @@
-"""What people do around a model and its loop: as with plain PyTorch, or one sentence says what to do."""
+"""Common code around a model and its loop works as in plain PyTorch, or an error says what to do."""
 
 from __future__ import annotations
 

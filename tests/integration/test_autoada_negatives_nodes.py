@@ -1,4 +1,4 @@
-"""Negatives that several nodes draw, and what they send for them."""
+"""Negatives that several nodes draw, and the messages that they cause."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_two_nodes_train_on_what_each_draws(launch: Launch) -> None:
         assert first["sum"] == pytest.approx(second["sum"], abs=1e-4)  # both see what both have pushed
         for result in (first, second):
             assert result["rows"] == 60 * 20
-            assert result["fallback"] == 0  # half of the rows are here, or come
-            assert result["announced"] > 60 * (10 + 1)  # the ten of the node itself, and what was drawn
+            assert result["fallback"] == 0  # half of the rows are local or arrive in time
+            assert result["announced"] > 60 * (10 + 1)  # the node's own ten rows, and the drawn ones
 
 
 def test_local_draws_send_a_fifth_of_what_naive_ones_do(launch: Launch) -> None:
-    """What is sent to read and change rows that are not here, for all rows but those drawn are."""
+    """The bytes for reading and changing remote rows; all rows but the drawn ones are local."""
     steps, nodes = 60, 4
     results = launch(
         "tests.integration.autoada_ranks.drawn_bytes", nodes, steps=steps, schemes=["naive", "local"]
@@ -35,7 +35,7 @@ def test_local_draws_send_a_fifth_of_what_naive_ones_do(launch: Launch) -> None:
         sent[scheme] = sum(one["bytes_sent_request"] + one["bytes_sent_answer"] for one in counted)
         elsewhere[scheme] = sum(one["pulled_remote"] for one in counted)
         assert sum(one["sampled_fallback"] for one in counted) == 0
-    assert elsewhere["naive"] > nodes * steps * 64 / 3  # of which three in four are the others'
-    # each read with its row, and each change: 32 floats
+    assert elsewhere["naive"] > nodes * steps * 64 / 3  # three in four of which belong to other nodes
+    # each was read with its row, and each change has 32 floats
     assert sent["naive"] > 2 * 32 * 4 * elsewhere["naive"]
     assert 5 * sent["local"] <= sent["naive"]

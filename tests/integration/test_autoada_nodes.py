@@ -82,14 +82,14 @@ def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_n
 
 
 def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: Launch) -> None:
-    """Within 0.05 of its loss on batches that nobody trained on; untrained it is 0.72."""
+    """Within 0.05 of its loss on held-out batches; an untrained model has a loss of 0.72."""
     names = list(ASYNCHRONOUS)
     one, two = launch(f"{FOLDER}.optimized", 2, names=names)
     for name in names:
         expected = plainly(name)
         for rank in (one, two):
             assert rank[name]["quality"] == pytest.approx(expected, abs=0.05), (name, expected)
-    # an optimizer of one's own steps alike on both nodes: bit by bit
+    # a custom optimizer makes the same steps on both nodes, bit by bit
     assert one["own"]["dense"] == two["own"]["dense"]
 
 

@@ -1,4 +1,4 @@
-"""Every model of the zoo trains unchanged on the parameter server, with intent that nobody wrote."""
+"""Every model of the zoo trains unchanged on the parameter server, with automatically announced intent."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_rows_without_state_take_half_of_memory_and_bytes(launch: Launch, tmp_pa
         steps=STEPS,
         pushed=PUSHED,
     )
-    # Each of the pushes raises a float by what bfloat16 tells apart at 1, or leaves it.
+    # Each push raises a float by the spacing of bfloat16 at 1, or leaves it unchanged.
     apart = 2**-7
     deviation = (STEPS * PUSHED * apart / (ROWS * LENGTH)) ** 0.5
     for technique in ("relocation", "replication"):

@@ -18,7 +18,7 @@ from tests.conftest import Python
 from .conftest import logs_hold
 
 GIVEN_UP = 240.0
-"""Seconds that only end a hang. How quickly a run ends is up to the machine."""
+"""Seconds after which a test counts as hung; the time that a run needs depends on the machine."""
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_killed_harness_leaves_no_process_and_resumes(
     assert wait_until(lambda: any("adabench rank" in name for name in names(marked())), GIVEN_UP)
     harness.send_signal(signal.SIGKILL)
     harness.wait()
-    # The death of the harness ends its run: nothing goes on unrecorded.
+    # The death of the harness ends its run: no process continues without being recorded.
     assert wait_until(lambda: marked() == [], GIVEN_UP)
     assert start(*arguments).wait(240) == 0
     store = session(tmp_path)

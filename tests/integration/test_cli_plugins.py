@@ -1,4 +1,4 @@
-"""The command as a process of its own, and a stranger's plugins; scaffolded ones are in test_tutorials.py."""
+"""The command as a separate process, with third-party plugins; test_tutorials.py tests scaffolded ones."""
 
 from __future__ import annotations
 

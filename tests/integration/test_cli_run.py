@@ -70,7 +70,7 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
         assert run.train_cpu_seconds < run.cpu_seconds
         assert run.peak_rss_mib
     assert all(run.nodes == 1 for run in single)
-    # Blocks have a seed of their own, the same for every backend.
+    # Each block has its own seed, the same for every backend.
     assert {(run.block, run.seed) for run in runs} == {(-1, 1), (0, 1), (1, 2)}
     assert sorted(file.name for file in (store.folder / "figures").iterdir()) == [
         "fake-line.png",

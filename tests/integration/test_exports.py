@@ -14,7 +14,7 @@ from tests.conftest import Launch, Python
 FOLDER = "tests.integration.exports"
 TURNS = 24
 TOLD_BY_TORCH = re.compile(r"\[W.*TCPStore|Exception raised from \w{4}Bytes|frame #|<omitting python|$")
-"""Where rank 0 dies, and the store with it, while another node asks it."""
+"""Messages of PyTorch when rank 0 dies, and its store too, during another node's request."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What single calls promise on real processes: duplicates, sets beside replicas."""
+"""Guarantees of single calls between real processes: duplicate keys, and sets of replicated rows."""
 
 from __future__ import annotations
 

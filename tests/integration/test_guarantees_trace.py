@@ -1,4 +1,4 @@
-"""The trace of a real run tells one consistent story, and can be drawn."""
+"""The trace of a real run is consistent and can be drawn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_key_has_one_owner_at_a_time(launch: Launch, tmp_path: Path) -> None:
         owned = sorted((span.begin, span.end, span.node) for span in life.spans if span.kind == "owned")
         assert all(before[1] <= after[0] and before[2] != after[2] for before, after in pairwise(owned))
         assert {span.node for span in life.spans if span.kind == "intent"} == {0, 1, 2}
-        # Whoever is the last to want the key keeps it.
+        # The last node that wants the key keeps it.
         assert owned[-1][2] == 2
     assert not any(span.kind == "replica" for span in found[0].spans)
     assert any(span.kind == "replica" for span in found[2].spans)

@@ -24,7 +24,7 @@ ENDS = ("near", "far")
 
 
 class Job:
-    """One session's processes, of which each end of the cable has one."""
+    """The processes of one session, one at each end of the cable."""
 
     def __init__(
         self, cable: network.Cable, warm: ForkServer, folder: Path, environment: dict[str, str]
@@ -96,7 +96,7 @@ def test_a_study_is_the_same_here_and_on_two_hosts(job: Job, adabench: Any, tmp_
         ]
         assert other.hosts[0].machine == job.session().session().machine
         assert other.cpu_seconds
-        if other.backend == "fake-gloo":  # its steps are those of all nodes, in any place
+        if other.backend == "fake-gloo":  # its steps count those of all nodes, wherever they run
             assert other.metrics == one.metrics
         else:
             assert set(other.tables) == set(one.tables)

@@ -34,7 +34,7 @@ def start(cable: network.Cable, end: str, *command: str, **variables: str) -> su
 
 
 def results_of(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """What each has printed; the test fails if one does."""
+    """The output of each process; the test fails if a process fails."""
     said = outputs(processes, 240)
     for process, (_, err) in zip(processes, said, strict=True):
         assert process.returncode == 0, err
@@ -139,4 +139,4 @@ def test_a_mistake_is_refused_everywhere_with_a_remedy(
 
 def test_another_secret_is_no_secret(outcomes: Any) -> None:
     refused = [one["refused"] for one in outcomes["another secret"]]
-    assert any("as to a node with another secret" in one for one in refused), refused
+    assert any("as it does for another secret" in one for one in refused), refused

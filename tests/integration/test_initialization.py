@@ -1,4 +1,4 @@
-"""Several nodes try initial weights together: one winner, and the loss of a node is told."""
+"""Several nodes try initial weights together: one candidate wins, and the loss of a node is reported."""
 
 from __future__ import annotations
 

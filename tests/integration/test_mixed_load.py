@@ -1,4 +1,4 @@
-"""Mixed load on four nodes of which one fails again and again: sums are exact and nothing leaks."""
+"""Mixed load on four nodes, one of which fails repeatedly: sums are exact and nothing leaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .faults.mixed import LEAST_FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 30
 GROWTH = 32e-3
-"""Megabytes from one node to the next, in the middle: a node that is not given back is several times that."""
+"""Allowed average growth in MB from one node to the next; a leaked node takes several times that."""
 
 
 def test_sums_are_exact_and_nothing_leaks(full: bool) -> None:
@@ -30,7 +30,7 @@ def test_sums_are_exact_and_nothing_leaks(full: bool) -> None:
     for rank in (0, 1):
         nodes = [one for one in resources if one["rank"] == rank]
         assert [one["measured"] for one in nodes] == list(range(result["lives"]))
-        # The first life brings what stays: the connection to the rendezvous store, and what is loaded late.
+        # The first life loads what stays: the connection to the rendezvous store, and late imports.
         assert {one["threads"] for one in nodes} == {1}
         assert len({one["descriptors"] for one in nodes[1:]}) == 1
         if full:

@@ -1,4 +1,4 @@
-"""Nodes in network namespaces: what their links are like, what they keep apart, and runs between them."""
+"""Nodes in network namespaces: properties of their links, isolation, and runs between them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_node_reaches_every_other_and_nothing_else(three: list[str]) -> No
                     assert len(received.read()) == 200_000
                 assert peer == address(here)
         with pytest.raises(ConnectionRefusedError):
-            # The namespace has a loopback device of its own, where nobody listens.
+            # The namespace has its own loopback device, on which nothing listens.
             elsewhere.submit(socket.create_connection, outside.getsockname()).result()
 
 
@@ -110,7 +110,7 @@ def test_without_root_the_relay_says_what_it_was_not_allowed() -> None:
     libc = ctypes.CDLL(None)
     said = subprocess.run(
         [namespaces._RELAY, "2", "lan"],
-        # What makes root powerful here; nobody else has it.
+        # Drops the capability by which root may change namespaces; other users do not have it.
         preexec_fn=lambda: libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN) if os.geteuid() == 0 else None,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -123,11 +123,11 @@ def test_without_root_the_relay_says_what_it_was_not_allowed() -> None:
 
 def test_wrong_arguments_of_the_relay_are_named() -> None:
     for arguments, message in [
-        (("0", "lan"), '"0" is no number of nodes'),
-        (("2", "wan"), '"wan" is no link'),
-        (("2", "lan:0-2/10"), '"lan:0-2/10" names no link of 2 nodes: say such as lan:0-1/10'),
-        (("2", "lan:0-1/10x"), '"lan:0-1/10x" names no link'),
-        (("2", "lan:0-1/nan"), '"lan:0-1/nan" names no link'),
+        (("0", "lan"), '"0" is not a number of nodes'),
+        (("2", "wan"), '"wan" is not a link'),
+        (("2", "lan:0-2/10"), '"lan:0-2/10" does not name a link of 2 nodes. For example: lan:0-1/10'),
+        (("2", "lan:0-1/10x"), '"lan:0-1/10x" does not name a link'),
+        (("2", "lan:0-1/nan"), '"lan:0-1/nan" does not name a link'),
     ]:
         said = subprocess.run(
             [namespaces._RELAY, *arguments],

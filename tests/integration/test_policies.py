@@ -1,4 +1,4 @@
-"""What a policy declares is executed: counters of each table show it, and training is what it was."""
+"""Policies are executed as declared: the counters of each table show it, and the losses are unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sent(result: dict[str, Any], table: str, kind: str) -> float:
 
 
 def expect(results: list[dict[str, Any]], table: str, technique: str, home: int | None = None) -> None:
-    """Counters of a table are those of its technique and no other."""
+    """Check that only the counters of a table's technique have counted."""
     kinds = ("intent", "setup", "transfer", "delta", "refresh", "drop")
     messages = {kind: sum(sent(result, table, kind) for result in results) for kind in kinds}
     if technique == "static":
@@ -129,7 +129,7 @@ def test_rows_begin_where_a_hash_puts_those_of_another_table(launch: Launch, fol
     results = trained(launch, Policy("together", [together, *own.rules]))
     assert begun(results, followed) == begun(apart, followed)
     assert begun(results, follower) == begun(apart, followed) != begun(apart, follower)
-    # Both are read together: what a node reads of one table at home, it does of the other.
+    # Both are read together: a node reads a row of one table locally if and only if it does so for the other.
     for counted in (result["tables"] for result in results):
         for served in ("pulled_local", "pulled_remote"):
             assert counted[follower][served] == counted[followed][served] > 0
@@ -139,7 +139,8 @@ def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> N
     hot = [*range(10), *range(30, 33)]
     rules = [
         Rule("deep.weight", ranges((0, 10), (30, 33)), "replication", Home("node", node=0)),
-        Rule("deep.weight", ranges((5, 20)), "relocation", Home("node", node=1)),  # of the first ten, rule 1
+        # rule 1 manages the first ten
+        Rule("deep.weight", ranges((5, 20)), "relocation", Home("node", node=1)),
         Rule("deep.weight", ranges((40, 60)), "static", Home("blocks")),
         Rule("wide.weight", ranges((1, 2), (3, 4)), "full_replication", Home("node", node=1)),
         Rule("mlp.0.weight", None, "static", Home("node", node=1)),
@@ -158,7 +159,7 @@ def test_rows_of_a_table_are_managed_as_their_own_rule_says(launch: Launch) -> N
     assert copied(results, "deep.weight") == set(hot)
     assert moved(results, "wide.weight") == {0, 2, *range(4, 60)}
     assert copied(results, "wide.weight") == {1, 3}
-    # Dense parameters lie together in blocks, which are managed as each of them.
+    # Dense parameters are stored together in blocks, which are managed like each of the parameters.
     home = results[1]["rows"]["dense.0"]["alloc"]
     assert not {*home} & copied(results, "dense.0")
     assert copied(results, "dense.0") == {*results[0]["rows"]["dense.0"]["alloc"]}

@@ -1,4 +1,4 @@
-"""What a policy leaves to who trains: steps of all workers together, and how far ahead is announced."""
+"""The parts of a policy that the training executes: synchronous steps, and how far ahead it announces."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_samples_count_alike_however_they_are_shared(launch: Launch, usecase: st
     for rank, losses in enumerate(expected):
         for ran, trained in zip(cases, results[rank]["runs"], strict=True):
             assert trained["losses"] == pytest.approx(losses, abs=1e-5), (rank, ran)
-    # As many samples with every worker counting alike are another training.
+    # Equal shares with equal weights for every worker are a different training.
     assert one_process(usecase, (0.25, 0.75), weights=(0.5, 0.5)) != [
         pytest.approx(losses, abs=1e-4) for losses in expected
     ]
@@ -99,7 +99,7 @@ def test_gradients_that_are_all_reduced_are_combined_by_the_same_rule(launch: La
 
 
 def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]]) -> None:
-    """What was sent for each table is what its technique sends, and rows were found where they belong."""
+    """Check that the messages of each table fit its technique, and that rows were found where they belong."""
     for managed in policy.managed(catalogue):
         name = managed.parameter.name
         if managed.parameter.kind == "dense":
@@ -135,7 +135,7 @@ def check_counters(policy: Policy, catalogue: Catalogue, tables: list[dict[str, 
 def check_dense_counters(
     policy: Policy, catalogue: Catalogue, tables: list[dict[str, dict[str, float]]], reduced: list[float]
 ) -> None:
-    """Of dense parameters, all of which are in one table and are read in each step."""
+    """Check the counters of dense parameters, which share one table and are all read in each step."""
     (technique,) = {
         policy.rules[managed.parts[0].rule - 1].technique
         for managed in policy.managed(catalogue)
@@ -182,8 +182,8 @@ def test_parallax_sends_no_more_than_a_parameter_server_or_copies_of_everything(
         ("*", "static"),
     ]
     assert sent["parallax"]["bytes_sent"] < min(sent[name]["bytes_sent"] for name in builders[:2]), sent
-    # What the choice is made by. Of copies it is the least: with state, gradients that meet at the owner are
-    # followed by one more refresh.
+    # The figure that the choice is based on. It is the smallest for copies: with optimizer state, one more
+    # refresh follows the gradients that meet at the owner.
     for number, most in ((0, 1.05), (1, 1.4)):
         tables = [result["runs"][number]["tables"] for result in results]
         for name in ("wide.weight", "deep.weight"):
@@ -260,7 +260,7 @@ def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> N
     for one, other in zip(*(result["runs"] for result in results), strict=True):
         for name, values in one["state"].items():
             assert other["state"][name] == pytest.approx(values, abs=1e-6), name
-        # Before that, nobody waits for anybody: the first steps are not those of one process.
+        # Before that, no node waits for another: the first steps differ from those of one process.
         assert one["losses"] != pytest.approx(one_process("ctr")[0], abs=1e-5)
 
 

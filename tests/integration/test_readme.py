@@ -1,4 +1,4 @@
-"""What the README shows can be run as it stands there."""
+"""The code of the README runs exactly as it is written there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "import " in block]
 
-# What the examples take for granted: a model whose output is the loss, and a loader.
+# The examples assume a model whose output is the loss, and a loader.
 GIVEN = """
 import torch
 

@@ -1,4 +1,4 @@
-"""A search that trains: the winner is written with what was measured."""
+"""A search that trains candidates: the winner is written together with its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is simulated is what happens: counters of simulated nodes are those of real ones."""
+"""The simulation matches reality: counters of simulated nodes equal those of real ones."""
 
 from __future__ import annotations
 

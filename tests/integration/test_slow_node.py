@@ -15,7 +15,7 @@ def test_rows_for_a_node_that_takes_nothing_stay_where_they_are(launch: Launch) 
     fast, slow = launch(MODULE, 2, rows=1024, limit=LIMIT, seconds=0)
     assert fast["right"]
     assert slow["right"]
-    # All its rows that the other one holds, of which it owns half, are 32 MB.
+    # All rows that the other node holds, half of which it owns, take 32 MB.
     assert fast["grown"] < LIMIT + (16 << 20)
     assert fast["stats"]["unsent_full_micros"] > 0
     assert fast["stats"]["refreshes_held_back"] > 0

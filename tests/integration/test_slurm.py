@@ -1,4 +1,4 @@
-"""Sessions of the launcher `slurm`, on a Slurm whose hosts are two network namespaces, and without any."""
+"""Sessions with the launcher `slurm` on a fake Slurm with two network namespaces, and without Slurm."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ended(process: WarmProcess) -> tuple[int, str]:
 
 
 def runs(folder: Path) -> list[Run]:
-    """Those of the newest session."""
+    """The runs of the newest session."""
     return list_sessions(folder / "adabench-results")[-1].runs()
 
 
@@ -87,7 +87,7 @@ def test_a_study_is_the_same_here_and_as_a_job(
         ]
         assert other.noise is not None
         assert other.noise.probe_seconds > 0
-        if other.backend == "fake-gloo":  # its steps are those of all nodes, in any place
+        if other.backend == "fake-gloo":  # its steps count those of all nodes, wherever they run
             assert other.metrics == one.metrics
         else:
             events = store.folder / "tensorboard" / f"ctr-manual-{other.run_id}"

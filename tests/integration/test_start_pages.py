@@ -1,4 +1,4 @@
-"""What the page of a model on a GPU shows runs, on the CPU where there is no GPU."""
+"""The code of the page about a model on a GPU runs, on the CPU if there is no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event files of runs, read back, beside the records of the same runs."""
+"""Event files of runs are read back and compared with the records of the same runs."""
 
 from __future__ import annotations
 

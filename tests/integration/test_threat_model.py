@@ -91,7 +91,7 @@ def test_a_stranger_does_not_join() -> None:
 
 
 class Watched(HashStore):
-    """A store whose content is known to everybody."""
+    """A store whose content anybody can read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def test_jobs_of_one_host_are_open_at_loopback_only(monkeypatch: pytest.MonkeyPa
     addresses: list[str] = []
 
     def way(address: str) -> str:
-        # 127.0.0.2 is of this host, too, as those of its other interfaces are.
+        # 127.0.0.2 belongs to this host, too, as do the addresses of its other interfaces.
         for each in (port, port_of(address)):
             socket.create_connection(("127.0.0.1", each), timeout=LATE).close()
             with pytest.raises(ConnectionRefusedError):
@@ -176,7 +176,7 @@ def test_a_flooded_store_is_reached_all_the_same() -> None:
     finally:
         for stranger in strangers:
             stranger.close()
-    # Nobody answers at all: that is told when time is up.
+    # If nobody answers at all, the error comes when the time is up.
     with pytest.raises(adaps.RendezvousError, match="nobody opened the rendezvous store"):
         rendezvous.open_store("127.0.0.1", free_port(), hosts=False, deadline=time.monotonic())
 
@@ -205,7 +205,7 @@ def test_a_stranger_at_the_store_can_end_a_meeting_but_is_not_met() -> None:
 
 
 def as_nobody(call: Callable[[], bytes]) -> bytes:
-    """What a process of another user finds; the test is skipped without root."""
+    """The result in a process of another user; the test is skipped without root."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     reader, writer = os.pipe()
@@ -327,7 +327,7 @@ def test_a_silent_node_is_lost(between: Between) -> None:
 
 
 def lost(node: Any, other: Any) -> None:
-    """Node 0 loses node 1, which has something to say, in a call that waits for it."""
+    """Node 0 loses node 1 in a call that waits for it, while node 1 has something to send."""
     with ThreadPoolExecutor(1) as threads:
         if other is not None:
             speaking = threads.submit(push, other, 1.0)
@@ -338,7 +338,7 @@ def lost(node: Any, other: Any) -> None:
             assert isinstance(speaking.exception(), adaps.PeerLost | None)
 
 
-# Somebody who reads or changes packets
+# An attacker who reads or changes packets
 
 KNOWN, OTHER = 1234.5, 4321.5
 
@@ -385,7 +385,7 @@ def test_a_recorded_handshake_is_worthless(between: Between) -> None:
                 answer = b""
                 while piece := again.recv(1000):
                     answer += piece
-            # A greeting, which everybody is given, and no proof: it does not take us for a node.
+            # It sends a greeting, as it does to everybody, but no proof: it does not take us for a node.
             if 0 < len(answer) <= len(recorded) - 32:
                 refused.set()
 
@@ -407,7 +407,7 @@ def test_a_gap_ends_the_connection(between: Between) -> None:
         lost(nodes[0], nodes[1])
 
 
-# Whoever writes the checkpoint directory
+# An attacker who writes to the checkpoint directory
 
 
 def write(directory: Path, value: float) -> Path:
@@ -456,7 +456,7 @@ def test_another_whole_checkpoint_is_restored(saved: Path, tmp_path: Path) -> No
 
 
 class Trap:
-    """What unpickling it does, nobody must do."""
+    """An object that creates a folder when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(TRAP),)
@@ -475,7 +475,7 @@ def test_nothing_of_a_checkpoint_is_executed(saved: Path) -> None:
     assert not TRAP.exists()
 
 
-# Whoever gives data or a study file
+# An attacker who provides data or a study file
 
 
 @shows("data-keys")

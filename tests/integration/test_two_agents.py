@@ -1,4 +1,4 @@
-"""Two agents in two network namespaces, of which one fails again and again: what was complete stays so."""
+"""Two agents in two network namespaces, one of which fails repeatedly: completed work is kept."""
 
 from __future__ import annotations
 

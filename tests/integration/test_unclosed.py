@@ -1,4 +1,4 @@
-"""Nodes that nobody closes: processes that end well end together, others are told that they lost a peer."""
+"""Nodes that are never closed: processes that succeed end together, others report a lost peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 ANEW = ("normal", "exception")
-"""Ways to end that are tried with whole interpreters; the others, with forks that end as they do."""
+"""Ways to end that are tested with new interpreters; the others are tested with forks."""
 
 # Rank 1 makes many more steps than rank 0, on rows of both, and ends in one of several ways.
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""A node that is slower than another one: what it is worth to give it less to do."""
+"""One node is slower than another: the benefit of giving it less work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adaps.policy import Policy
 from tests.conftest import Launch
 
 QUOTAS = (0.16, 0.04)
-"""Of a core."""
+"""CPU time that each node may use, in cores."""
 PARAMS = {"rows": 8000, "vocabulary": 100, "dim": 8, "hidden": [16], "lr": 0.02, "batch": 200, "epochs": 4}
 LARGE = {**PARAMS, "rows": 60_000, "dim": 16, "hidden": [256], "batch": 2000}
 
@@ -40,7 +40,7 @@ def test_blocks_and_samples_by_speed_are_less_work_for_a_slower_node(launch: Lau
     by_speed, equal = trained(launch, [], PARAMS)
     slow, half = by_speed[1], equal[1]
     assert slow["samples"] == 0.4 * half["samples"]
-    # The fast node asks for more rows than before, of which far fewer are here.
+    # The fast node requests more rows than before, and far fewer of them are local.
     assert 0 < slow["answers"] < half["answers"], (by_speed, equal)
 
 
@@ -49,11 +49,11 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 ) -> None:
     if not full:
         pytest.skip("how long it takes is seen with --full, on a machine with nothing else to do")
-    # A single pair says little on a machine that others use, too.
+    # A single pair of runs is not reliable on a shared machine.
     pairs = [[runs[0] for runs in trained(launch, slowed_groups, LARGE)] for _ in range(3)]
     ratios = [by_speed["seconds"] / equal["seconds"] for by_speed, equal in pairs]
-    # Few samples would tell nothing: a step's order alone moves the AUC of a thousand test samples by 0.01.
-    # By equal shares it is the worse one, if any, as the slow node's changes come late.
+    # A small number of samples would show nothing: the order of the steps alone moves the AUC of a thousand
+    # test samples by 0.01. With equal shares the AUC can only be worse, as the slow node's changes come late.
     lost = [max(equal["auc"]) - max(by_speed["auc"]) for by_speed, equal in pairs]
     print(f"time of an epoch by equal shares: {ratios}; AUC lost: {lost}")
     assert median(ratios) <= 0.6, pairs
@@ -61,7 +61,7 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 
 
 def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """What each node did by blocks and samples by speed, and by equal ones; both learn."""
+    """The results of each node with blocks and samples by speed, and with equal ones; both learn."""
     cases = [{"policy": policy.text(), "params": params} for policy in by_speed_and_equal(params)]
     ranks = launch(
         "tests.integration.autoada_ranks.slowed", 2, cases=cases, groups=[str(group) for group in groups]
@@ -74,7 +74,7 @@ def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[
 
 
 def by_speed_and_equal(params: dict[str, Any]) -> tuple[Policy, Policy]:
-    """What `uneven` makes of the nodes' speeds, and equal blocks and shares."""
+    """The policy of `uneven` for the nodes' speeds, and one with equal blocks and shares."""
     said = ",".join(f"{name}={value}" for name, value in params.items()).replace("[", "").replace("]", "")
     catalogue = model_parameters_of(usecase_from(f"ctr[{said}]", None, 1))
     resources = Resources(node=tuple(Node(speed=quota) for quota in QUOTAS))

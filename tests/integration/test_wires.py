@@ -1,4 +1,4 @@
-"""Values and changes take fewer bytes on a lossy wire, and what it rounds off is not lost."""
+"""Values and changes take fewer bytes in a lossy wire format, and rounding errors are not lost."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from adaps.policy.fields import WIRES
 from tests.conftest import Launch
 
 MOST = {"float32": 1.0, "bfloat16": 0.6, "float16": 0.6, "int8": 0.4}
-"""Bytes of a row, as a multiple of those with float32."""
+"""Most bytes of a row, as a multiple of its bytes in float32."""
 
 STEPS = 30
 
 EXACT = 3e-5
-"""How far sums of float32 may be from those of float64."""
+"""Largest allowed difference between sums in float32 and in float64."""
 
 
 def test_rows_take_fewer_bytes_and_changes_add_up(launch: Launch, tmp_path: Path) -> None:
@@ -30,12 +30,12 @@ def test_rows_take_fewer_bytes_and_changes_add_up(launch: Launch, tmp_path: Path
         for wire, most in MOST.items():
             check_bytes([rank[wire] for rank in ranks], length, most)
             owner, holder = (rank[wire] for rank in ranks)
-            # What a change is rounded by goes with the next one: what is missing does not grow with steps.
+            # The rounding error of a change is sent with the next one, so errors do not grow with the steps.
             rounding = {"float32": EXACT, "int8": 0.1 * 2 / 127}.get(wire, 0.1 / 128)
             assert owner["seen"] <= rounding, (wire, owner)
             for exactly in ("saved", "dropped", "restored"):
                 assert owner[exactly] <= EXACT, (wire, exactly, owner)
-            # What others own is rounded on its way here: values are below 4.
+            # Rows of other nodes are rounded on their way to this node: values are below 4.
             copied = {"float32": EXACT, "int8": 4 / 127}.get(wire, 4 / 256)
             for roughly in ("seen", "saved", "dropped", "restored"):
                 assert holder[roughly] <= copied + rounding, (wire, roughly, holder)

@@ -1,4 +1,4 @@
-"""Word vectors that several nodes train together, and those of plain PyTorch in one process."""
+"""Word vectors trained by several nodes together, compared with those of plain PyTorch in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Launch = Callable[..., list[dict[str, Any]]]
 
 PARAMS: dict[str, Any] = {"words": 60_000, "lr": 0.05}
 BATCH = 16
-"""Sentences of a step of all nodes together."""
+"""Sentences in a step of all nodes together."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a case of the suite of models is, and what is expected of it."""
+"""A case of the suite of models, and its expected behavior."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_map
 
 Batches = Callable[[int, int], Sequence[Any]]
-"""``batches(count, seed)``: the same for the same seed."""
+"""``batches(count, seed)`` returns the same batches for the same seed."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an observer of the worker's calls sees on every node.
+    """The calls of the worker that an observer sees on every node.
 
-    At an exact clock the worker reads the rows that it had announced for it, and no others.
+    At an exact clock, the worker reads exactly the rows that it announced for that clock.
 
     Attributes
     ----------
     exact_from : int
-        The first clock from which on all are exact, for all tables but those below.
+        The clock from which on all clocks are exact, for all tables but the following.
     kept : tuple of str
-        Tables that are announced as a whole.
+        The tables that are announced as a whole.
     on_demand : tuple of str
-        Tables of which rows are read without having been announced.
+        The tables of which rows are read without having been announced.
     told : tuple of str
-        Regular expressions, one for each message that is logged.
+        Regular expressions, one for each message in the log.
     """
 
     exact_from: int = 0
@@ -40,31 +40,30 @@ class Expected:
 
 @dataclass(frozen=True)
 class Case:
-    """A model of a library, used as its own users do.
+    """A model of a library, used as the users of the library do.
 
     Attributes
     ----------
     name : str
-        The class, and what is special about it.
+        The name of the class, and what is special about the case.
     build : callable
-        Makes the model; imports the library.
+        A function that imports the library and makes the model.
     batches : callable
-        Its training data.
+        The training data.
     loss : callable
-        ``loss(model, batch)``: what the library's training loop does with a batch until it calls
-        ``backward()``.
+        ``loss(model, batch)``: the part of the library's training loop between a batch and ``backward()``.
     expected : Expected
-        What is announced, read and told on two nodes.
+        The expected announcements, reads and messages on two nodes.
     after_step : callable, optional
-        ``after_step(model)``: what the library's loop does after ``optimizer.step()``.
+        ``after_step(model)``: the part of the library's loop after ``optimizer.step()``.
     rate : float
-        SGD's learning rate.
+        The learning rate of SGD.
     tables : tuple of str, optional
-        Parameters that are named as tables.
+        The parameters that are given as tables by name.
     sensitive : bool
         Whether training makes so much of the least difference that losses of another rounding are others.
     dear : str
-        Why a step on one node costs more than 1.5 times the plain one's CPU time, where it does.
+        The reason if a step on one node costs more than 1.5 times the CPU time of a plain step.
     """
 
     name: str

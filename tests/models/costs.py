@@ -1,12 +1,12 @@
-"""Prints what a step of each model costs on one node: CPU time of the wrapped model ÷ the plain one's.
+"""Prints the cost of a step of each model on one node: CPU time of the wrapped model ÷ the plain model's.
 
-``python -m tests.models.costs [LIBRARY …]``, or ``make model-costs``. Both models train in one process and
-take turns, so that whatever else the machine does meets both alike; the CPU time is that of all threads of
-the process, the server's included. The reason of a ratio above `LIMIT` is measured in rounds of its own:
-what reads of rows, the optimizer's step, the loader and what the library does after the step take, each
-beside what it takes of a plain step. A read costs some tens of microseconds whatever it reads, and in these
-cases, with their small tables and batches, a plain step costs little more. Exit code 1 if a ratio is above
-`LIMIT` and these parts make up less than `EXPLAINED` of the difference, unless the case gives another reason.
+``python -m tests.models.costs [LIBRARY …]``, or ``make model-costs``. Both models train alternately in one
+process, so other load of the machine affects both equally; the CPU time is that of all threads of the
+process, including the server's. For a ratio above `LIMIT`, separate rounds measure the parts of the
+difference: reads of rows, the optimizer's step, the loader, and the library's code after the step, each
+compared with the plain step. A read costs some tens of microseconds even if it reads little, and a plain step
+costs hardly more in these cases with small tables and batches. The exit code is 1 if a ratio is above `LIMIT`
+and these parts explain less than `EXPLAINED` of the difference, unless the case gives another reason.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from .suite import LIBRARIES
 from .trial import build
 
 LIMIT = 1.5
-"""A ratio above it needs a reason."""
+"""Largest ratio that needs no reason."""
 GOAL = 1.1
-"""For the median."""
+"""Goal for the median ratio."""
 WARM_UP, ROUNDS, ROUND_SECONDS = 25, 7, 0.05
 PARTS_ROUNDS = 3
 BATCHES = 10
 EXPLAINED = 0.5
-"""Share of the difference that measured parts have to make up."""
+"""Smallest share of the difference that the measured parts must explain."""
 PARTS = ("reading", "stepping", "loading", "ending")
 Parts = dict[str, float]
 """CPU seconds per step of reads of rows of a table, ``optimizer.step()``, the loader, and the library's code
 after the step; and `reads`, the number of these reads."""
 FIGURES = "measured: "
-"""Before the line that a process of a case says."""
+"""Beginning of the line that reports the figures of a case."""
 
 
 def main(names: list[str]) -> int:
@@ -145,7 +145,7 @@ def _parts_of(
 
 
 def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Any) -> Callable[[int], float]:
-    """A function that does so many steps and gives the CPU seconds of one."""
+    """A function that makes some number of steps and returns the CPU seconds of one."""
 
     def steps(count: int) -> float:
         start = time.process_time()
@@ -161,7 +161,7 @@ def _stepper(case: Case, model: Any, optimizer: Any, batches: Any, ending: Any) 
 
 
 def _reason(more: float, parts: Parts) -> str:
-    """The reason that a step takes so many CPU seconds more, if its parts explain it."""
+    """The explanation of `more` additional CPU seconds per step, if the parts add up to them."""
     if sum(parts[part] for part in PARTS) < EXPLAINED * more:
         return ""
     each = parts["reading"] / max(1.0, parts["reads"])
@@ -173,9 +173,9 @@ def _reason(more: float, parts: Parts) -> str:
 
 
 def _measured(library: str) -> Iterator[tuple[Case, float, float, Parts]]:
-    """`measure` of all cases of a library, each in a process of its own.
+    """The results of `measure` for all cases of a library, each in a separate process.
 
-    All are forks of one process that has imported the library, which takes longer than measuring.
+    These processes are forks of one that has imported the library, which takes longer than measuring.
     """
     cases = LIBRARIES[library].cases()
     command = [sys.executable, "-m", "tests.models.costs", "--library", library]

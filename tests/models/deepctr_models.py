@@ -15,7 +15,7 @@ from .case import Case, Expected, drawn, maker
 from .clicks import BATCH, FIELDS, ROWS, labels
 
 LENGTH = 10
-"""Of a history."""
+"""Length of a history."""
 NUMBERS = 4
 UNREGULARIZED: dict[str, Any] = {"l2_reg_linear": 0, "l2_reg_embedding": 0}
 NO_LINEAR: dict[str, Any] = {"l2_reg_embedding": 0}
@@ -60,7 +60,7 @@ def case(
     sensitive: bool = False,
     **options: Any,
 ) -> Case:
-    """A model that takes so many lists of columns."""
+    """A model whose constructor takes `lists` lists of columns."""
 
     make = maker(models, name, lambda: [columns(numbers)] * lists, **options)
     return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=0.01, sensitive=sensitive)

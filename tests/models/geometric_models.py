@@ -1,4 +1,4 @@
-"""Models of PyTorch Geometric whose nodes have embeddings: whole graphs, walks, facts, and events in time."""
+"""Models of PyTorch Geometric with node embeddings: whole graphs, walks, triples, and temporal graphs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sampled(nn.Module):
 
 
 def subgraph(generator: Generator) -> Any:
-    """What a `NeighborLoader` gives: the nodes that count first, then their neighbours."""
+    """A batch as `NeighborLoader` makes it: the target nodes come first, then their neighbors."""
     nodes = torch.randperm(NODES, generator=generator)[: 2 * BATCH]
     ends = torch.randint(0, len(nodes), (2, 6 * BATCH), generator=generator)
     data = importlib.import_module("torch_geometric.data").Data(edge_index=ends, n_id=nodes)

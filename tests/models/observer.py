@@ -14,23 +14,23 @@ import numpy.typing as npt
 import adaps
 
 LASTING = 10_000
-"""An announcement for more clocks than this is one for the whole training."""
+"""An announcement for more clocks than this counts as one for the whole training."""
 
 
 Numbers = npt.NDArray[np.int64]
 Calls = list[tuple[Numbers, int]]
-"""Keys of each call, and which one it was."""
+"""The keys and the number of each call."""
 
 
 class TableClocks(NamedTuple):
-    """How one table was used.
+    """The use of one table.
 
     Attributes
     ----------
     rows : list of set of int
-        What was read at each clock.
+        The rows that were read at each clock.
     exact : list of bool
-        Whether that, and nothing else, had been announced for the clock before the first of it was read.
+        Whether exactly these rows had been announced for the clock before its first read.
     kept : bool
         Whether all rows were announced for the whole training.
     """
@@ -41,7 +41,7 @@ class TableClocks(NamedTuple):
 
     @property
     def exact_from(self) -> int:
-        """The first clock from which on all are exact."""
+        """The first clock from which on all clocks are exact."""
         wrong = [clock for clock, exact in enumerate(self.exact) if not exact]
         return wrong[-1] + 1 if wrong else 0
 
@@ -85,7 +85,7 @@ class Observer:
             yield
 
     def clocks(self, count: int, tables: Mapping[str, range]) -> dict[str, TableClocks]:
-        """What happened at the first `count` clocks, for tables given by their keys."""
+        """The use of tables, given by their keys, during the first `count` clocks."""
         read = [_first_calls(self._read[clock]) for clock in range(count)]
         announced = [_first_calls(self._announced[clock]) for clock in range(count)]
         return {
@@ -129,6 +129,6 @@ def _first_calls(calls: Calls) -> FirstCalls:
 
 
 def _part(first: FirstCalls, keys: range) -> FirstCalls:
-    """What belongs to these keys."""
+    """The part of the calls that concerns these keys."""
     start, stop = np.searchsorted(first.keys, [keys.start, keys.stop])
     return FirstCalls(first.keys[start:stop], first.calls[start:stop])

@@ -17,7 +17,7 @@ EXPECTED = {
 DEAR = {
     "siamese with vmap": "reads under vmap, and those with scale_grad_by_freq, find distinct rows first",
 }
-"""Why some cost more, where no part of a step that is measured by itself says it."""
+"""Reasons for higher costs that no separately measured part of a step explains."""
 
 
 def case(specimen: Specimen) -> Case:

@@ -72,16 +72,16 @@ def case(name: str, expected: Expected | None = None, **options: Any) -> Case:
 
 
 TWO_CALLS = Expected(exact_from=2)
-"""Known from two batches: scores of positive and of negative triples are calls of their own."""
+"""Exact after two batches, because positive and negative triples are scored in separate calls."""
 NORMALIZED = Expected(exact_from=2, told=("_embeddings.weight' is read in full",))
-"""After each step."""
+"""The embeddings are read in full after each step."""
 REGULARIZED = Expected(exact_from=2, told=("_embeddings.weight' is read in full",) * 3)
 CONVOLVED = Expected(
     exact_from=4,
     told=("_embeddings.weight' is read in full",) * 5
     + ("a prediction of accesses was wrong .* was read in full where 'relation_representations",),
 )
-"""What it makes of all entities it keeps until the step's end, which one wrong prediction shows."""
+"""The model keeps a result for all entities until the end of the step, so one prediction is wrong."""
 
 CASES = (
     case("TransE", NORMALIZED, embedding_dim=WIDTH),

@@ -34,7 +34,7 @@ def names_of_numpy_1() -> None:
 
 @functools.cache
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Where a file of ratings lies, in RecBole's own format."""
+    """A temporary folder with a file of ratings in RecBole's format."""
     made = tempfile.TemporaryDirectory()
     generator = Generator().manual_seed(5)
     users, items = (torch.randint(0, n, (ACTIONS,), generator=generator).tolist() for n in (USERS, ITEMS))

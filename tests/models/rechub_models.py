@@ -95,7 +95,7 @@ def with_auxiliary(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Any:
 
 
 def listwise(model: Any, batch: tuple[dict[str, Tensor], Tensor]) -> Tensor:
-    """The first of several scores is that of the item."""
+    """The cross-entropy of several scores; the first score belongs to the correct item."""
     scores = model(batch[0])
     return F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64))
 

@@ -12,14 +12,14 @@ from .case import Case
 
 @dataclass(frozen=True)
 class Library:
-    """Where a library's cases are, and the package that they need.
+    """The module of a library's cases, and the package that they need.
 
     Attributes
     ----------
     module : str
-        The file of cases, in this folder.
+        The module of the cases, in this folder.
     package : str or None
-        What is imported; None for models of our own.
+        The package that is imported; None for our own models.
     """
 
     module: str

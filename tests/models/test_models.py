@@ -1,4 +1,4 @@
-"""Other libraries' models train as they do without the parameter server, and what they read is announced."""
+"""Models of other libraries train as without the parameter server, and their reads are announced."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ALL = [
 ]
 THIRD_PARTY = sum(len(library.cases()) for library in LIBRARIES.values() if library.package is not None)
 BEFORE_IT_GROWS = 3
-"""Steps in which even sensitive models show no other rounding."""
+"""Steps for which even sensitive models show no rounding differences."""
 PLACE = re.compile(r"\.py:\d+")
-"""What every message names."""
+"""The place that every message names."""
 REMEDY = re.compile("look up the rows that a batch needs|all are announced|give AdaDataLoader")
-"""What to do about it, or that nothing needs to be done."""
+"""The advice in a message, or the remark that no action is needed."""
 
 Trials = Callable[[str, str], tuple[dict[str, Any], list[dict[str, Any]]]]
 
@@ -42,7 +42,7 @@ Trials = Callable[[str, str], tuple[dict[str, Any], list[dict[str, Any]]]]
 def trials(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm: ForkServer
 ) -> Trials:
-    """What was seen of a case, alone and on each of two nodes; trains all selected cases of its library."""
+    """The observations of a case, alone and on both nodes; trains all selected cases of its library."""
     selected: dict[str, list[str]] = defaultdict(list)
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -97,7 +97,7 @@ def assert_no_more_than_rounding(seen: dict[str, Any], losses: str) -> None:
 
 
 def assert_told(told: list[str], expected: tuple[str, ...]) -> None:
-    """Each message is an expected one, names a place and says what to do; none is missing."""
+    """Check that each message is expected, names a place and gives advice, and that none is missing."""
     unmatched = list(told)
     for pattern in expected:
         found = [message for message in unmatched if re.search(pattern, message)]

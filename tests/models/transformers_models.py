@@ -45,7 +45,7 @@ def loss_of(model: Any, batch: dict[str, Tensor]) -> Any:
 
 
 def text(generator: Generator) -> dict[str, Tensor]:
-    """Tokens, of which the last of each line are padding."""
+    """Token ids; the last ones of each line are padding."""
     ids = torch.randint(3, TOKENS, (BATCH, LENGTH), generator=generator)
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1), generator=generator)
     mask = (torch.arange(LENGTH) < lengths).long()
@@ -74,7 +74,7 @@ def translated(generator: Generator) -> dict[str, Tensor]:
 
 
 TIED = Expected(told=("is read in full",))
-"""The head has the weights of the table."""
+"""The head shares the weights of the table."""
 
 CASES = (
     case("BertForMaskedLM", "BertConfig", BERT, masked, TIED),

@@ -1,7 +1,7 @@
-"""Trains models of one library plainly, wrapped, and as one of two nodes, and reports what was seen.
+"""Trains models of one library plainly, wrapped, and as one of two nodes, and reports the observations.
 
 As a rank: ``python -m tests.models.trial '{"library": "torchfm", "cases": ["…"], "device": "cpu"}'``. Both
-ranks train all cases together; then each trains half of them alone.
+ranks train all cases together; then each rank trains half of them alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def alone(case: Case) -> dict[str, Any]:
 
 
 def together(case: Case, rank: int) -> dict[str, Any]:
-    """What the observer of this node sees while it trains together with the others."""
+    """The observations on this node during training together with the others."""
     observer, model, _, told = _wrapped(case, seed=1 + rank)
     clocks = _clocks(observer, model)
     settled = {name: table.exact_from for name, table in clocks.items()}
@@ -196,7 +196,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def _attempt(function: Any, *arguments: Any) -> dict[str, Any]:
-    """What the function gives, or how it failed."""
+    """The result of the function, or its failure."""
     try:
         result: dict[str, Any] = function(*arguments)
     except Exception:

@@ -1,12 +1,12 @@
-"""Speed as a ratio: ours and a reference timed in turns in the same run.
+"""Measures speed as a ratio: our code and a reference run alternately in the same process.
 
-Seconds depend on the machine; the ratio of two interleaved measurements does much less so. They are CPU
-seconds of the whole process, background threads included: the wall clock would also count what else the
-machine does. Five rounds by default, more with ``--benchmark-min-rounds``.
+Seconds depend on the machine; the ratio of two interleaved measurements depends on it much less. They are CPU
+seconds of the whole process, including background threads, because the wall clock would also count other load
+of the machine. There are five rounds by default, and more with ``--benchmark-min-rounds``.
 
-Without a baseline, as in ``make test``, nothing is judged by its speed: what is measured is shown, and tests
-fail for wrong results only. ``make bench`` judges: by the ratios in ``baselines/``, where each processor has
-a file, which ``make bench-baseline`` writes, and by the limits of single figures.
+Without a baseline, as in ``make test``, speed is shown but not judged, and tests fail only for wrong results.
+``make bench`` judges the ratios by the files in ``baselines/``, one for each processor, which ``make
+bench-baseline`` writes, and single figures by their limits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The options are there only if pytest was told this folder.
+    # These options exist only if this folder was on pytest's command line.
     before, recorded = (config.getoption(name, None) for name in ("--baseline", "--record-baseline"))
     if before is None and recorded is None:
         return
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def judged(request: pytest.FixtureRequest) -> bool:
-    """Whether figures of speed are held against their bounds, for which blocks must be long enough."""
+    """Whether speeds are judged by their bounds, for which the measured blocks must be long enough."""
     return BEFORE in request.config.stash
 
 
@@ -116,12 +116,12 @@ def no_collection() -> Iterator[None]:
 
 @pytest.fixture
 def ratio(benchmark: BenchmarkFixture, request: pytest.FixtureRequest, no_collection: None) -> Ratio:
-    """A function of two callables, ours and the reference, that gives how many times as fast ours is.
+    """A function that takes our callable and the reference, and returns how many times as fast ours is.
 
-    Both do the same work and should take some milliseconds. They run in turns; the result is the median over
-    the rounds of the reference's CPU seconds divided by ours. It goes into pytest-benchmark's ``extra_info``
-    as ``ratio``, beside the median seconds of the reference, and into the list at the end of the run. The
-    test fails if there is a baseline that says that ours has become slower.
+    Both do the same work and should take some milliseconds. They run alternately; the result is the median
+    over the rounds of the reference's CPU seconds divided by ours. It is stored in pytest-benchmark's
+    ``extra_info`` as ``ratio``, beside the median seconds of the reference, and shown in the list at the end
+    of the run. The test fails if our code has become slower than a given baseline.
     """
 
     def measure(ours: Callable[[], object], reference: Callable[[], object]) -> float:

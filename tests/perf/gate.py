@@ -17,7 +17,7 @@ __all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "NoBaseline", "R
 MARGIN = 1.08
 CONFIDENCE = 0.99
 FEWEST_ROUNDS = 8
-"""Fewer give no exact interval of that confidence."""
+"""Fewest rounds that give an exact interval of that confidence."""
 
 
 class Rounds:
@@ -41,7 +41,7 @@ class Rounds:
 
 
 class NoBaseline(ValueError):
-    """One sentence that says how to make one."""
+    """There is no usable baseline; the message says how to make one."""
 
 
 class Baseline(msgspec.Struct):
@@ -52,17 +52,17 @@ class Baseline(msgspec.Struct):
 
     @staticmethod
     def file(folder: Path, processor: str) -> Path:
-        """Where the baseline of a processor is: those of several stand side by side."""
+        """The file of a processor's baseline in the folder that holds those of all processors."""
         return folder / f"{re.sub(r'[^a-z0-9]+', '-', processor.lower()).strip('-')}.json"
 
     @staticmethod
     def read(folder: Path, processor: str) -> Baseline:
-        """The baseline of a processor.
+        """Read the baseline of a processor.
 
         Raises
         ------
         NoBaseline
-            If there is none, or what is there is another processor's.
+            If there is none, or the file belongs to another processor.
         """
         file = Baseline.file(folder, processor)
         if not file.is_file():
@@ -89,18 +89,18 @@ class Baseline(msgspec.Struct):
 
 
 def regression(rounds: Sequence[float], before: Sequence[float]) -> str | None:
-    """What to say if ours has become slower; None if not, or if the rounds vary too much to be sure.
+    """A message if our code has become slower; None if not, or if the rounds vary too much to be sure.
 
-    It has if the exact interval of the median of this run's ratios lies wholly below the slowest process of
-    the baseline by more than `MARGIN`: how far rounds vary within a process widens the interval, how far
-    processes vary lowers the bound.
+    It has become slower if the exact interval of the median of this run's ratios lies wholly below the
+    slowest process of the baseline by more than `MARGIN`. Variation between the rounds of a process widens
+    the interval, and variation between processes lowers the bound.
 
     Parameters
     ----------
     rounds : sequence of float
-        Ratios of this run, at least `FEWEST_ROUNDS`.
+        The ratios of this run, at least `FEWEST_ROUNDS`.
     before : sequence of float
-        Medians of the baseline's processes.
+        The medians of the baseline's processes.
     """
     now, slowest = median_interval(rounds, CONFIDENCE), min(before)
     if not now.high < slowest / MARGIN:

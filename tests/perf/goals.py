@@ -1,7 +1,7 @@
-"""The goals that the project has set itself, and how far each measured figure is from its own.
+"""The performance goals of the project, and the measured figures compared with them.
 
-A goal that is missed fails no test, because other work on the machine moves every figure; what was measured
-is shown in a table at the end of the run, and written to files with ``--record-goals``, all of one processor.
+A missed goal fails no test, because other work on the machine changes every figure. The measurements are
+shown in a table at the end of the run and, with ``--record-goals``, written to files of one processor.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["ROWS", "Cost", "Goal", "Limit", "Row", "cost_table", "goal", "goal_t
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A figure and what it should be: at least `goal`, or at most if `at_most`.
+    """A figure and its goal: at least `goal`, or at most that if `at_most`.
 
-    A row without a goal stands beside others for comparison; one without a figure was not measured, and
-    `missing` says why.
+    A row without a goal is listed for comparison; a row without a figure was not measured, and `missing`
+    gives the reason.
     """
 
     what: str
@@ -127,7 +127,7 @@ def cost_table(costs: Sequence[Cost]) -> str:
 
 
 def page(machine: str, day: str, rows: Sequence[Row], costs: Sequence[Cost]) -> str:
-    """All figures as a Markdown page: goals, why some are missed, and what each system took."""
+    """All figures as a Markdown page: goals, reasons for missed ones, and the cost of each system."""
     missed = [row for row in rows if row.missed]
     reasons = [
         f"- **{'; '.join(f'{row.what} ({row.verdict})' for row in alike)}**: {text}"
@@ -147,7 +147,7 @@ def page(machine: str, day: str, rows: Sequence[Row], costs: Sequence[Cost]) -> 
 
 
 def write_record(file: Path, machine: str, rows: Sequence[Row], costs: Sequence[Cost]) -> Path:
-    """Write all figures as JSON, and as a page beside it; returns the page."""
+    """Write all figures as JSON and as a page beside it; returns the path of the page."""
     now = datetime.now(timezone.utc)
     record = {
         "measured_at": now.isoformat(timespec="seconds"),

@@ -14,10 +14,10 @@ else:
 __all__ = ["WHY", "reason"]
 
 WHY: Mapping[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""Beginning of a row's name -> reason; of several beginnings the longest counts."""
+"""Maps the beginning of a row's name to the reason; the longest matching beginning counts."""
 
 
 def reason(what: str) -> str:
-    """Return the reason for which a row misses its goal, as far as it is known."""
+    """Return the known reason for which a row misses its goal."""
     fitting = [beginning for beginning in WHY if what.startswith(beginning)]
     return WHY[max(fitting, key=len)] if fitting else "no reason noted"

@@ -50,7 +50,7 @@ def newest_complete(sessions: Path, study: str, processor: str) -> list[Run]:
 
 
 def rows_of_studies(sessions: Path, processor: str) -> tuple[list[Row], list[Cost]]:
-    """All rows, measured on this kind of processor or not, and what each cell took."""
+    """All rows, whether measured on this kind of processor or not, and the cost of each cell."""
     found = {study: newest_complete(sessions, study, processor) for study in STUDIES}
     rows = [
         *rows_against_peers(found["peers"]),
@@ -123,7 +123,7 @@ def rows_behind_links(runs: Sequence[Run]) -> list[Row]:
 
 
 def rows_of_namespaces(runs: Sequence[Run]) -> list[Row]:
-    """Links between hosts against loopback, and against links that only cost what the relay costs."""
+    """Links between hosts compared with loopback, and with links that have only the cost of the relay."""
     rows = []
     for network, reference, goal in (
         ("namespaces:lan", "loopback", 0.95),
@@ -151,7 +151,7 @@ def rows_of_latency(runs: Sequence[Run]) -> list[Row]:
 
 
 def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
-    """Two pinned nodes against one, and what the second one costs beyond what is trained."""
+    """Two pinned nodes compared with one, and the cost of the second node beyond the training itself."""
     rows = []
     goals = (
         ("ctr", "loader", 1.6),
@@ -180,7 +180,7 @@ def rows_of_scaling(runs: Sequence[Run]) -> list[Row]:
 
 
 def rows_of_intent(runs: Sequence[Run]) -> list[Row]:
-    """Seconds of training where rows move and are replicated as intent says, over the least of all else."""
+    """Training time with relocation and replication by intent, divided by the least of all others."""
     rows = []
     for usecase in ("ctr", "gcn"):
         for nodes in (2, 4):
@@ -207,7 +207,7 @@ def _nodes(runs: Sequence[Run], usecase: str, nodes: int) -> list[Run]:
 def _tax(
     what: str, two: Sequence[Run], one: Sequence[Run], reference: Sequence[Run], goal: float, unit: str
 ) -> Row:
-    """The median over blocks of CPU time on two nodes less that on one, over that of `reference`."""
+    """The median over blocks of the CPU time on two nodes minus that on one, over that of `reference`."""
     more, less, of = (
         {run.block: cpu_microseconds(run) for run in runs if run.status in SUCCESS}
         for runs in (two, one, reference)
@@ -260,7 +260,7 @@ def _ours(runs: Sequence[Run], policy: str = "adaptive") -> list[Run]:
 
 
 def _policy(run: Run) -> str:
-    """What the run's option says; older records have a technique for all parameters instead."""
+    """The policy in the run's options; older records have a technique for all parameters instead."""
     return str(run.params.get("policy", run.params.get("techniques")))
 
 

@@ -1,4 +1,4 @@
-"""What calls cost: intent against a sort of its keys, a pull from another node against its bytes alone."""
+"""The cost of calls: intent compared with a sort of its keys, a remote pull with its bytes alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = 10_000
 
 
 def test_intent_costs_less_than_a_sort_of_its_keys(launch: Launch, goal: Goal, limit: Limit) -> None:
-    """What the calling thread pays; on two nodes, because a node alone needs no intent."""
+    """The cost for the calling thread, on two nodes because a single node needs no intent."""
     ranks = launch("tests.perf.server.intent_calls", 2, keys=KEYS, calls=60)
     print(ranks)
     assert all(rank["intents"] >= rank["distinct"] for rank in ranks)
@@ -28,7 +28,7 @@ def test_intent_costs_less_than_a_sort_of_its_keys(launch: Launch, goal: Goal, l
     limit(f"intent calls of {KEYS:,} keys", ratio, 1.2)
 
 
-# A round trip is wall time, which swings fourfold beside other work: beyond this something broke down.
+# A round trip is wall time, which varies fourfold beside other work; a value above this means a failure.
 CEILING = 40.0
 
 
@@ -38,7 +38,7 @@ def test_pull_from_another_node_against_a_raw_socket(
 ) -> None:
     ours, _ = launch("tests.perf.server.round_trips", 2, keys=keys, length=16, rounds=15, trips=60)
     print(ours)
-    # What is exchanged raw is what the pull sent and received, to the byte.
+    # The raw exchange has exactly the bytes that the pull sent and received.
     assert ours["received"] >= keys * 16 * 4
     goal(f"pull of {keys:,} from another node", ours["ratio"], at_most=bound, unit="× a socket's round trip")
     limit(f"pull of {keys:,} from another node", ours["ratio"], CEILING)

@@ -1,4 +1,4 @@
-"""What it costs to draw rows of a table, by each scheme and from each distribution, on one thread."""
+"""The cost of drawing rows of a table, by each scheme and from each distribution, on one thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def distributions() -> dict[str, RowDistribution]:
 @pytest.mark.parametrize("scheme", adaps.SAMPLING_SCHEMES)
 @pytest.mark.parametrize("name", ["uniform", "log-uniform", "weighted"])
 def test_a_million_draws_per_second(scheme: SamplingScheme, name: str, goal: Goal, limit: Limit) -> None:
-    """Prepared and read, with one number in each row, as what is drawn has to be read by any scheme."""
+    """Includes preparing and reading rows of one number, as any scheme has to read the drawn rows."""
     distribution = distributions()[name]
     table = adaps.Table("t", rows=ROWS, length=1, sampling=adaps.Sampling(distribution, scheme))
     rows, values = np.empty(SIZE, np.int64), np.empty((SIZE, 1), np.float32)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 25
 SLOW = "ADABENCH_TEST_SLOW"
-"""A figure that is too large, for the command that is to fail by it; `make bench` itself is not."""
+"""Set for a command that shall fail because of a figure that is too large."""
 
 Work = Callable[[float], None]
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    """What takes so many seconds of a clock that nothing else moves."""
+    """A function that takes some seconds of a simulated clock."""
     now = 0.0
 
     def spend(seconds: float) -> None:
@@ -43,7 +43,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_a_fifth_is_caught_and_the_same_raises_no_alarm() -> None:
-    """Rounds that vary by 6 % in processes that vary by 2 %, as those of a quiet machine do at most."""
+    """Rounds vary by 6 % in processes that vary by 2 %, the most that a quiet machine shows."""
     generator = np.random.default_rng(1)
 
     def rounds(speed: float) -> list[float]:
@@ -107,7 +107,7 @@ def test_the_command_records_a_baseline_and_fails_by_it(tmp_path: Path, python: 
     name = "tests/perf/test_gate.py::test_ratio_is_that_of_the_work[0.5-2.0]"
     limited = "tests/perf/test_gate.py::test_a_limit_holds_where_speed_is_judged"
 
-    # Where tests run at once, what they start would think that it does, too, and measure nothing.
+    # Under parallel tests, the started processes would assume parallel tests, too, and measure nothing.
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     alone[SLOW] = "3"
 

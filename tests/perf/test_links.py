@@ -1,4 +1,4 @@
-"""What `adabench resources` measures of links, against links that are known."""
+"""`adabench resources` measures links whose properties are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .goals import Limit
 
 LATENCY_MS, GBIT_PER_SECOND = 5.0, 0.1
 WITHIN = 0.1
-"""Share of what a link is shaped to."""
+"""Allowed deviation, as a share of the value that a link is shaped to."""
 
 
 def test_links_between_namespaces_are_measured_as_they_are_shaped(

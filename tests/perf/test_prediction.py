@@ -1,4 +1,4 @@
-"""What prediction costs, as a share of the training step of the same batch on the same thread."""
+"""The cost of prediction as a share of the training step of the same batch on the same thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREDICTABLE = [specimen for specimen in ZOO if not specimen.data_dependent]
 def share(
     model: nn.Module, batches: Sequence[Any], predictor: IntentPredictor, loss: Callable[..., Any]
 ) -> float:
-    """Median CPU time of a prediction over that of a training step."""
+    """The median CPU time of a prediction divided by that of a training step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     predictions, steps = [], []
     for batch in batches:

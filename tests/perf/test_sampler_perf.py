@@ -97,7 +97,7 @@ class TorchSampler:
             source = self.indices[torch.cat([torch.arange(len(shift)) + shift, drawn])].long()
             columns += [torch.repeat_interleave(target[~large], few), target[large].repeat(fanout)]
             found = source[number[source] < 0]
-            # Of several writes to one place any may stay: that one counts as the first occurrence.
+            # Of several writes to one place, any may win: the winner counts as the first occurrence.
             order = torch.arange(len(found))
             number[found] = order
             new = found[number[found] == order]

@@ -1,6 +1,6 @@
-"""What the parameter server costs: CPU seconds of rounds and of idling, memory of rows, threads that scale.
+"""The cost of the parameter server: CPU time of rounds and of idling, memory of rows, scaling of threads.
 
-Seconds of a busy machine say little; so these are CPU seconds, or ratios of one run.
+Wall time of a busy machine is not reliable, so these are CPU seconds or ratios within one run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) ->
     ranks = launch("tests.perf.server.load", 4, seconds + 240, seconds=seconds, samples=samples)
     for rank in ranks:
         print([{name: int(value) for name, value in sample.items()} for sample in rank["samples"]])
-        assert rank["replicas"] + rank["relocations"] > 1_000  # of 300 keys in each of a thousand batches
+        assert rank["replicas"] + rank["relocations"] > 1_000  # among 300 keys in each of a thousand batches
         settled, last = rank["samples"][len(rank["samples"]) // 2], rank["samples"][-1]
         growth = last["resident"] - settled["resident"]
         assert growth <= max(last["live"] - settled["live"], 0) + 4 * HUGE_PAGE
@@ -90,7 +90,7 @@ def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) ->
 def test_exports_hardly_hold_up_training(
     launch: Launch, goal: Goal, limit: Limit, tmp_path: Path, full: bool, judged: bool
 ) -> None:
-    """200,000 rows of 32 floats on two nodes, of which an export holds what changed since the last one."""
+    """Two nodes have 200,000 rows of 32 floats; each export holds the changes since the last one."""
     steps, rounds = (4_000, 9) if full or judged else (400, 3)
     ranks = launch(
         "tests.perf.server.exports", 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds
@@ -124,7 +124,7 @@ def test_exports_hardly_hold_up_training(
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores")
 def test_threads_scale(goal: Goal, limit: Limit) -> None:
-    """Two threads on keys of their own get as many cores as two that hash, and pay a key as much as one."""
+    """Two threads with separate keys use as many cores as two hashing ones, at one thread's cost per key."""
     rows, length, calls = 200_000, 16, 40
     with adaps.Node([adaps.Table("t", rows=rows, length=length)], workers=2) as node:
         keys = [np.random.default_rng(i).integers(0, rows // 2, 50_000) + i * rows // 2 for i in range(2)]

@@ -1,4 +1,4 @@
-"""What a simulation takes of one core."""
+"""The cost of a simulation on one core."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROWS = 1_000_000
 UPDATED_ROWS, UPDATED_LENGTH = 200_000, 32
 
-# Of pulls, by the length of a row; a round of a benchmark moves about the same number of bytes.
+# Goals of pulls by the length of a row; each round of a benchmark moves about the same number of bytes.
 PULL_GOALS = {32: 1.15, 128: 1.1}
 PUSH_GOAL = 1.5
 KEYS_A_ROUND = {32: 300_000, 128: 100_000}
@@ -37,7 +37,7 @@ class Store(NamedTuple):
         return self.table.shape[1]
 
     def batches(self, size: int) -> list[Tensor]:
-        """Random row ids, all batches together so many that the rows of a call do not stay in a cache."""
+        """Random batches of row ids, which together exceed a cache, so that a call's rows are not in it."""
         generator = torch.Generator().manual_seed(size)
         count = KEYS_A_ROUND[self.length] // size
         return [torch.randint(ROWS, (size,), generator=generator) for _ in range(count)]
@@ -55,7 +55,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def binary_fractions(rows: int, length: int, seed: int) -> Tensor:
-    """Values whose sums are exact, so that the order of additions does not matter."""
+    """Values with exact sums, so that the order of additions does not matter."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-256, 257, (rows, length), generator=generator) / 256.0
 
@@ -110,7 +110,8 @@ def test_push_gradients_with_adagrad(ratio: Ratio, goal: Goal, size: int) -> Non
     gradients = torch.randn(size, UPDATED_LENGTH, generator=generator)
     weight = nn.Parameter(torch.zeros(UPDATED_ROWS, UPDATED_LENGTH))
     optimizer = torch.optim.Adagrad([weight], lr=0.01)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but said, or it warns inside
+    # explicitly off, which is the default, to avoid a warning
+    torch.sparse.check_sparse_tensor_invariants.disable()
     adagrad = adaps.Adagrad(lr=0.01)
     given = adaps.Table(
         "t", rows=UPDATED_ROWS, length=UPDATED_LENGTH, optimizer=adagrad, init=adaps.Constant(0.0)

@@ -1,4 +1,4 @@
-"""What has to hold in every simulated world, told from what happened without the code that is tested."""
+"""The invariants of every simulated world, checked from its events independently of the code under test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"^manifest-([0-9]{8,18})\.json$")
 
 
 class Told(NamedTuple):
-    """What a manifest tells."""
+    """The content of a manifest."""
 
     number: int
     life: str
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 
     @property
     def parts(self) -> list[Any]:
-        """A checkpoint, or what an export consists of; each has a folder and files."""
+        """The parts of an export, or the checkpoint alone; each part has a folder and files."""
         if self.content is None:
             return []
         parts: list[Any] = self.content.get("parts", [self.content])
@@ -34,14 +34,15 @@ class Told(NamedTuple):
 
 
 class Checker:
-    """Told of what happens; raises Violation, also for what a thread would keep to itself.
+    """Receives events and raises Violation, also for errors that a thread would keep to itself.
 
-    Of meetings: all who met have the same addresses, each its own at its rank, and none of a process that had
-    died before rank 0 of the meeting came. Of checkpoints and exports: what the newest manifest names is
-    there and whole at every moment, after a loss of power, too; only who published the last one, or repeats
-    it, may publish the next; what was acknowledged is not lost; all ranks get the same when they restore, and
-    it was the newest while they did; so was an export that is read, and it is of one moment; nobody takes
-    over from a process that lives and has not lost its lock.
+    For meetings: all members have the same addresses, each its own at its rank, and none of a process that
+    had died before rank 0 of the meeting came. For checkpoints and exports: the files that the newest
+    manifest names are complete at every moment, even after a loss of power. Only the process that published
+    last, or repeats that publication, may publish the next edition. Acknowledged editions are not lost. All
+    ranks restore the same edition, which was the newest one during the restore; a read export was the newest
+    one while it was read, and holds the state of one moment. No process takes over from one that lives and
+    has not lost its lock.
     """
 
     def __init__(self, world: World, disk: Disk, directory: Path) -> None:
@@ -107,17 +108,17 @@ class Checker:
                     raise Violation(f"{path} of manifest {newest.number} is damaged")
 
     def power_was_lost(self) -> None:
-        """What was published, but not acknowledged, may be lost: the one before counts again."""
+        """A published but not yet acknowledged edition may be lost, and the previous one is valid again."""
         self.effective.append((self.world.now, self._newest(self.disk.visible)))
 
     def acknowledges(self, life: str) -> None:
-        """A process was told that its checkpoint is written."""
+        """A process learned that its checkpoint is written."""
         newest = self._newest(self.disk.visible)
         if newest is not None and newest.life == life:
             self.acknowledged = max(self.acknowledged, newest.number)
 
     def restores(self, life: str, begun: float, extra: dict[str, Any]) -> None:
-        """A process has restored what it began to at that time."""
+        """A process has finished a restore that it began at time `begun`."""
         content = extra["life"], extra["step"]
         if self.restored.setdefault(life, content) != content:
             raise Violation(f"{self.world.me} restored {content}, others {self.restored[life]}")
@@ -125,7 +126,7 @@ class Checker:
             raise Violation(f"{self.world.me} restored {content}, which was not the newest: {lives}")
 
     def loads(self, begun: float, tells: Callable[[str], str | None]) -> None:
-        """A process has read an export since that time; `tells` says what is wrong if it is one of a life."""
+        """A process has read an export since `begun`; `tells` names the differences from a life's export."""
         lives = self._lives(begun)
         wrong = {life: tells(life) for life in lives}
         if all(wrong.values()):

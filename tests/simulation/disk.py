@@ -1,4 +1,4 @@
-"""A disk that all simulated processes share; without power it forgets what was not synchronised."""
+"""A disk that all simulated processes share; a power loss discards changes that were not synchronized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Disk"]
 
 
 class File:
-    """A file's content, whatever its names are."""
+    """The content of a file, independent of its names."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -29,7 +29,7 @@ class Disk:
         self.visible: dict[Path, File | None] = {Path("/"): None, Path("/shared"): None}  # None: a folder
         self.durable = dict(self.visible)
         self.locks: dict[Path, Process] = {}
-        self.holders: dict[Process, Path] = {}  # whom nobody may take a lock from
+        self.holders: dict[Process, Path] = {}  # the processes from which nobody may take the lock
         self._open: dict[int, File] = {}
         self._last_descriptor = 0
         self._handles: dict[int, Path] = {}
@@ -37,10 +37,10 @@ class Disk:
         self.on_link: Any = lambda target, data: None
 
     def functions(self) -> dict[str, Any]:
-        """What takes the place of the functions of `adaps.checkpoint.disk_calls`."""
+        """The functions that replace those of `adaps.checkpoint.disk_calls`."""
         return {name: getattr(self, name) for name in disk_calls.__all__ if name != "naming"}
 
-    # What asks
+    # Calls that read
 
     def process(self) -> int:
         return self.world.me.number
@@ -50,7 +50,7 @@ class Disk:
         before = self._children(path)
         self.world.turn()
         after = self._children(path)
-        # What came or went meanwhile may be seen or not.
+        # Names that appear or vanish meanwhile may be listed or not.
         changed = {name for name in before ^ after if self.world.numbers.random() < 0.5}
         return sorted((before & after) | changed)
 
@@ -65,7 +65,7 @@ class Disk:
     def open_file(self, path: Path) -> io.BytesIO:
         return io.BytesIO(self.read(path))
 
-    # What changes
+    # Calls that change the disk
 
     def create(self, path: Path) -> int:
         self.world.turn()
@@ -149,7 +149,7 @@ class Disk:
         return handle
 
     def holders_of(self, path: Path) -> Process:
-        """Note that this process has the lock, as it was told."""
+        """Record that this process has the lock, as it reported."""
         self.holders[self.world.me] = path
         return self.world.me
 
@@ -157,7 +157,7 @@ class Disk:
         self.world.turn()
         self.free(self.world.me)
 
-    # What happens to it
+    # Faults of the disk
 
     def free(self, process: Process) -> None:
         """A process has ended, or lets go."""
@@ -166,7 +166,7 @@ class Disk:
             del self.locks[path]
 
     def lose_power(self) -> None:
-        """Every change of a name, and what a file got, survives or not, unless it was synchronised."""
+        """Every renaming and every write that was not synchronized survives or is lost at random."""
         numbers = self.world.numbers
         after: dict[Path, File | None] = {}
         for path in sorted({*self.durable, *self.visible}, key=str):

@@ -1,7 +1,7 @@
-"""Worlds from seeds: which jobs there are, and what happens to them.
+"""Simulates worlds whose jobs and faults follow from a seed.
 
-``python -m tests.simulation.explore 10000 [FIRST [MUTANT]]`` tries so many seeds; a violation is printed with
-its seed, which repeats it.
+``python -m tests.simulation.explore 10000 [FIRST [MUTANT]]`` tries 10,000 seeds; a violation is printed with
+its seed, which reproduces it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_FAULTS = 5
 
 
 def try_seed(seed: int, mutant: str | None = None) -> dict[str, int]:
-    """Live through the world of a seed; Violation tells what must not have happened."""
+    """Simulate the world of a seed; raises Violation if an invariant is broken."""
     simulation = Simulation(seed)
     world, numbers = simulation.world, simulation.world.numbers
     agree = numbers.random() < 0.7
@@ -41,7 +41,8 @@ def try_seed(seed: int, mutant: str | None = None) -> dict[str, int]:
             return
         likely = {"publish": 0.4, "remove": 0.1}.get(world.doing, 0.01)
         if fault == "cut off" and (not simulation.disk.holders or numbers.random() > likely):
-            faults.setdefault(world.turns + 1, fault)  # when somebody writes, and where it may matter most
+            # waits until a process has a lock and, most likely, writes, which is the most critical time
+            faults.setdefault(world.turns + 1, fault)
             return
         happen(simulation, fault)
 
@@ -61,14 +62,14 @@ def try_seed(seed: int, mutant: str | None = None) -> dict[str, int]:
 
 
 def happen(simulation: Simulation, fault: str) -> None:
-    """Hurt somebody."""
+    """Inject a fault into a random job."""
     world, numbers = simulation.world, simulation.world.numbers
     job = numbers.choice(simulation.jobs)
     workers = [process for process in job.workers if not process.is_gone]
     if fault == "lose power":
         simulation.lose_power()
     elif fault == "cut off":
-        # The file server does not reach the host of who holds a lock, nor does anybody else for a while.
+        # For a while, the hosts of lock holders reach neither the file server nor other hosts.
         for process in list(simulation.disk.holders):
             process.stopped_until = world.now + numbers.choice([5.0, 15.0, 60.0])
             simulation.disk.free(process)
@@ -86,14 +87,14 @@ def happen(simulation: Simulation, fault: str) -> None:
 
 
 def replace_agent(simulation: Simulation, job: Job, host: int) -> None:
-    """Another one looks after a host; what the old one started goes on."""
+    """A new agent takes care of a host; the processes of the old one continue."""
     if host in job.agents:
         simulation.world.kill(job.agents[host])
         job.start_agent(host)
 
 
 def explore(seeds: range, mutant: str | None = None) -> tuple[int, str] | None:
-    """The first seed with a violation, and what it is."""
+    """The first seed with a violation, and its description."""
     for seed in seeds:
         try:
             try_seed(seed, mutant)

@@ -1,4 +1,4 @@
-"""Jobs whose processes meet, and write checkpoints or exports and read them, with the code of real jobs."""
+"""Jobs whose processes meet, and write and read checkpoints or exports, with the code of real jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["DIRECTORY", "Job", "Simulation", "simulated"]
 
 DIRECTORY = Path("/shared/saved")
 CHECKPOINTS, EXPORTS = 2, 4
-"""That one life of a job has to write, to be done."""
+"""Number of checkpoints or exports that one life of a job must write."""
 TABLE = Table("rows", rows=3, length=2)
-"""Which is exported: a row tells who changed it last, and in which step of its life."""
+"""The exported table: a row holds the life that changed it last, and the step of that life."""
 PEER_TIMEOUT, CONNECT_TIMEOUT = 8.0, 20.0
 
 
@@ -103,7 +103,7 @@ class Clock(node_rendezvous.Clock):
 
 
 class Threads:
-    """Has what an export needs of `threading`."""
+    """Provides the parts of `threading` that an export needs."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -173,7 +173,7 @@ class Cluster:
 
 
 class SimulatedNode:
-    """Has what a `CheckpointWorker` and an `Exporter` need of a node and of its worker."""
+    """Provides the parts of a node and its worker that a `CheckpointWorker` and an `Exporter` need."""
 
     def __init__(self, simulation: Simulation, rank: int, size: int) -> None:
         self._world = simulation.world
@@ -250,10 +250,10 @@ class SimulatedNode:
 
 
 class Job:
-    """A job of some hosts, on each of which an agent starts a process again and again until it is done.
+    """A job on some hosts, on each of which an agent restarts a process until it is done.
 
-    As those of torchrun do, agents that can (c10d) agree on ranks in rounds, and all of them stop their
-    processes before a new round; others (static) look after their own process only.
+    As with torchrun, the agents of one kind (c10d) agree on ranks in rounds, and all of them stop their
+    processes before a new round; those of the other kind (static) manage their own process only.
     """
 
     def __init__(self, simulation: Simulation, name: str, hosts: int, agree: bool, exports: bool) -> None:
@@ -284,7 +284,7 @@ class Job:
         if not self._agree or self.done:
             return
         for host in range(hosts, self._hosts):
-            self._world.kill(self.agents.pop(host))  # its process goes on without it
+            self._world.kill(self.agents.pop(host))  # its process continues without it
         grown, self._hosts = range(self._hosts, hosts), hosts
         for host in grown:
             self.start_agent(host)
@@ -328,7 +328,7 @@ class Job:
         return self._agree and (bool(self._waiting) or self._round != joined)
 
     def _work(self, rank: int, size: int) -> str:
-        """What a process does, from its start to its end."""
+        """The actions of a process from its start to its end."""
         node = SimulatedNode(self._simulation, rank, size)
         try:
             life = node.life = self._meet(node, rank, size)
@@ -417,7 +417,7 @@ def wrong_with(values: npt.NDArray[np.float32], life: str) -> str | None:
 
 @contextlib.contextmanager
 def simulated(simulation: Simulation) -> Iterator[None]:
-    """Have the code under test use what is simulated."""
+    """Make the code under test use the simulated functions."""
     numbers = random.Random(simulation.world.numbers.random())
     tokens = SimpleNamespace(token_hex=lambda count: f"{numbers.getrandbits(8 * count):0{2 * count}x}")
     core = SimpleNamespace(freeze=lambda node: None, thaw=lambda node: None, ChangedRows=ChangedRows)

@@ -34,7 +34,7 @@ def last_address(simulation: Simulation) -> contextlib.AbstractContextManager[An
 
 
 def no_fence(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """A manifest is renamed to its number, whoever has it."""
+    """A manifest takes its number even if another process has published that number."""
 
     def replace(source: Path, target: Path) -> None:
         disk = simulation.disk
@@ -45,7 +45,7 @@ def no_fence(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
 
 
 def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """Folders that the own edition does not name are removed, not only those that were there before it."""
+    """All folders that the new edition does not name are removed, not only those that existed before it."""
     original = editions.Publisher._published
 
     def published(
@@ -63,7 +63,7 @@ def deletes_what_is_new(simulation: Simulation) -> contextlib.AbstractContextMan
 
 
 def only_the_last_part_kept(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """What an export told first is removed when it has told what changed since."""
+    """Only the last of the parts that an export consists of is kept."""
     original = editions._is_superseded
 
     def is_superseded(name: str, number: int, needed: list[str]) -> bool:
@@ -73,7 +73,7 @@ def only_the_last_part_kept(simulation: Simulation) -> contextlib.AbstractContex
 
 
 def unsynced_files(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """The manifest is on the disk, but what it names need not be."""
+    """The manifest is synchronized to the disk, but the files that it names are not."""
     original = simulation.disk.sync
 
     def sync(descriptor: int) -> None:
@@ -94,7 +94,7 @@ def unsynced_names(simulation: Simulation) -> contextlib.AbstractContextManager[
 
 
 def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """A lock is given to who asks for it."""
+    """A lock is given to any process that asks for it."""
 
     def lock(path: Path, text: bytes) -> bytes | int:
         simulation.disk.locks.pop(path, None)
@@ -104,7 +104,7 @@ def lock_of_the_living(simulation: Simulation) -> contextlib.AbstractContextMana
 
 
 def lost_lock(simulation: Simulation) -> contextlib.AbstractContextManager[Any]:
-    """Who once got the lock takes over from whoever there is when it comes to it."""
+    """A process that once got the lock takes over later without checking who writes by then."""
 
     def take_over(self: editions.Publisher[CheckpointManifest]) -> None:
         self._lock()

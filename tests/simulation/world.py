@@ -1,8 +1,8 @@
-"""Processes that take turns by a seed, at every call of a store, a disk or a clock; time is simulated.
+"""Processes that alternate by a seed at every call of a store, a disk or a clock, in simulated time.
 
-Each process is a thread of which only one runs at a time. A process that is killed runs no further than to
-its next call, where it is unwound; one that is stopped gets no turns until its time has come. Threads that a
-process has started take turns like processes, and are killed and stopped with it.
+Each process is a thread, and only one of them runs at a time. A killed process runs until its next call,
+where its stack is unwound; a stopped process gets no turns until its time has come. Threads that a process
+has started take turns like processes, and are killed and stopped with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Killed", "Process", "Violation", "World"]
 
 MOST_TURNS = 60_000
 STAYS = 0.6
-"""Chance that a process goes on after a call as if no other were there."""
+"""Probability that a process keeps its turn after a call."""
 
 
 class Killed(BaseException):
@@ -24,7 +24,7 @@ class Killed(BaseException):
 
 
 class Violation(AssertionError):
-    """What must not happen; the world ends with it."""
+    """A broken invariant, which ends the simulation."""
 
 
 class Process:
@@ -108,12 +108,12 @@ class World:
 
     @property
     def me(self) -> Process:
-        """The process whose turn it is, or that of one of its threads."""
+        """The process whose turn it is; the turn of a thread is that of its process."""
         assert self.current is not None
         return self.current if self.current.of is None else self.current.of
 
     def kill(self, process: Process) -> None:
-        """What it holds is free from now on; it has no further effect."""
+        """End a process: its locks become free, and it has no further effect."""
         if not process.is_gone:
             process.dead, process.died = True, self.now
             self.kill_threads(process)
@@ -125,7 +125,7 @@ class World:
             self.kill(thread)
 
     def turn(self, what: str = "") -> None:
-        """Called before whatever a process does to the world: others may come first, or it may die here."""
+        """Called before each action of a process on the world: others may come first, or it may die here."""
         me, self.doing = self.current, what
         assert me is not None
         if me.dead:
@@ -148,7 +148,7 @@ class World:
         self._switch(me)
 
     def run(self) -> None:
-        """Until all processes have ended; raises what was wrong."""
+        """Run until all processes have ended; raises the first violation."""
         while self.failure is None and self.turns < MOST_TURNS:
             ready = [process for process in self.processes if process.is_ready(self.now)]
             if ready:

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints train, and what they ask of it."""
+"""The training and the checks that the tests of checkpoints share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def values(node: adaps.Node) -> npt.NDArray[np.float32]:
 
 
 def fail_to_write(*arguments: Any) -> None:
-    """Stands for a call of a disk that is broken."""
+    """Replaces a call of the disk and fails with an I/O error."""
     raise OSError(errno.EIO, "Input/output error")
 
 

@@ -18,7 +18,7 @@ from tests.unit.checkpoints import table, train
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said once per process counts as said: messages do not depend on the tests before."""
+    """Count all once-per-process messages as given, so that messages do not depend on earlier tests."""
     monkeypatch.setattr(optimizer_lookup, "_warned", _Everything())
 
 
@@ -45,7 +45,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
-    """Gives `adabench` arguments, in an empty folder: the exit code, and what it said on both streams."""
+    """Run `adabench` in an empty folder; returns the exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
 
     def say(*arguments: str) -> tuple[int, str, str]:
@@ -60,7 +60,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def refused(said: Any) -> Any:
-    """Gives `adabench` arguments that it refuses: the one sentence that it says, and nothing before it."""
+    """Run `adabench` with arguments that it refuses; returns its message, which must be one line."""
 
     def refuse(*arguments: str, quiet: bool = True) -> str:
         code, out, err = said(*arguments)

@@ -11,7 +11,7 @@ __all__ = ["Epoch", "epochs_of", "rows_read"]
 
 
 class Epoch(NamedTuple):
-    """What there is after an epoch: the model, the loaders, and the losses of the epoch's batches."""
+    """The state after an epoch: the model, the loaders, and the losses of the epoch's batches."""
 
     model: Any
     loaders: Any
@@ -19,7 +19,7 @@ class Epoch(NamedTuple):
 
 
 def epochs_of(usecase: Any) -> Iterator[Epoch]:
-    """Train as long as the parameters of the use case say; gives every epoch when it is over."""
+    """Train for as many epochs as the use case's parameters specify and yield each finished epoch."""
     model, loaders = usecase.model(), usecase.loaders(0, 1)
     optimizer = usecase.optimizer(model)
     for _ in range(usecase.params.epochs):
@@ -34,7 +34,7 @@ def epochs_of(usecase: Any) -> Iterator[Epoch]:
 
 
 def rows_read(usecase: Any, batch: Any) -> dict[str, Tensor]:
-    """Of each table with sparse gradients, in ascending order, the rows that the loss of the batch reads."""
+    """The rows that the loss of the batch reads in each table with sparse gradients, in ascending order."""
     model = usecase.model()
     usecase.loss(model, batch).backward()
     return {

@@ -24,7 +24,7 @@ CATALOGUE = Catalogue.of_shapes(
 )
 """Two tables and two dense parameters."""
 
-# What a document has to carry: quotes, escapes, control characters, letters beyond one byte.
+# Characters that a document must preserve: quotes, escapes, control characters, multi-byte letters.
 LETTERS = "abcXYZ019._-* ?\"'\\\n\t\r\x00\x1f\x7f#[]{}=äß€𝄞\u2028"
 
 

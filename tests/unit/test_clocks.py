@@ -12,7 +12,7 @@ DATES = {
     "harness/session/one_run.py": "when a run began, for its record",
     "harness/session/open_session.py": "when a session began, for its name",
 }
-"""Where the date is what is asked for."""
+"""Files that need the date."""
 
 
 def test_only_dates_are_taken_from_the_wall_clock() -> None:

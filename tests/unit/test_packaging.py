@@ -89,7 +89,7 @@ def test_constraints_pin_every_dependency_once(python: str) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip wheel .` makes; the objects of the build that is installed here are used again."""
+    """The wheel that `pip wheel .` makes, reusing the objects of the installed build."""
     folder = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "wheel", "-qq", *options, "-w", str(folder), str(ROOT)]
@@ -128,7 +128,7 @@ def test_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_wheel_runs_away_from_the_clone(wheel: Path, tmp_path: Path) -> None:
-    """In an environment of its own, whose dependencies are those that are installed here."""
+    """Runs in a separate environment with the dependencies that are installed here."""
     environment, away = tmp_path / "environment", tmp_path / "away"
     away.mkdir()
     venv.create(environment, with_pip=False)

@@ -1,1 +1,1 @@
-"""Helpers that several use cases share: batches, caches, negatives, placement, text files."""
+"""Code that several use cases share: batches, caches, negatives, placement, text files."""

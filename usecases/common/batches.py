@@ -1,4 +1,4 @@
-"""Which worker trains on which samples, what makes up a batch, and the seed of what is drawn for it."""
+"""Division of samples among workers, composition of batches, and seeds for random draws."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ U = TypeVar("U", bound="DealsBatches")
 
 
 class Draw(NamedTuple):
-    """The samples of a batch.
+    """The samples of a batch, and a seed for its random draws.
 
     Attributes
     ----------
     rows : Tensor
-        Numbers of the samples, int64 (batch,).
+        Indices of the samples, int64 (batch,).
     seed : int
-        Of everything that is drawn for this batch, below 2^63: a function of the run's seed, the share, the
-        epoch and the batch's number alone, so that it does not matter when or where a batch is fetched.
+        Seed for everything that is drawn for this batch, below 2^63. It depends only on the run's seed, the
+        share, the epoch and the batch's index, not on the time or place where the batch is fetched.
     """
 
     rows: Tensor
@@ -50,17 +50,17 @@ class Draw(NamedTuple):
 class ShuffledBatches(Sampler[Draw]):
     """Full batches of one share of the samples, shuffled by the seed, the share and the epoch's number.
 
-    An epoch is one iteration; the first is number 0. What does not fill a batch waits for another epoch's
-    shuffle.
+    An epoch is one iteration, and the first one has number 0. Samples that do not fill a batch are left out
+    of the epoch.
 
     Parameters
     ----------
     rows : array
-        Numbers of the share's samples, integers (n,).
+        Indices of the share's samples, integers (n,).
     batch : int
-        Samples of a batch.
+        Number of samples of a batch.
     seed, share : int
-        Non-negative.
+        Seed and index of the share, not negative.
     """
 
     def __init__(self, rows: NDArray[np.integer[Any]], batch: int, seed: int, share: int) -> None:
@@ -82,14 +82,14 @@ class ShuffledBatches(Sampler[Draw]):
 
 
 class OrderedBatches(Sampler[Draw]):
-    """All samples in their order, with the same draws in every epoch; the last batch may be smaller.
+    """All samples in order, with equal draws in every epoch. The last batch may be smaller.
 
     Parameters
     ----------
     rows : array
-        Numbers of the samples, integers (n,).
+        Indices of the samples, integers (n,).
     batch : int
-        Samples of a batch.
+        Number of samples of a batch.
     """
 
     def __init__(self, rows: NDArray[np.integer[Any]], batch: int) -> None:
@@ -106,23 +106,23 @@ class OrderedBatches(Sampler[Draw]):
 
 
 class DealsBatches:
-    """What use cases have in common that deal workers batches of different sizes: see `Dealt`."""
+    """Base class of use cases that can give workers batches of different sizes: see `Dealt`."""
 
     _batches: tuple[int, ...] = ()
 
     @property
     def params(self) -> Params:
-        """What it was constructed with."""
+        """Parameters of the use case."""
         raise NotImplementedError
 
     def with_batches(self: U, batches: Sequence[int]) -> U:
-        """The same task, with so many samples in a step of each worker."""
+        """Return an equal task with these numbers of samples in a step of each worker."""
         dealt = copy.copy(self)
         dealt._batches = tuple(batches)
         return dealt
 
     def _sizes(self, rank: int, world: int) -> tuple[int, ...]:
-        """Samples of a step of each of `world` workers, of which `rank` is one."""
+        """Return the number of samples in a step of each of `world` workers."""
         require_worker(rank, world)
         sizes = self._batches or (self.params.batch,) * world
         if len(sizes) != world:
@@ -131,20 +131,21 @@ class DealsBatches:
 
 
 def strided_share(count: int, rank: int, sizes: Sequence[int], what: str = "samples") -> NDArray[np.int64]:
-    """The samples of worker `rank`, of `count`, if workers take turns in proportion to `sizes`.
+    """Return the samples of worker `rank` if workers take turns in proportion to `sizes`.
 
     Parameters
     ----------
     count, rank : int
+        Number of samples, and index of the worker.
     sizes : sequence of int
-        Samples of a step of each worker. With equal ones each has every so-many-th sample.
+        Number of samples in a step of each worker. With equal sizes, each worker has every n-th sample.
     what : str
-        What the samples are, for messages.
+        Name of the samples for messages.
 
     Raises
     ------
     DataError
-        If there are fewer than those of one step.
+        If there are fewer samples than in one step.
     """
     length = share_lengths(count, sizes, what)[rank]
     turns = [((place + 0.5) / size, worker) for worker, size in enumerate(sizes) for place in range(size)]
@@ -155,9 +156,9 @@ def strided_share(count: int, rank: int, sizes: Sequence[int], what: str = "samp
 
 
 def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> list[int]:
-    """How many of `count` samples each worker trains on; raises as `strided_share` does.
+    """Return the number of the `count` samples for each worker; raises like `strided_share`.
 
-    They are such that all make equally many full batches of `sizes`.
+    All workers make equal numbers of full batches of `sizes`.
     """
     step = sum(sizes)
     if count < step:
@@ -171,13 +172,13 @@ def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> li
 
 
 def require_worker(rank: int, world: int) -> None:
-    """Raise `ValueError` unless worker `rank` is one of `world`."""
+    """Raise `ValueError` unless `rank` is an index of `world` workers."""
     if not 0 <= rank < world:
         raise ValueError(f"worker {rank} of {world}: the worker's number must be from 0 to {world - 1}")
 
 
 def batch_loader(samples: Dataset[T], batches: Sampler[Draw]) -> DataLoader[T]:
-    """A DataLoader that fetches a batch by ``samples[draw]`` and leaves the global random generator alone."""
+    """Return a DataLoader that fetches ``samples[draw]`` and does not use the global random generator."""
     return DataLoader(
         samples,
         sampler=batches,
@@ -188,14 +189,14 @@ def batch_loader(samples: Dataset[T], batches: Sampler[Draw]) -> DataLoader[T]:
 
 
 def generator_of(draw: Draw) -> torch.Generator:
-    """The generator of what is drawn for a batch."""
+    """Return the random generator for a batch's draws."""
     return torch.Generator().manual_seed(draw.seed)
 
 
 def scattered(start: int, count: int) -> NDArray[np.uint64]:
-    """Hashes of `count` numbers from `start` on: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014).
+    """Return hashes of `count` numbers from `start` on: SplitMix64's finalizer (Steele et al., OOPSLA 2014).
 
-    By them a sample's place in a file decides its split, whatever the seed of a run.
+    They determine a sample's split by its index in a file, independent of the seed of a run.
     """
     values = np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

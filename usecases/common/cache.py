@@ -1,9 +1,9 @@
-"""Files that are read once, into arrays on disk that all nodes of all runs map into memory.
+"""A cache of data files: they are read once into arrays on disk, which all nodes of all runs map into memory.
 
-A cache is a folder for each set of files, below ``$ADABENCH_CACHE``, else ``$XDG_CACHE_HOME/adabench``, else
-``~/.cache/adabench``. The content of files decides whether they are read again. Its digest is computed once
-for each state of a file. States are told apart by the kernel's time of change (``st_ctime``), which a program
-cannot set, unlike the time of the last write.
+A cache has a folder for each set of files, below ``$ADABENCH_CACHE``, else ``$XDG_CACHE_HOME/adabench``, else
+``~/.cache/adabench``. Files are read again if their content changes. The digest of a file's content is
+computed once for each state of the file. The state includes the kernel's time of change (``st_ctime``), which
+a program cannot set, unlike the time of the last write.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = TypeVar("T")
 _CLOCK_RESOLUTION_NS = 2_000_000_000
 """Resolution of the coarsest file system's time stamps (FAT)."""
 
-# Python has a name for it from 3.13 on; this is Linux's number, on x86-64 and Arm.
+# Python 3.13 has a name for this flag. The number is Linux's, on x86-64 and Arm.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def cache_root() -> Path:
-    """The folder of all caches."""
+    """Return the folder of all caches."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -54,25 +54,25 @@ def read_once(
     open_folder: Callable[[Path], T | None],
     settings: Any = None,
 ) -> T:
-    """What was read of `files`, from the cache if it is there; blocks while another process reads them.
+    """Return the data of `files` from the cache, or read them first. Blocks while another process reads them.
 
     Parameters
     ----------
     kind : str
-        What folders of this kind begin with.
+        Prefix of the names of folders of this kind.
     files : sequence of Path
-        What is read; they must exist.
+        Files to read; they must exist.
     build : callable
-        Reads the files into a new folder, which takes its name when it is complete.
+        Function that reads the files into a new folder, which gets its name when it is complete.
     open_folder : callable
-        Gives what a complete folder holds; None if there is none, or it is damaged.
+        Function that returns the data in a complete folder; None if there is none, or if it is damaged.
     settings : object
-        Of msgspec's; files that are read with other settings have another folder.
+        Settings of the reader, which msgspec can encode. Other settings use another folder.
 
     Raises
     ------
     DataError
-        If the cache cannot be written, or what `build` raises.
+        If the cache cannot be written, or if `build` raises it.
     """
     names: list[Any] = [str(file.resolve()) for file in files]
     home = cache_root() / f"{kind}-{_hash(names if settings is None else [names, settings])}"
@@ -92,8 +92,8 @@ def read_once(
             _forget_others(home, state)
     except OSError as error:
         raise DataError(
-            f"the cache {home} cannot be used ({error.strerror or error}): say with the environment variable "
-            f"{CACHE_VARIABLE} where there is room for it"
+            f"the cache {home} cannot be used ({error.strerror or error}): set the environment variable "
+            f"{CACHE_VARIABLE} to a folder with enough space"
         ) from error
     if found is None:
         raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
@@ -101,20 +101,21 @@ def read_once(
 
 
 def map_arrays(folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Any] | None:
-    """Arrays of ``NAME.bin``, mapped from the files: writing to them changes no file.
+    """Return arrays of ``NAME.bin``, mapped from the files. Changes of the arrays do not change the files.
 
-    They may be larger than memory and swap space.
+    The arrays may be larger than memory and swap space.
 
     Parameters
     ----------
     folder : Path
+        Folder of the files.
     shapes : mapping
-        Name -> dtype and shape.
+        Dtype and shape of each array, by name.
 
     Returns
     -------
     dict of str to array, or None
-        None if a file is missing or has another size.
+        Arrays by name; None if a file is missing or has another size.
     """
     arrays: dict[str, Any] = {}
     for name, (dtype, shape) in shapes.items():
@@ -128,7 +129,7 @@ def map_arrays(folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) 
 
 
 def _mapped(file: Path, size: int, dtype: str) -> NDArray[Any]:
-    """Unlike `numpy.memmap`, without a reservation for copies of all pages, which Linux may refuse."""
+    """Map a file like `numpy.memmap`, but without reserving memory for all pages, which Linux may refuse."""
     with file.open("rb") as opened:
         pages = mmap.mmap(
             opened.fileno(),
@@ -140,7 +141,7 @@ def _mapped(file: Path, size: int, dtype: str) -> NDArray[Any]:
 
 
 def digest_of(what: str, arrays: Iterable[NDArray[Any]]) -> str:
-    """``sha256:…`` of a description and of arrays, of which no copy is made."""
+    """Return ``sha256:…`` of a description and of arrays, without a copy of the arrays."""
     digest = hashlib.sha256(what.encode())
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())
@@ -151,13 +152,13 @@ def digest_of(what: str, arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def _identity(file: Path) -> list[int]:
-    """Numbers that change when a file is written, truncated or replaced."""
+    """Return numbers that change when a file is written, truncated or replaced."""
     found = file.stat()
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Path, now: int) -> list[str]:
-    """The SHA-256 of each file's content, remembered in the file `known` for these identities."""
+    """Return the SHA-256 of each file's content, which the file `known` stores for these identities."""
     try:
         before = msgspec.json.decode(known.read_bytes(), type=dict[str, tuple[list[int], str]])
     except (FileNotFoundError, msgspec.DecodeError):
@@ -168,7 +169,8 @@ def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Pat
         if identity != identity_before:
             digest = _file_digest(file)
         after[str(file)] = (identity, digest)
-    # A second write within the clock's resolution does not change the identity: fresh ones are not trusted.
+    # A second write within the clock's resolution does not change the identity, so recent identities are not
+    # stored.
     trusted = {name: one for name, one in after.items() if one[0][-1] < now - _CLOCK_RESOLUTION_NS}
     known.write_bytes(msgspec.json.encode(trusted))
     return [after[str(file)][1] for file in files]
@@ -186,7 +188,7 @@ def _build(target: Path, build: Callable[[Path], None]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="new-", dir=target.parent))
     try:
         build(folder)
-        shutil.rmtree(target, ignore_errors=True)  # a damaged one
+        shutil.rmtree(target, ignore_errors=True)  # removes a damaged one
         folder.rename(target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -194,7 +196,7 @@ def _build(target: Path, build: Callable[[Path], None]) -> None:
 
 
 def _forget_others(home: Path, state: str) -> None:
-    """Remove what was read of the files as they were before, and what a killed process left."""
+    """Remove data of earlier states of the files, and data that a killed process left."""
     for folder in home.iterdir():
         if folder.is_dir() and folder.name != state:
             shutil.rmtree(folder, ignore_errors=True)
@@ -206,7 +208,7 @@ def _hash(value: Any) -> str:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[int]:
-    """Hold a lock; yields the time of the file system's clock, in nanoseconds."""
+    """Hold a lock. Yields the time of the file system's clock, in nanoseconds."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

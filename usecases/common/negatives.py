@@ -1,4 +1,4 @@
-"""What is drawn at random to stand against what is right."""
+"""Random draws of negative samples."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["Uniform", "Weighted"]
 
 
 class Uniform:
-    """Draws rows, each as likely as any other.
+    """Draws rows with equal probabilities.
 
     Parameters
     ----------
     rows : int
-        How many there are.
+        Number of rows.
     """
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
 
     def __call__(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Row numbers, int64."""
+        """Return drawn row numbers, int64."""
         return torch.randint(self._rows, shape, generator=generator)
 
 
 class Weighted:
-    """Draws rows in proportion to weights.
+    """Draws rows with probabilities proportional to weights.
 
     Parameters
     ----------
     weights : array
-        Of each row, not negative, (rows,); at least one is positive.
+        Weight of each row, (rows,): not negative, and at least one is positive.
     """
 
     def __init__(self, weights: NDArray[np.floating[Any]]) -> None:
@@ -44,6 +44,6 @@ class Weighted:
         self._last = int(np.flatnonzero(weights)[-1])
 
     def __call__(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Row numbers, int64."""
+        """Return drawn row numbers, int64."""
         places = torch.rand(shape, generator=generator, dtype=torch.float64)
         return torch.searchsorted(self._until, places, right=True).clamp_(max=self._last)

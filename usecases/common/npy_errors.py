@@ -1,4 +1,4 @@
-"""What reading a damaged file of arrays can raise."""
+"""Exceptions that reading a damaged file of arrays can raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 
 __all__ = ["UNREADABLE_ARRAYS", "why"]
 
-# NumPy parses an array's header as Python source; zipfile raises a RuntimeError for what seems encrypted.
+# NumPy parses an array's header as Python source; zipfile raises a RuntimeError for data that seem encrypted.
 UNREADABLE_ARRAYS = (
     OSError,
     ValueError,
@@ -28,5 +28,5 @@ UNREADABLE_ARRAYS = (
 
 
 def why(error: Exception) -> str:
-    """What an exception says, on one line."""
+    """Return the message of an exception on one line."""
     return " ".join(str(error).split())

@@ -11,16 +11,16 @@ __all__ = ["forward"]
 
 
 def forward(old: str, *modules: str, **renamed: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module that has moved: finds each name in its new place, with a warning.
+    """Return the ``__getattr__`` of a renamed module. It finds names in the new modules, with a warning.
 
     Parameters
     ----------
     old : str
         Name of the old module.
     *modules : str
-        Modules that now have its names, in the order in which they are searched.
+        Modules that now have its names, in the order of the search.
     **renamed : str
-        New names of those that have changed.
+        New names of renamed objects.
     """
 
     def find(name: str) -> Any:

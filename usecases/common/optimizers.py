@@ -1,4 +1,4 @@
-"""The optimizers that use cases train with."""
+"""Optimizers for use cases."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("adagrad", "sgd")
 
 
 def make_optimizer(model: nn.Module, lr: float, name: OptimizerName = "adagrad") -> torch.optim.Optimizer:
-    """One optimizer of all parameters, also of those whose gradients are sparse."""
-    # Torch's default, but chosen: without a choice it warns when a sparse gradient reaches the optimizer.
+    """Return one optimizer for all parameters, including parameters with sparse gradients."""
+    # This is Torch's default. It is set explicitly, because Torch otherwise warns when the optimizer gets a
+    # sparse gradient.
     torch.sparse.check_sparse_tensor_invariants.disable()
     if name == "adagrad":
         return torch.optim.Adagrad(model.parameters(), lr=lr)

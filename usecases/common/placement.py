@@ -1,4 +1,4 @@
-"""Which worker trains on which samples, by the rows that they read or by what they are, and homes of rows."""
+"""Division of samples among workers by their rows or labels, and the resulting homes of rows."""
 
 from __future__ import annotations
 
@@ -18,46 +18,44 @@ from adabench.usecases.interface import DataError
 __all__ = ["PLACEMENTS", "Placement", "SamplePlacement", "greedy_parts", "most_reading"]
 
 Placement = Literal["random", "greedy", "label", "cluster"]
-"""How samples are dealt to workers.
+"""Methods to assign samples to workers.
 
-``random``: in turn, whatever they are. ``greedy``: those that read the same rows to the same worker.
-``label``: sorted by what is to be learned, so that workers learn different things. ``cluster``: sorted by a
-group that the data have, such as a user, so that each is one worker's, but for those on the borders.
-"""
+``random``: in turn, independent of their contents. ``greedy``: samples with common rows go to one worker.
+``label``: sorted by the label, so that workers learn different things. ``cluster``: sorted by a group in the
+data, such as a user. A group then belongs to one worker, except at the borders. """
 PLACEMENTS: tuple[Placement, ...] = ("random", "greedy", "label", "cluster")
 
 Rows = NDArray[np.int32] | NDArray[np.int64]
 Reads = Callable[[NDArray[np.int64]], Rows]
-"""Numbers of samples (n,) -> the rows that each of them reads (n, k), int32 or int64."""
+"""Function that returns the rows (n, k), int32 or int64, that samples with indices (n,) read."""
 
 PASSES = 3
-"""How often all samples are dealt; on FB15k-237 a fourth time makes one read in a thousand more local."""
+"""Number of passes over all samples. On FB15k-237, a fourth pass would make 0.1 % more reads local."""
 SEED = 20_251_123
-"""Fixed: who trains on what does not change with the seed of a run, so that one policy fits all blocks of a
-study."""
+"""Constant, so that assignments do not depend on a run's seed, and one policy fits all blocks."""
 BLOCK = 1 << 16
-"""Samples that are looked at together."""
+"""Number of samples that are processed together."""
 
 
 @dataclass
 class SamplePlacement:
-    """Deals samples to workers; all shares are disjoint, and equal on all nodes.
+    """Assigns samples to workers. All shares are disjoint, and equal on all nodes.
 
     Attributes
     ----------
     placement : str
-        One of `PLACEMENTS`.
+        Method of the assignment, one of `PLACEMENTS`.
     samples : int
-        How many there are; those that do not fill the workers' shares are left out.
+        Number of samples. Samples that do not fill the workers' shares are left out.
     tables : dict of str to int
-        Qualified names of parameters, and the rows of each. Together they are numbered one table after the
-        other.
+        Number of rows of each parameter, by qualified name. All rows together are numbered one table after
+        the other.
     reads : callable
-        Numbers of samples -> rows that each of them reads, in that numbering.
+        Function that returns the rows, in that numbering, for an array of sample indices.
     orders : dict of str to callable
-        For ``label`` and ``cluster``, what samples are sorted by: numbers (samples,).
+        Sort key of each sample (samples,), for the methods ``label`` and ``cluster``.
     what : str
-        What the samples are.
+        Name of the samples for messages.
     """
 
     placement: Placement
@@ -72,20 +70,21 @@ class SamplePlacement:
     _homes: dict[tuple[int, ...], NDArray[np.int32]] = field(default_factory=dict, init=False, repr=False)
 
     def share(self, rank: int, sizes: tuple[int, ...]) -> NDArray[np.int64]:
-        """Numbers of the samples of worker `rank`.
+        """Return the indices of the samples of worker `rank`.
 
         Parameters
         ----------
         rank : int
+            Index of the worker.
         sizes : tuple of int
-            Samples of a step of each worker, in proportion to which it has some.
+            Number of samples in a step of each worker. The shares are in proportion to these numbers.
 
         Raises
         ------
         ValueError
-            If there is no such worker.
+            If the worker does not exist.
         DataError
-            If the share does not fill a batch, or shares of different sizes are to be dealt greedily.
+            If the share does not fill a batch, or if shares of different sizes should be assigned greedily.
         """
         require_worker(rank, len(sizes))
         if self.placement == "random":
@@ -95,21 +94,21 @@ class SamplePlacement:
         return self._shares[sizes][rank]
 
     def home_rows(self, rank: int, sizes: tuple[int, ...]) -> dict[str, Tensor]:
-        """The rows that no other worker's samples read more often; none where samples are dealt at random.
+        """Return the rows that this worker's samples read most often; none if samples are assigned at random.
 
         Parameters
         ----------
         rank, sizes
-            As for `share`.
+            Arguments as in `share`.
 
         Returns
         -------
         dict of str to Tensor
-            Qualified parameter name -> ascending int64 row ids; disjoint among the workers.
+            Ascending int64 row ids by qualified parameter name. The rows of different workers are disjoint.
         """
         if self.placement == "random":
             return {}
-        self.share(rank, sizes)  # raises if there is none
+        self.share(rank, sizes)  # raises an error if there is none
         if sizes not in self._homes:
             self._homes[sizes] = most_reading(self.reads, self._shares[sizes], sum(self.tables.values()))
         ends = np.cumsum(list(self.tables.values()))
@@ -135,29 +134,31 @@ class SamplePlacement:
 def greedy_parts(
     reads: Reads, samples: int, rows: int, parts: int, seed: int, passes: int = PASSES
 ) -> NDArray[np.uint16]:
-    """Deal samples to parts of equal size so that each row is read by few of them.
+    """Divide samples into parts of equal size, such that each row is read by few parts.
 
-    Linear deterministic greedy over the hypergraph of samples and rows: samples come in their order, and each
-    goes to the part that has most of its rows, less the fuller that part is. In further passes a row is in
-    the part that read it most in the one before (Nishimura and Ugander, *Restreaming Graph Partitioning*,
-    KDD 2013, who do this to graphs). Memory grows with rows, by 18 bytes each, and by 10 bytes per sample.
+    The method is linear deterministic greedy on the hypergraph of samples and rows. Samples are processed in
+    order. Each goes to the part with most of its rows, where the rows of a fuller part have less weight. In
+    further passes, a row is in the part that read it most often in the previous pass (Nishimura and Ugander,
+    *Restreaming Graph Partitioning*, KDD 2013, for graphs). It needs 18 bytes of memory per row and 10 bytes
+    per sample.
 
     Parameters
     ----------
     reads : callable
-        Numbers of samples -> the rows that each reads.
+        Function that returns the rows of each sample, for an array of sample indices.
     samples, rows : int
-        How many there are.
+        Numbers of samples and of rows.
     parts : int
-        At most 4096; no part gets more than its share of the samples, rounded up.
+        Number of parts, at most 4096. No part gets more samples than its equal share, rounded up.
     seed : int
-        Decides between parts that are alike.
+        Seed for the choice between equally good parts.
     passes : int
-        How often all samples are dealt, 1 or more.
+        Number of passes over all samples, at least 1.
 
     Returns
     -------
     uint16 array (samples,)
+        Part of each sample.
     """
     greedy = Greedy(rows, parts, samples, seed)
     dealt = np.empty(samples, dtype=np.uint16)
@@ -170,16 +171,16 @@ def greedy_parts(
 
 
 def most_reading(reads: Reads, shares: list[NDArray[np.int64]], rows: int) -> NDArray[np.int32]:
-    """The first of the shares whose samples read each row most, or -1 where none does: (rows,).
+    """Return the first of the shares that read each row most often, or -1 if none reads it: (rows,).
 
     Parameters
     ----------
     reads : callable
-        Numbers of samples -> the rows that each reads.
+        Function that returns the rows of each sample, for an array of sample indices.
     shares : list of int64 arrays
-        Numbers of samples.
+        Sample indices of each share.
     rows : int
-        How many there are.
+        Number of rows.
     """
     readers = Readers(rows)
     for number, share in enumerate(shares):

@@ -11,32 +11,33 @@ __all__ = ["auc", "mean_ranks"]
 
 
 def mean_ranks(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Return ranks from 1. Equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks
 
 
 def auc(labels: NDArray[np.generic], scores: NDArray[np.float64]) -> float:
-    """Probability that a sample of class 1 scores above one of class 0; a tie counts one half.
+    """Return the probability that a sample of class 1 scores higher than one of class 0; ties count one half.
 
-    Computed from the ranks, as the Mann-Whitney U statistic divided by the number of pairs.
+    It is computed from the ranks, as the Mann-Whitney U statistic divided by the number of pairs.
 
     Parameters
     ----------
     labels : (n,) array of 0 and 1
+        Class of each sample.
     scores : (n,) float64
-        Any scores that grow with the probability of class 1, for example logits.
+        Scores that increase with the probability of class 1, for example logits.
 
     Returns
     -------
     float
-        In [0, 1], or NaN if a score is NaN.
+        Probability in [0, 1]; NaN if a score is NaN.
 
     Raises
     ------
     ValueError
-        If the labels are of one class only.
+        If all labels are of one class.
     """
     positive = labels == 1
     positives = int(positive.sum())

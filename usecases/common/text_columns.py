@@ -68,15 +68,15 @@ SAMPLE_LINES = 100
 """Number of lines that decide how a file is read."""
 
 PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
-"""Endings of packed files, in lower case. The content decides how a file is unpacked, not its name."""
+"""Endings of compressed files, in lower case. The content determines the decompression, not the name."""
 
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
-"""Exceptions raised while a damaged text file is read."""
+"""Exceptions that a damaged text file can raise."""
 
 _BLOCK_BYTES = 1 << 22
 _LONGEST_LINE = 1 << 26
 _SEPARATOR = "\x1f"
-"""Unit separator of ASCII, which replaces a separator of two characters: pyarrow takes only one."""
+"""ASCII's unit separator, which replaces a separator of two characters, as pyarrow allows only one."""
 
 
 def sample_lines(path: Path) -> list[str]:
@@ -134,8 +134,8 @@ def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]
     Parameters
     ----------
     path : Path
-        A text file in UTF-8, or in UTF-16 with a byte order mark. It can be packed by gzip, bzip2, xz,
-        zstandard, or as the only file of a zip archive.
+        Text file in UTF-8, or in UTF-16 with a byte order mark. It can be compressed with gzip, bzip2, xz or
+        zstandard, or be the only file of a zip archive.
     file : binary file, optional
         The same file, already open.
 
@@ -148,7 +148,7 @@ def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]
     OSError
         If the file cannot be opened.
     DataError
-        If it is a zip archive that does not contain exactly one file.
+        If the file is a zip archive that does not contain exactly one file.
     """
     with ExitStack() as stack:
         raw = stack.enter_context(path.open("rb")) if file is None else file
@@ -162,18 +162,18 @@ def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]
 
 
 def files_called(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Files of a folder with one of these names, packed or not. Capitals do not matter."""
+    """Return the files of a folder with one of these names, compressed or not. Case is ignored."""
     wanted = {f"{name}{packing}" for name in names for packing in PACKINGS}
     return sorted(file for file in folder.iterdir() if file.name.lower() in wanted and file.is_file())
 
 
 def first_line(path: Path) -> str:
-    """The first line without its end; empty if the file is empty."""
+    """Return the first line without its end; empty if the file is empty."""
     return next(iter(first_lines(path, 1)), "")
 
 
 def first_lines(path: Path, count: int) -> list[str]:
-    """The first lines without their ends, at most `count` of them, of at most 64 KiB each."""
+    """Return the first lines without their ends, at most `count` lines of at most 64 KiB each."""
     with open_bytes(path) as file:
         lines = (file.readline(1 << 16) for _ in range(count))
         return [line.decode("utf-8").rstrip("\r\n") for line in lines if line]
@@ -187,9 +187,9 @@ def text_blocks(
     skipped: int,
     file: IO[bytes] | None = None,
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Some columns of a file, as pyarrow's arrays of texts, block by block.
+    """Yield some columns of a file in blocks, as pyarrow's arrays of texts.
 
-    Empty lines at the end of the file are left out.
+    Empty lines at the end of the file are ignored.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def text_blocks(
     width : int
         Number of columns of each line.
     columns : sequence of int
-        Numbers of the wanted columns.
+        Indices of the columns to read.
     skipped : int
         Number of lines at the beginning that are not read.
     file : binary file, optional
@@ -209,9 +209,9 @@ def text_blocks(
     Yields
     ------
     line : int
-        Number of the block's first line, from 1.
+        Number of the block's first line, counted from 1.
     texts : list of pyarrow.Array
-        One for each of `columns`.
+        One array for each of `columns`.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def _unpacked(path: Path, raw: IO[bytes]) -> io.BufferedReader:
 
 
 class _Converted(io.RawIOBase):
-    """A stream whose blocks are converted while they are read."""
+    """A stream that converts blocks while they are read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._ready = stream, b""
@@ -313,12 +313,12 @@ class _Converted(io.RawIOBase):
         super().close()
 
     def _convert(self, block: bytes) -> bytes:
-        """The bytes to deliver next; an empty block is the end of the stream."""
+        """Return the next bytes for the reader. An empty block is the end of the stream."""
         raise NotImplementedError
 
 
 class _Recoded(_Converted):
-    """UTF-16 as UTF-8."""
+    """A stream that converts UTF-16 to UTF-8."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream)
@@ -329,7 +329,7 @@ class _Recoded(_Converted):
 
 
 class _Lines(_Converted):
-    """Lines without empty ones at the end, and with separators of two characters replaced."""
+    """A stream without empty lines at the end, and with separators of two characters replaced."""
 
     def __init__(self, stream: IO[bytes], separator: str | None) -> None:
         super().__init__(stream)
@@ -340,11 +340,11 @@ class _Lines(_Converted):
         complete = text if not block else text[: text.rfind(b"\n") + 1]
         kept = complete.rstrip(b"\r\n")
         self._held = text[len(kept) :] if block else b""
-        # pyarrow makes a row of empty cells of an empty line.
+        # pyarrow converts an empty line to a row of empty cells.
         if b"\n\n" in kept or b"\n\r\n" in kept:
             raise ValueError("a line before the last one is empty")
         if len(self._held) > _LONGEST_LINE:
             raise ValueError(f"a line is longer than {_LONGEST_LINE >> 20} MiB")
-        if not block and text:  # the last line's end
+        if not block and text:  # adds the end of the last line
             kept += b"\n"
         return kept.replace(self._separator, _SEPARATOR.encode()) if self._separator else kept

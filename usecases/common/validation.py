@@ -1,4 +1,4 @@
-"""Sentences about parameters that cannot be used."""
+"""Checks of parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["require_choice", "require_positive", "require_sizes", "require_weigh
 
 
 def require_sizes(params: msgspec.Struct, names: Iterable[str]) -> None:
-    """Raise `ValueError` unless these fields, or all elements of those that are tuples, are 1 or more."""
+    """Raise `ValueError` unless these fields are at least 1. All elements of tuples are checked."""
     for name in names:
         value = getattr(params, name)
         several = isinstance(value, tuple)
@@ -35,7 +35,7 @@ def require_weight(params: msgspec.Struct, names: Iterable[str]) -> None:
 
 
 def require_choice(params: msgspec.Struct, choices: Mapping[str, Iterable[str]]) -> None:
-    """Raise `ValueError` unless each of these fields has one of its values."""
+    """Raise `ValueError` unless each of these fields has one of its valid values."""
     for name, known in choices.items():
         if (value := getattr(params, name)) not in known:
             raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(known)}")

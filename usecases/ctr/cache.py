@@ -1,7 +1,7 @@
-"""Files of Criteo rows, read once into columns on disk that all nodes of all runs map into memory.
+"""Files of Criteo rows, read once into columns on disk, which all nodes of all runs map into memory.
 
-A folder of the cache holds what training needs, row by row: ``dense.bin`` (float32, 13 per row,
-standardised), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
+A folder of the cache contains the data for training, row by row: ``dense.bin`` (float32, 13 per row,
+standardized), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
 ``columns.json``.
 """
 
@@ -26,26 +26,29 @@ from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, requ
 __all__ = ["Columns", "cached"]
 
 FORMAT = 1
-_BLOCK = 1 << 18  # rows that are worked on at a time
+_BLOCK = 1 << 18  # number of rows that are processed together
 _READ_BYTES = 1 << 22
 
 
 class Columns(NamedTuple):
-    """Rows in the order of their splits, mapped from files: writing to them changes no file.
+    """Rows in the order of their splits, mapped from files. Changes of the arrays do not change the files.
 
     Attributes
     ----------
     dense : (n, 13) float32
-        Log-transformed, and standardised by the training split.
+        Dense features, log-transformed and standardized by the training split.
     ids : (n, 26) int32
         Rows of the embedding table.
     labels : (n,) uint8
+        Labels, 1 for a click.
     sizes : Sizes
+        Number of rows of each split.
     rows : int
-        How many rows the embedding table needs.
+        Number of rows that the embedding table needs.
     first_rows : (26,) int64
-        Where each field's rows begin.
+        First row of each field.
     fingerprint : str
+        Digest of the data.
     """
 
     dense: NDArray[np.float32]
@@ -66,20 +69,20 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Blocks = Callable[[Sequence[Path]], Iterator[tuple[int, Table]]]
-"""Reads files as rows in their order, in blocks, each with the number of its file."""
+"""Function that yields rows of files in order, in blocks, each with the number of its file."""
 
 
 def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Columns:
-    """The columns of files, from the cache if they are there; blocks while another process reads them.
+    """Return the columns of files from the cache, or read them. Blocks while another process reads them.
 
     Parameters
     ----------
     files : sequence of Path
-        Of which there is one for each split, or whose rows are split by sevenths.
+        One file for each split, or files whose rows are split by sevenths.
     what : str
-        What messages call the data.
+        Name of the data for messages.
     blocks : callable, optional
-        Reads the files; by default as raw ones.
+        Function that reads the files; by default for raw files.
 
     Raises
     ------
@@ -90,7 +93,7 @@ def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Co
 
 
 def _open(folder: Path) -> Columns | None:
-    """What a finished folder holds; None if there is none, or files have the wrong size."""
+    """Return the data in a complete folder; None if there is none, or if files have the wrong size."""
     try:
         meta = msgspec.json.decode((folder / "columns.json").read_bytes(), type=_Meta)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -141,7 +144,7 @@ _FIELDS = range(SPARSE_FIELDS)
 
 
 def _read(blocks: Iterator[tuple[int, Table]], folder: Path, what: str) -> Sizes:
-    counts: dict[int, int] = {}  # rows of each file
+    counts: dict[int, int] = {}  # number of rows of each file
     with (folder / "labels.bin").open("wb") as labels, (folder / "dense.bin").open("wb") as dense:
         fields = [_field(folder, field).open("wb") for field in _FIELDS]
         try:
@@ -167,7 +170,7 @@ def _fingerprint(folder: Path, sizes: Sizes) -> str:
 
 
 def _standardise(folder: Path, sizes: Sizes) -> None:
-    """To mean 0 and deviation 1 of the training split, as `table.standardise` does."""
+    """Standardize to mean 0 and deviation 1 of the training split, as `table.standardise` does."""
     path = folder / "dense.bin"
 
     def training() -> Iterator[NDArray[np.float32]]:
@@ -189,7 +192,7 @@ def _dense(file: IO[bytes], rows: int) -> NDArray[np.float32]:
 
 
 def _distinct(file: Path) -> NDArray[np.int64]:
-    """The different values of a file, ascending: as `numpy.unique`, but without a second copy of them all."""
+    """Return the distinct values of a file, ascending, like `numpy.unique`, but with less memory."""
     values = np.fromfile(file, dtype=np.int64)
     values.sort()
     first = np.ones(len(values), dtype=np.bool_)
@@ -198,9 +201,10 @@ def _distinct(file: Path) -> NDArray[np.int64]:
 
 
 def _number(folder: Path, count: int, distinct: Sequence[NDArray[np.int64]]) -> None:
-    """Write the rows of the embedding table that the ids stand for, as `table.row_ids` numbers them."""
+    """Write the rows of the embedding table for the ids, as `table.row_ids` numbers them."""
     with ExitStack() as files:
-        # Read, not mapped: a mapped file's pages count as the process's memory as long as there is room.
+        # The files are read, not mapped, because mapped pages count as memory of the process as long as there
+        # is space.
         columns = [files.enter_context(_field(folder, field).open("rb")) for field in _FIELDS]
         output = files.enter_context((folder / "ids.bin").open("wb"))
         for start, stop in _blocks(count):

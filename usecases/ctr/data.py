@@ -1,4 +1,4 @@
-"""The data of a run: found, read or generated, split, and made ready for training.
+"""The data of a run: found, read or generated, split, and prepared for training.
 
 ``--data`` may name
 
@@ -9,11 +9,11 @@
 
 Files are read once, into a cache (`cache`).
 
-Raw files in a folder are the splits. Otherwise the last seventh of the rows is the test split, the
-seventh before it the validation split, and the rest the training split, in the order of the file; Criteo's is
-the order of time. Dense features are standardised by mean and deviation of the training split. The embedding
-tables have a row for each distinct id of all splits; the row of an id that occurs in validation or test only
-is never trained and keeps its initial value.
+Raw files in a folder are the splits. Otherwise, in the order of the file, the last seventh of the rows is the
+test split, the seventh before it the validation split, and the rest the training split. Criteo's order is the
+order of time. Dense features are standardized by mean and deviation of the training split. The embedding
+tables have a row for each distinct id of all splits. Rows of ids that occur only in validation or test are
+never trained and keep their initial values.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ RAW_ENDINGS = (".csv", ".tsv", ".txt")
 
 
 class CtrData(NamedTuple):
-    """Splits ready for training, and what identifies the data.
+    """Splits for training, and an identification of the data.
 
-    `rows` is how many the embedding tables need; a field's begin at its one of `first_rows`, int64 (26,).
+    `rows` is the number of rows of the embedding tables. `first_rows`, int64 (26,), has the first row of each
+    field.
     """
 
     train: Split
@@ -64,8 +65,8 @@ class CtrData(NamedTuple):
 def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) -> CtrData:
     """Read the data at `path`, or generate `generated_rows` rows if it is None.
 
-    Generated features have the vocabularies of Criteo, or, if given, one of `vocabulary` values each, all of
-    which have a row in the embedding tables.
+    Generated features have the vocabularies of Criteo or, if `vocabulary` is given, this number of values
+    each. All of these values have a row in the embedding tables.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) 
 
 
 def _files(path: Path) -> tuple[list[Path], Blocks | None]:
-    """Files, and how they are read, if not as raw ones."""
+    """Return the files and the function that reads them, or None for raw files."""
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder or a file of raw Criteo rows")
     if not path.is_dir():
@@ -107,7 +108,7 @@ def _files(path: Path) -> tuple[list[Path], Blocks | None]:
 
 
 def _mapped(columns: Columns) -> CtrData:
-    """Splits that are read from the cache's files when they are used."""
+    """Return splits that are read from the cache's files when they are used."""
     samples = Batch(*(torch.from_numpy(column) for column in (columns.dense, columns.ids, columns.labels)))
     train, valid, test = (
         Split(Batch(*(column[part] for column in samples))) for part in columns.sizes.slices().values()

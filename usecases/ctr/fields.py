@@ -1,4 +1,4 @@
-"""Figures of Criteo that the generator reproduces, fitted on 8192 rows of the Kaggle training set."""
+"""Statistics of Criteo that the generator reproduces, fitted on 8192 rows of the Kaggle training set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SparseField(NamedTuple):
-    """A categorical feature: its r-th of `vocabulary` values has probability ∝ (r + offset)^-exponent."""
+    """A categorical feature. Its r-th of `vocabulary` values has a probability ∝ (r + offset)^-exponent."""
 
     vocabulary: int
     exponent: float
@@ -14,7 +14,7 @@ class SparseField(NamedTuple):
 
 
 class DenseField(NamedTuple):
-    """An integer feature: the share of rows without one, mean and deviation of ln(1 + x) among the others."""
+    """An integer feature: the share of rows without it, and mean and deviation of ln(1 + x) in the others."""
 
     zeros: float
     mean: float
@@ -69,9 +69,9 @@ DENSE: tuple[DenseField, ...] = (
 CLICK_RATE = 0.25
 
 ZIPF_EXPONENT = 1.05
-"""Of features with a vocabulary of a chosen size, which follow Zipf's law."""
+"""Exponent of Zipf's law for features with a chosen vocabulary size."""
 
 
 def zipf_fields(vocabulary: int) -> tuple[SparseField, ...]:
-    """As many categorical features as Criteo has, each with `vocabulary` values of Zipf-distributed ranks."""
+    """Return Criteo's number of categorical features, each with `vocabulary` Zipf-distributed values."""
     return (SparseField(vocabulary, ZIPF_EXPONENT, 0.0),) * len(SPARSE)

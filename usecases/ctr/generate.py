@@ -1,4 +1,4 @@
-"""Generates Criteo-like rows: the id skew of the real data, and labels that a logistic model explains."""
+"""Generates Criteo-like rows, with the id skew of the real data and labels from a logistic model."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardi
 from adabench.usecases.interface import DataError
 
 SEED = 20_140_630
-"""Fixed: equal numbers of rows are equal data, so that runs with different seeds train on the same data."""
+"""Constant, so that runs with different seeds train on equal data."""
 
 HEAD = 4096
-"""Ranks up to here are drawn with their exact probabilities, later ones from the integral of the density."""
+"""Ranks up to this number are drawn with exact probabilities, later ones from the integral of the density."""
 
 BYTES_PER_ROW = 1000
-"""While they are generated: two numbers of 8 bytes for each feature, and some more."""
+"""Memory during generation: two numbers of 8 bytes for each feature, and temporary data."""
 
 DENSE_EFFECT_STD = 0.2
 ID_EFFECT_STD = 0.3
 
 
 def generate(rows: int, fields: Sequence[SparseField] = SPARSE) -> Table:
-    """Draw `rows` rows with the given categorical features; the same ones for the same arguments.
+    """Draw `rows` rows with the given categorical features; equal arguments give equal rows.
 
-    Every feature is drawn independently of the others. The logit of a click is linear in the standardised
-    dense features and has a term for each categorical value, both with normally distributed coefficients, and
-    an intercept that makes `CLICK_RATE` the mean probability. More rows than memory has room for raise
-    `DataError`.
+    Features are drawn independently of each other. The logit of a click is linear in the standardized dense
+    features and has a term for each categorical value. The coefficients of both are normally distributed, and
+    an intercept makes `CLICK_RATE` the mean probability. Raises `DataError` if the rows exceed the machine's
+    memory.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_ROW
     if rows > most:
@@ -54,11 +54,12 @@ def _counts(field: DenseField, rows: int, generator: np.random.Generator) -> NDA
 
 
 def _ranks(field: SparseField, rows: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Ranks from 1 by inverting the distribution function, without a table as long as the vocabulary."""
+    """Draw ranks from 1 by inverting the distribution function, without a table of the whole vocabulary."""
     head = min(HEAD, field.vocabulary)
     density = (np.arange(1, head + 1) + field.offset) / (1 + field.offset)
     masses = np.append(density**-field.exponent, 0.0)
-    # The tail's mass is the integral of u^-s, u = (rank + offset) / scale, from half a rank after the head.
+    # The mass of the tail is the integral of u^-s, u = (rank + offset) / scale, which starts half a rank
+    # after the head.
     scale = 1 + field.offset
     start, end = ((edge + 0.5 + field.offset) / scale for edge in (head, field.vocabulary))
     power = 1 - field.exponent
@@ -75,7 +76,7 @@ def _ranks(field: SparseField, rows: int, generator: np.random.Generator) -> NDA
 
 
 def _scatter(ranks: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
-    """Renumbers ranks one to one, so that like Criteo's hashes they tell nothing of frequency."""
+    """Renumber ranks one to one, so that numbers do not show the frequency, like Criteo's hashes."""
     step = int(vocabulary * 0.618) | 1
     while gcd(step, vocabulary) != 1:
         step += 2

@@ -1,4 +1,4 @@
-"""Samples of a split, of which each batch is fetched with one indexing operation."""
+"""Samples of a split. Each batch is fetched with one indexing operation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Batch(NamedTuple):
 
 
 class Split(Dataset[Batch]):
-    """Samples by their row numbers: ``split[draw]`` is a `Batch` of the rows of a `Draw`.
+    """Samples by their row numbers. ``split[draw]`` is a `Batch` of the rows of a `Draw`.
 
     Parameters
     ----------
     samples : Batch
-        Of all rows; ids may be int32 and labels uint8, as in the cache's files.
+        Samples of all rows. Ids can be int32 and labels uint8, as in the cache's files.
     """
 
     def __init__(self, samples: Batch) -> None:

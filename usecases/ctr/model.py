@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al. 2016) over Criteo: the logits of a linear model and of a perceptron, added."""
+"""Wide & Deep (Cheng et al. 2016) for Criteo: the sum of the logits of a linear model and of a perceptron."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from torch import Tensor, nn
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS
 
 EMBEDDING_STD = 0.01
-"""Small, so that ids that training never meets hardly move a prediction."""
+"""Standard deviation of initial embeddings. It is small, so that untrained ids hardly affect a prediction."""
 
 
 class WideAndDeep(nn.Module):
-    """Logits of clicks.
+    """A model that returns the logits of clicks.
 
     Parameters
     ----------
     rows : int
-        Rows of the two embedding tables: distinct ids of all fields.
+        Number of rows of the two embedding tables: distinct ids of all fields.
     dim : int
         Width of a deep embedding.
     hidden : sequence of int
         Widths of the perceptron's hidden layers, at least one.
     wide : bool
-        Whether there is a linear model beside the perceptron.
+        Whether there is a linear model in addition to the perceptron.
     generator : torch.Generator
-        Draws the initial weights; the global one is left alone, so worker threads may build models at once.
+        Random generator for the initial weights. The global generator is not used, so threads can create
+        models concurrently.
     """
 
     def __init__(
         self, rows: int, dim: int, hidden: Sequence[int], wide: bool, generator: torch.Generator
     ) -> None:
         super().__init__()
-        with torch.device("meta"):  # no memory and no random numbers yet
+        with torch.device("meta"):  # needs no memory and no random numbers yet
             self.wide = nn.Embedding(rows, 1, sparse=True) if wide else None
             self.wide_dense = nn.Linear(DENSE_FIELDS, 1) if wide else None
             self.deep = nn.Embedding(rows, dim, sparse=True)
@@ -47,7 +48,7 @@ class WideAndDeep(nn.Module):
         self._initialise(generator)
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
-        """Logits (batch,) of dense features (batch, 13) and row ids (batch, 26)."""
+        """Return logits (batch,) of dense features (batch, 13) and row ids (batch, 26)."""
         logits: Tensor = self.mlp(torch.cat([dense, self.deep(ids).flatten(start_dim=1)], dim=1))
         if self.wide is not None and self.wide_dense is not None:
             logits = self.wide(ids).sum(dim=1) + self.wide_dense(dense) + logits

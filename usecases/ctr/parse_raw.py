@@ -1,4 +1,4 @@
-"""Parses raw Criteo files in blocks, by pyarrow; what it cannot parse, `read_raw` names line by line."""
+"""Parses raw Criteo files in blocks with pyarrow. If this fails, `read_raw` finds the line."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from adabench.usecases.interface import DataError
 
 __all__ = ["raw_blocks"]
 
-_WIDTH = 8  # hexadecimal digits of a categorical
+_WIDTH = 8  # hexadecimal digits of a categorical value
 
 _DIGITS: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
-"""What a character is worth as a hexadecimal digit; 255 for others."""
+"""Value of each character as a hexadecimal digit; 255 for all others."""
 for _value, _digit in enumerate("0123456789abcdef"):
     _DIGITS[[ord(_digit), ord(_digit.upper())]] = _value
 
 
 class _Unusable(ValueError):
-    """Something in a block is not what it must be."""
+    """A block with an invalid value."""
 
 
 def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
-    """Rows of the files in their order, in blocks, each with the number of its file.
+    """Yield rows of the files in order, in blocks, each with the number of its file.
 
-    Shows its progress where standard error is a terminal.
+    Shows its progress if standard error is a terminal.
 
     Raises
     ------
     DataError
-        As `read_raw` does.
+        Like `read_raw`.
     """
     console = Console(stderr=True)
     columns = (
@@ -70,7 +70,7 @@ def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
                         progress.update(task, completed=file.tell())
                         yield index, block
                 except UNREADABLE as error:
-                    read_raw(path)  # which names the line
+                    read_raw(path)  # raises an error that names the line
                     reason = " ".join(str(error).split())
                     raise DataError(
                         f"{path} cannot be read ({reason}): it must be a file of raw Criteo rows"

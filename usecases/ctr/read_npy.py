@@ -1,4 +1,4 @@
-"""Preprocessed Criteo, in blocks: `.npy` files of labels, log-transformed dense features and ids."""
+"""Reads preprocessed Criteo in blocks: `.npy` files of labels, log-transformed dense features and ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_AT_ONCE = 1 << 16
 
 
 def npy_files(folder: Path) -> list[Path]:
-    """The three files of a folder, all of which must be there."""
+    """Return the three files of a folder, which must all exist."""
     files = [folder / name for name in (LABELS, DENSE, SPARSE)]
     for path in files:
         if not path.is_file():
@@ -30,18 +30,18 @@ def npy_files(folder: Path) -> list[Path]:
 
 
 def npy_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
-    """Rows of `npy_files`, in blocks, each with the number 0, as they are one file's.
+    """Yield rows of `npy_files` in blocks, each with the number 0, because they belong to one data set.
 
     Parameters
     ----------
     files : sequence of Path
-        ``sampled_labels.npy`` (n,), ``sampled_dense_feats.npy`` (n, 13), already log-transformed, and
+        Files ``sampled_labels.npy`` (n,), ``sampled_dense_feats.npy`` (n, 13), already log-transformed, and
         ``sampled_sparse_feats.npy`` (n, 26).
 
     Raises
     ------
     DataError
-        If a file is truncated, of the wrong dtype or shape, or holds a value that cannot be used.
+        If a file is truncated, has the wrong dtype or shape, or contains an invalid value.
     """
     of_labels, of_dense, of_ids = files
     all_labels = _opened(of_labels, "iub", "integers", None)
@@ -62,7 +62,7 @@ def npy_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
 
 
 def _opened(path: Path, kinds: str, what: str, columns: int | None) -> NDArray[Any]:
-    """An array that is mapped from its file."""
+    """Return an array that is mapped from its file."""
     try:
         array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except UNREADABLE_ARRAYS as error:

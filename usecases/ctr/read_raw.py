@@ -1,4 +1,4 @@
-"""Reads Criteo as published: lines of a label, 13 integers and 26 hashed categoricals, empty if missing."""
+"""Reads Criteo as published: lines of a label, 13 integers and 26 hashed categories, empty if missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from adabench.usecases.interface import DataError
 COLUMNS = 1 + DENSE_FIELDS + SPARSE_FIELDS
 HEX_DIGITS = frozenset(hexdigits)
 MISSING_ID = 1 << 32
-"""The id of a missing categorical, a value of its own: hashes have 32 bits, so none is equal to it."""
+"""Id of a missing categorical value. Hashes have 32 bits, so none equals it."""
 
 
 def read_raw(path: Path) -> Table:
@@ -36,8 +36,8 @@ def read_raw(path: Path) -> Table:
     Raises
     ------
     DataError
-        If the file cannot be read, is empty, or a line has the wrong number of columns or a value that cannot
-        be used; names the line.
+        If the file cannot be read or is empty, or if a line has the wrong number of columns or an invalid
+        value. The error names the line.
     """
     try:
         dialect, header = raw_layout(path)

@@ -1,4 +1,4 @@
-"""How many rows each split has."""
+"""Number of rows of each split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Sizes"]
 
 
 class Sizes(NamedTuple):
-    """Rows of each split, which follow one another."""
+    """Number of rows of each split. The splits follow one another."""
 
     train: int
     valid: int
@@ -19,14 +19,14 @@ class Sizes(NamedTuple):
 
     @classmethod
     def sevenths(cls, rows: int, what: str) -> Sizes:
-        """The last seventh for the test, the one before it for validation, the rest for training."""
+        """Return sizes: the last seventh for tests, the one before for validation, the rest for training."""
         seventh = rows // 7
         if seventh == 0:
             raise DataError(f"{what} has {rows} rows: it must have at least 7 to be split")
         return cls(rows - 2 * seventh, seventh, seventh)
 
     def slices(self) -> dict[str, slice]:
-        """Each split's rows among all."""
+        """Return the range of each split's rows."""
         ends = accumulate(self)
         named = zip(self._fields, self, ends, strict=True)
         return {name: slice(end - size, end) for name, size, end in named}

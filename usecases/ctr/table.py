@@ -1,4 +1,4 @@
-"""Criteo rows as arrays: what every reader returns and the generator makes."""
+"""Criteo rows as arrays, which readers and the generator return."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Table(NamedTuple):
     Attributes
     ----------
     labels : (n,) uint8
-        1 for a click, 0 for none.
+        Labels, 1 for a click, 0 otherwise.
     dense : (n, 13) float32
-        The integer features, log-transformed (`log_transform`).
+        Integer features, log-transformed (`log_transform`).
     ids : (n, 26) int64
-        The categorical features; only numbers of the same column can be compared.
+        Categorical features. Only numbers of one column can be compared.
     """
 
     labels: NDArray[np.uint8]
@@ -33,34 +33,34 @@ class Table(NamedTuple):
 
 
 def log_transform(counts: NDArray[np.float64]) -> NDArray[np.float32]:
-    """ln(1 + x) of the counts, and -1 for the few negative ones, as in the field's preprocessed samples."""
+    """Return ln(1 + x) of the counts, and -1 for the few negative ones, as in common preprocessed samples."""
     logs: NDArray[np.float64] = np.where(counts < 0, -1.0, np.log1p(np.maximum(counts, 0)))
     return logs.astype(np.float32)
 
 
 def standardise(dense: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Dense features shifted and scaled to mean 0 and deviation 1 of the reference rows' features."""
+    """Return dense features, shifted and scaled to mean 0 and deviation 1 of the reference rows' features."""
     std = reference.std(axis=0, dtype=np.float64)
     centred: NDArray[np.float64] = dense - reference.mean(axis=0, dtype=np.float64)
     return (centred / np.where(std > 0, std, 1)).astype(np.float32)
 
 
 def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
-    """Ids remapped to contiguous rows of one embedding table, one for each distinct value of each field.
+    """Map ids to contiguous rows of one embedding table, with one row for each distinct value of each field.
 
-    The order of a field's values is kept, and the fields follow one another.
+    The order of a field's values is kept. The rows of the fields follow one another.
 
     Returns
     -------
     ids : (n, 26) int64
         Row numbers in [0, rows).
     rows : int
-        How many rows the embedding table needs.
+        Number of rows that the embedding table needs.
     """
     remapped = np.empty_like(table.ids)
     rows = 0
     for field in range(SPARSE_FIELDS):
-        # As numpy.unique with return_inverse, by hashing: it sorts distinct ids only.
+        # Like numpy.unique with return_inverse, but with hashing, which only sorts distinct ids.
         inverse, distinct = pd.factorize(table.ids[:, field], sort=True)
         remapped[:, field] = inverse + rows
         rows += len(distinct)
@@ -68,15 +68,15 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
 
 
 def all_row_ids(table: Table, vocabulary: int) -> NDArray[np.int64]:
-    """Row numbers (n, 26) of ids below `vocabulary` in a table with `vocabulary` rows for each field.
+    """Return row numbers (n, 26) of ids below `vocabulary` in a table with `vocabulary` rows for each field.
 
-    Unlike with `row_ids`, ids that do not occur have rows, too. The fields follow one another.
+    In contrast to `row_ids`, ids that do not occur also have rows. The rows of the fields follow one another.
     """
     return table.ids + vocabulary * np.arange(SPARSE_FIELDS)
 
 
 def require_both_classes(labels: NDArray[np.uint8], what: str) -> None:
-    """Raise `DataError` unless the labels hold clicks and non-clicks: without both there is no AUC."""
+    """Raise `DataError` unless the labels contain clicks and non-clicks. The AUC needs both."""
     clicks = int(labels.sum())
     if clicks in (0, len(labels)):
         raise DataError(

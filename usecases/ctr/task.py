@@ -1,4 +1,4 @@
-"""The use case `ctr`: Wide & Deep on Criteo, judged by AUC and log-loss."""
+"""The use case `ctr`: Wide & Deep on Criteo, with AUC and log-loss as quality metrics."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes
     ----------
     epochs, batch, dim, lr
-        As for every use case; `dim` is the width of a deep embedding.
+        Common parameters of all use cases; `dim` is the width of a deep embedding.
     optimizer : "adagrad" or "sgd"
-        What updates all parameters.
+        Optimizer of all parameters.
     hidden : tuple of int
         Widths of the perceptron's hidden layers, at least one.
     wide : bool
-        Whether the linear model is trained beside the perceptron; without it the model has one table.
+        Whether the linear model is trained in addition to the perceptron. Without it, the model has one
+        table.
     rows : int
-        Samples to generate where no data are given.
+        Number of samples to generate if no data are given.
     vocabulary : int or None
-        Where no data are given: values of each categorical feature, Zipf-distributed with exponent 1.05, all
-        with a row of their own. None generates the vocabularies and skews of Criteo.
+        Number of values of each generated categorical feature, Zipf-distributed with exponent 1.05. Each
+        value has a row. With None, the generated features have the vocabularies and skews of Criteo.
     placement : "random", "greedy", "label" or "cluster"
-        How samples are dealt to workers: in turn; by the rows that they read; clicks apart from the others;
-        by the values of the feature that has most of them.
+        Assignment of samples to workers: in turn, by the rows that they read, with clicks separate from other
+        samples, or by the values of the feature with the most values.
     """
 
     epochs: int = 3
-    lr: float = 0.002  # with 0.003 the generated data are overfitted from the third epoch on
+    lr: float = 0.002  # 0.003 overfits generated data from the third epoch on
     optimizer: OptimizerName = "adagrad"
     hidden: tuple[int, ...] = (128, 64)
     wide: bool = True
@@ -66,9 +67,9 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CtrUseCase(DealsBatches):
-    """Predicts whether an advertisement is clicked. See `adabench.usecases.ctr.data` for what `data` may be.
+    """Predicts whether an advertisement is clicked. `adabench.usecases.ctr.data` describes `data`.
 
-    The seed decides the initial weights and the order of the data, not the data themselves.
+    The seed determines the initial weights and the order of the data, but not the data.
     """
 
     name: ClassVar[str] = "ctr"
@@ -143,7 +144,7 @@ class CtrUseCase(DealsBatches):
         return len(batch.label)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows that worker `rank` reads most; none if samples are dealt at random."""
+        """Return the rows that worker `rank` reads most often; none if samples are assigned at random."""
         homes = self._placement.home_rows(rank, self._sizes(rank, world))
         return dict.fromkeys(self._tables, homes["deep.weight"]) if homes else {}
 
@@ -152,7 +153,7 @@ class CtrUseCase(DealsBatches):
         return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
 
     def _largest_feature(self) -> NDArray[np.integer[Any]]:
-        """The values of the feature that has most of them, (samples,)."""
+        """Return the values of the feature with the most values, (samples,)."""
         sizes = np.diff(self._data.first_rows.numpy(), append=self._data.rows)
         ids: NDArray[np.integer[Any]] = self._data.train.samples.ids[:, int(sizes.argmax())].numpy()
         return ids

@@ -1,4 +1,4 @@
-"""Node classification: a two-layer graph convolution over learned embeddings, with neighbour sampling."""
+"""Node classification: a two-layer graph convolution on learned embeddings, with neighbor sampling."""
 
 from __future__ import annotations
 

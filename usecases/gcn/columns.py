@@ -53,10 +53,12 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     Parameters
     ----------
     file : Path
+        File to read.
     names : sequence of str, optional
-        Columns that the header must have; without it the file has no header and columns are numbered.
+        Names of columns that the header must have. Without them, the file has no header and columns are
+        numbered.
     width : int, optional
-        How many columns a file without a header must have.
+        Number of columns that a file without a header must have.
 
     Raises
     ------
@@ -85,14 +87,16 @@ def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
     Parameters
     ----------
     file : Path
+        File to read.
     width : int
-        How many columns it must have.
+        Number of columns that the file must have.
     rows : int
+        Maximum number of rows of a block.
 
     Raises
     ------
     DataError
-        As `read_columns` does.
+        Like `read_columns`.
     """
 
     def fits(rows: list[list[str]]) -> bool:
@@ -141,7 +145,7 @@ def _require_width(table: pd.DataFrame, width: int | None, file: Path) -> None:
 
 
 def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
-    """A column that must hold integers only, none missing."""
+    """Return a column that must contain integers without gaps."""
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = np.flatnonzero(~((numbers % 1 == 0) & (numbers.abs() < 2**63)))
     if len(wrong):
@@ -152,9 +156,9 @@ def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
 
 
 def labels_of(column: pd.Series, file: Path) -> NDArray[np.int64]:
-    """A column of classes, where an empty field means that the node has no label.
+    """Return a column of classes, where an empty field means that the node has no label.
 
-    Classes that are integers keep their numbers; others are numbered in alphabetical order.
+    Integer classes keep their numbers. Other classes are numbered in alphabetical order.
     """
     labels = np.full(len(column), UNLABELLED, dtype=np.int64)
     known = column.notna().to_numpy()

@@ -1,4 +1,4 @@
-"""Getting the public data sets where there is a network."""
+"""Downloads public data sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Remote(NamedTuple):
-    """A file to get, and the SHA-256 that it must have."""
+    """A file to download, and its required SHA-256."""
 
     url: str
     sha256: str
@@ -71,27 +71,27 @@ _PLANETOID_SHA256 = {
 def fetch(name: str, folder: Path) -> Path:
     """Download a data set into the layout that `graph=NAME` reads.
 
-    Each file is checked against its known SHA-256 before it gets its name, so an interrupted or altered
-    download is never used; a file that is already there and right is not downloaded again. Progress goes to
-    standard error.
+    Each file is checked against its known SHA-256 before it gets its name, so an interrupted or modified
+    download is never used. A file that already exists and is correct is not downloaded again. Progress is
+    shown on standard error.
 
     Parameters
     ----------
     name : str
-        ``facebook``, ``github``, ``twitch_de``, ``cora``, ``citeseer``, ``pubmed``, ``ogbn-arxiv`` or
-        ``ogbn-products``.
+        Name of the data set: ``facebook``, ``github``, ``twitch_de``, ``cora``, ``citeseer``, ``pubmed``,
+        ``ogbn-arxiv`` or ``ogbn-products``.
     folder : Path
-        Where the files go; made if need be.
+        Folder for the files, which is created if needed.
 
     Returns
     -------
     Path
-        The folder to give to ``--data``.
+        Folder for ``--data``.
 
     Raises
     ------
     DataError
-        If the name is unknown, the network or the folder cannot be used, or a file is not what it should be.
+        If the name is unknown, if the network or the folder cannot be used, or if a file is incorrect.
     """
     remotes = _remotes(name)
     try:
@@ -119,7 +119,7 @@ def _remotes(name: str) -> dict[str, Remote]:
         files = [f"ind.{name}.{part}" for part in PLANETOID_PARTS]
         return {file: Remote(f"{_PLANETOID}/{file}", _PLANETOID_SHA256[file]) for file in files}
     known = ", ".join([*MUSAE, *PLANETOID, *_ARCHIVES])
-    raise DataError(f"{name!r} is no data set that can be downloaded; there is {known}")
+    raise DataError(f"{name!r} is not a data set that can be downloaded; there is {known}")
 
 
 def _download(remote: Remote, file: Path) -> None:
@@ -160,7 +160,7 @@ def _transfer(url: str, file: Path) -> None:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Unpack the folders `raw` and `split`; `zipfile` itself keeps members inside the target folder."""
+    """Unpack the folders `raw` and `split`. `zipfile` keeps members inside the target folder."""
     try:
         with zipfile.ZipFile(archive) as content:
             for member in content.namelist():

@@ -1,4 +1,4 @@
-"""A graph that needs no data: power-law degrees, communities that are the labels."""
+"""Generates a graph with power-law degrees, whose labels are communities."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ def generate(
 ) -> Graph:
     """Draw a graph from a degree-corrected planted partition.
 
-    Each node has a class and a weight with a Pareto tail. An edge picks one end by weight; the other comes,
-    again by weight, from the same class with probability `homophily`, otherwise from the whole graph. The
-    model is that of Karrer and Newman, Phys. Rev. E 83, 016107 (2011).
+    Each node has a class, and a weight with a Pareto tail. One end of an edge is drawn by weight. The other
+    end is also drawn by weight, with probability `homophily` from the same class and otherwise from the whole
+    graph. The model is by Karrer and Newman, Phys. Rev. E 83, 016107 (2011).
 
     Parameters
     ----------
     nodes, classes : int
-        Sizes.
+        Numbers of nodes and of classes.
     mean_degree : float
-        Edges drawn per node, times two; loops and repeated edges among them are dropped.
+        Number of drawn edges per node, times two. Loops and repeated edges among them are dropped.
     exponent : float
-        Of the power law that the degrees follow, above 2.
+        Exponent of the power law of the degrees, above 2.
     homophily : float
-        In ``[0, 1]``; a share ``homophily + (1 - homophily) / classes`` of the edges joins equal classes.
+        Homophily in ``[0, 1]``. A share ``homophily + (1 - homophily) / classes`` of the edges joins equal
+        classes.
     seed : int
-        Equal seeds give equal graphs.
+        Seed; equal seeds give equal graphs.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=nodes)
-    # A hub must not exceed the square root of the total weight, or its edges would mostly repeat each other.
+    # A hub must not exceed the square root of the total weight, or most of its edges would be repeated.
     weights = np.minimum(rng.pareto(exponent - 1, size=nodes) + 1, np.sqrt(nodes * mean_degree))
     edges = round(nodes * mean_degree / 2)
     sources = _draw(rng, np.arange(nodes), weights, edges)

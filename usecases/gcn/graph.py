@@ -1,4 +1,4 @@
-"""A graph with labelled nodes, in the one form that every reader delivers and everything else uses."""
+"""A graph with labelled nodes, in the common format of all readers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 UNLABELLED = -1
-TRAIN_SHARE, VALID_SHARE = 0.54, 0.18  # ogbn-arxiv's own proportions; the rest is the test split
+TRAIN_SHARE, VALID_SHARE = 0.54, 0.18  # proportions of ogbn-arxiv; the rest is the test split
 
 
 @dataclass(frozen=True)
 class Split:
-    """Node ids, int64 and disjoint, that are trained on, validated on and tested on."""
+    """Disjoint int64 node ids for training, validation and test."""
 
     train: NDArray[np.int64]
     valid: NDArray[np.int64]
@@ -39,19 +39,19 @@ class Split:
 
 @dataclass(frozen=True)
 class Graph:
-    """An undirected graph without loops or parallel edges, perhaps mapped from files.
+    """An undirected graph without loops or parallel edges. It can be mapped from files.
 
     Attributes
     ----------
     indptr, indices : int64 (nodes + 1,), int32 (arcs,)
-        Compressed rows: the neighbours of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, ascending.
-        Each edge is two arcs, so the compressed columns are the same.
+        Compressed rows: the neighbors of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``, ascending. Each
+        edge is two arcs, so the compressed columns are equal to the compressed rows.
     labels : int64 (nodes,)
-        The class of each node, from 0 to the number of classes less one, or `UNLABELLED`.
+        Class of each node, from 0 to the number of classes minus one, or `UNLABELLED`.
     split : Split or None
-        The split that comes with the data, if one does.
+        Split that comes with the data, if there is one.
     known_fingerprint : str or None
-        `fingerprint`, where it was written down with the arrays.
+        `fingerprint`, if it was stored with the arrays.
     """
 
     indptr: NDArray[np.int64]
@@ -70,13 +70,13 @@ class Graph:
 
     @cached_property
     def edge_index(self) -> NDArray[np.int64]:
-        """Arcs as PyG wants them: int64 (2, arcs), sources over targets."""
+        """Return arcs in PyG's format: int64 (2, arcs), with sources in row 0 and targets in row 1."""
         targets = np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
         return np.stack([self.indices.astype(np.int64), targets])
 
     @cached_property
     def fingerprint(self) -> str:
-        """``sha256:…`` of structure, labels and split."""
+        """Return ``sha256:…`` of structure, labels and split."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
         arrays: list[NDArray[Any]] = [self.indptr, self.indices, self.labels]
@@ -93,25 +93,24 @@ def build_graph(
     where: str,
     split: Split | None = None,
 ) -> Graph:
-    """Make a `Graph` of edges in any direction, any order, given once or more often.
+    """Return a `Graph` of edges in any direction and order. Repeated edges are allowed.
 
-    Loops are dropped: `GCNConv` puts exactly one on every node, whether or not the graph has it, and a
-    sampled loop would only take the place of a neighbour. A node without edges stays; it is classified by its
-    own embedding.
+    Loops are dropped: `GCNConv` adds exactly one to every node, and a sampled loop would only replace a
+    neighbor. A node without edges is kept. It is classified by its own embedding.
 
     Parameters
     ----------
     sources, targets : integer (edges,)
         Node ids in ``[0, len(labels))``.
     labels : integer (nodes,)
-        Classes, which may be any numbers; negative where unknown.
+        Classes, any numbers; negative if unknown.
     where : str
-        What an error calls the edges: the file that they come from.
+        Name of the edges for messages: their file.
 
     Raises
     ------
     DataError
-        If an edge names a node that does not exist, or no node has a label.
+        If an edge refers to a node that does not exist, or if no node has a label.
     """
     labels = numbered_labels(labels)
     num_nodes = len(labels)
@@ -133,7 +132,7 @@ def build_graph(
 
 
 def numbered_labels(labels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Classes from 0 on without gaps, in the order of the given ones; `UNLABELLED` for negative ones."""
+    """Return classes from 0 without gaps, in the order of the given ones; `UNLABELLED` for negative ones."""
     known = labels >= 0
     numbered = np.full(len(labels), UNLABELLED, dtype=np.int64)
     numbered[known] = np.unique(labels[known], return_inverse=True)[1]
@@ -143,7 +142,7 @@ def numbered_labels(labels: NDArray[np.integer]) -> NDArray[np.int64]:
 def require_ends(
     sources: NDArray[np.integer], targets: NDArray[np.integer], num_nodes: int, where: str, first: int = 0
 ) -> None:
-    """Raise `DataError` if an edge names a node that does not exist; `first` is the number of the first."""
+    """Raise `DataError` if an edge refers to a missing node; `first` is the number of the first edge."""
     for ends in (sources, targets):
         outside = np.flatnonzero((ends < 0) | (ends >= num_nodes))
         if len(outside):
@@ -155,7 +154,7 @@ def require_ends(
 
 
 def require_labels(labels: NDArray[np.integer], where: str) -> None:
-    """Raise `DataError` if no node has a label, or there are more nodes than ids."""
+    """Raise `DataError` if no node has a label, or if there are more nodes than ids."""
     num_nodes = len(labels)
     if num_nodes == 0 or int(labels.max()) < 0:
         raise DataError(f"{where}: none of the {num_nodes} nodes has a label, so there is nothing to learn")

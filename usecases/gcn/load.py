@@ -1,4 +1,4 @@
-"""Which reader a graph's name means."""
+"""Reads a graph by its name."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def load(name: str, folder: Path | None) -> Graph:
     Parameters
     ----------
     name : str
-        ``generated``, which takes no data; ``facebook``, ``github``, ``twitch_de`` (MUSAE csv); ``cora``,
-        ``citeseer``, ``pubmed`` (Planetoid npz or pickles); ``ogbn-…`` (OGB's csv.gz layout); otherwise
-        ``NAME.npz`` (compressed rows or an edge list; ``arxiv_like`` is in arxivlike.npz).
+        Name of the graph: ``generated``, which takes no data; ``facebook``, ``github``, ``twitch_de`` (MUSAE
+        csv); ``cora``, ``citeseer``, ``pubmed`` (Planetoid npz or pickles); ``ogbn-…`` (OGB's csv.gz layout);
+        otherwise ``NAME.npz`` (compressed rows or an edge list; ``arxiv_like`` is in arxivlike.npz).
     folder : Path or None
-        Where the files are.
+        Folder of the files.
 
     Raises
     ------
     DataError
-        If there is no such graph there, or it cannot be used.
+        If the graph is missing or invalid.
     """
     if name == "generated":
         if folder is not None:

@@ -1,7 +1,7 @@
-"""Graphs that are read once, in blocks, into arrays on disk that all nodes of all runs map into memory.
+"""Graphs that are read once, in blocks, into arrays on disk, which all nodes of all runs map into memory.
 
-While one is read, memory is needed for its nodes and for a part of its arcs. A folder of the cache holds the
-arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, those of its split if one comes with it,
+Reading a graph needs memory for its nodes and for a part of its arcs. A folder of the cache contains the
+arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, the arrays of its split if there is one,
 and ``graph.json``.
 """
 
@@ -25,27 +25,27 @@ __all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]
 
 FORMAT = 2
 EDGES_AT_ONCE = 1 << 19
-"""Edges of a block."""
-_ARCS = 1 << 22  # that are sorted at a time
-_FILES = 256  # that arcs are divided among, at most; then more are sorted at a time
+"""Number of edges of a block."""
+_ARCS = 1 << 22  # number of arcs that are sorted together
+_FILES = 256  # maximum number of files for arcs; for larger graphs, more arcs are sorted together
 
 _SPLITS = ("train", "valid", "test")
-_TARGET = (1 << 32) - 1  # the bits of a key that say where an arc ends; those above say where it begins
+_TARGET = (1 << 32) - 1  # bits of a key with the arc's target; the bits above contain its source
 
 
 class Parts(NamedTuple):
-    """What a file of a graph says.
+    """The contents of a graph's file.
 
     Attributes
     ----------
     labels : array
-        Classes, which may be any numbers, negative where unknown, int64 (nodes,).
+        Classes, int64 (nodes,): any numbers, negative if unknown.
     edges : iterable
-        Blocks of edges, each as two arrays of integers, of where edges begin and end.
+        Blocks of edges, each with two arrays of integers: the sources and the targets.
     where : str
-        What an error calls the edges: the file that they come from.
+        Name of the edges for messages: their file.
     split : Split or None
-        If one comes with the data.
+        Split that comes with the data, if there is one.
     """
 
     labels: NDArray[np.int64]
@@ -58,25 +58,25 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     format: int
     nodes: int
     arcs: int
-    split: list[int] | None  # nodes of each part
+    split: list[int] | None  # number of nodes of each part
     fingerprint: str
 
 
 def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
-    """The graph of some files, from the cache if it is there, as `build_graph` makes it.
+    """Return the graph of some files from the cache, or read them. The graph is as `build_graph` makes it.
 
     Parameters
     ----------
     files : sequence of Path
-        What is read; they must exist.
+        Files to read; they must exist.
     read : callable
-        Reads them.
+        Function that reads the files.
 
     Raises
     ------
     DataError
-        If an edge names a node that does not exist, no node has a label, the cache cannot be written, or what
-        `read` raises.
+        If an edge refers to a missing node, if no node has a label, if the cache cannot be written, or if
+        `read` raises it.
     """
     return read_once("graph", files, partial(_build, read), _open)
 
@@ -111,7 +111,7 @@ def _open(folder: Path) -> Graph | None:
 
 
 def _shapes(nodes: int, arcs: int, split: list[int] | None) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """In the order of `Graph.fingerprint`."""
+    """Return dtypes and shapes, in the order of `Graph.fingerprint`."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         "indptr": ("<i8", (nodes + 1,)),
         "indices": ("<i4", (arcs,)),
@@ -121,10 +121,10 @@ def _shapes(nodes: int, arcs: int, split: list[int] | None) -> dict[str, tuple[s
 
 
 def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:
-    """Write compressed rows; how many arcs there are.
+    """Write compressed rows and return the number of arcs.
 
-    Edges are counted for each node, then divided into files of which each has all arcs of some nodes, and
-    fits in memory; there it is sorted.
+    Edges are counted for each node. Then they are divided into files, each with all arcs of some nodes. A
+    file fits in memory, where its arcs are sorted.
     """
     edges = folder / "edges.bin"
     ends = np.cumsum(_write_edges(edges, nodes, parts))
@@ -150,7 +150,7 @@ def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:
 
 
 def _write_edges(file: Path, nodes: int, parts: Parts) -> NDArray[np.int64]:
-    """Write all edges but loops, int32 (edges, 2); at how many of their ends each node is."""
+    """Write all edges except loops, int32 (edges, 2). Returns the degree of each node."""
     degrees, seen = np.zeros(nodes, dtype=np.int64), 0
     with file.open("wb") as output:
         for sources, targets in parts.edges:
@@ -165,7 +165,7 @@ def _write_edges(file: Path, nodes: int, parts: Parts) -> NDArray[np.int64]:
 
 
 def _divide(edges: Path, files: Sequence[Path], cuts: Sequence[int]) -> None:
-    """Write both arcs of each edge, as keys, into the file of the nodes where they begin."""
+    """Write both arcs of each edge, as keys, into the file of their source nodes."""
     with ExitStack() as stack:
         outputs = [stack.enter_context(file.open("wb", buffering=0)) for file in files]
         for pairs in _blocks(edges):

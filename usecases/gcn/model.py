@@ -15,11 +15,11 @@ class Gcn(nn.Module):
     Parameters
     ----------
     nodes, dim : int
-        Rows and columns of the embedding, whose gradient is sparse.
+        Numbers of rows and columns of the embedding, which has sparse gradients.
     hidden, classes : int
         Widths of the two convolutions.
     generator : torch.Generator
-        Where the initial weights come from.
+        Random generator for the initial weights.
     """
 
     def __init__(self, nodes: int, dim: int, hidden: int, classes: int, generator: torch.Generator) -> None:
@@ -28,12 +28,12 @@ class Gcn(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)
         self.conv1 = GCNConv(dim, hidden)
         self.conv2 = GCNConv(hidden, classes)
-        # PyG draws from the global generator, which other worker threads use at the same time.
+        # PyG draws from the global generator, which other worker threads use concurrently.
         for conv in (self.conv1, self.conv2):
             nn.init.xavier_uniform_(conv.lin.weight, generator=generator)
 
     def forward(self, n_id: Tensor, edge_index: Tensor) -> Tensor:
-        """Logits (subgraph's nodes, classes) from ids (subgraph's nodes,) and numbered arcs (2, arcs)."""
+        """Return logits (subgraph's nodes, classes) for ids (subgraph's nodes,) and arcs (2, arcs)."""
         x = self.embedding(n_id)
         x = self.conv1(x, edge_index).relu()
         out: Tensor = self.conv2(x, edge_index)

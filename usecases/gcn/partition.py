@@ -1,4 +1,4 @@
-"""Which worker trains on which nodes."""
+"""Division of a graph's nodes among workers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ __all__ = ["METHODS", "Method", "Partition", "partition"]
 Method = Literal["metis", "random", "contiguous"]
 METHODS: tuple[Method, ...] = ("metis", "random", "contiguous")
 
-# A training node costs its worker a sample; any node may be in its neighbourhoods and so costs a little.
+# Weights of nodes. A training node costs its worker a sample. Any node can be in the worker's neighborhoods,
+# at a smaller cost.
 TRAINING_WEIGHT, OTHER_WEIGHT = 3, 1
 NODES_AT_ONCE = 1 << 14
-"""Nodes whose neighbours are in memory together."""
+"""Number of nodes whose neighbors are in memory together."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,11 @@ class Partition:
     Attributes
     ----------
     part : int64 (nodes,)
-        The worker whose neighbourhood each node is in.
+        Worker with each node in its neighborhood.
     training : list of int64 arrays
-        Each worker's training nodes, ascending: as many as its batch is large, in proportion. Equal batches
-        have equally many; where they do not divide the training nodes, the remainder, fewer nodes than there
-        are workers, is left out.
+        Ascending training nodes of each worker. Their numbers are in proportion to the batches. With equal
+        batches, all workers have equal numbers, and a remainder, smaller than the number of workers, is left
+        out.
     """
 
     part: NDArray[np.int64]
@@ -57,21 +58,23 @@ def partition(
     seed: int,
     cache: Path | None = None,
 ) -> Partition:
-    """Divide nodes and training nodes among workers.
+    """Divide all nodes, and the training nodes, among workers.
 
     Parameters
     ----------
     graph : Graph
+        Graph to divide.
     training : int64 (training nodes,)
+        Training nodes.
     sizes : sequence of int
-        Training nodes of a step of each worker, at least 1.
+        Number of training nodes in a step of each worker, at least 1.
     method : "metis", "random" or "contiguous"
-        METIS cuts few edges while it balances training nodes (Karypis and Kumar, SIAM J. Sci. Comput. 20,
-        1998); the others ignore edges and divide at random or by node id.
+        Method of the division. METIS cuts few edges and balances training nodes (Karypis and Kumar, SIAM J.
+        Sci. Comput. 20, 1998). The others ignore edges and divide at random or by node id.
     seed : int
-        Of METIS and of random division.
+        Seed of METIS and of random divisions.
     cache : Path, optional
-        Folder for what METIS finds; default ``adabench/partitions`` in the user's cache folder.
+        Folder for results of METIS; default ``adabench/partitions`` in the user's cache folder.
 
     Raises
     ------
@@ -94,9 +97,9 @@ def partition(
 
 
 def lengths_of(count: int, sizes: Sequence[int]) -> list[int]:
-    """How many of `count` training nodes each worker has, if those of a step are `sizes`.
+    """Return the number of the `count` training nodes for each worker, with `sizes` nodes per step.
 
-    They are such that all make equally many steps, the last of which may be a smaller one.
+    All workers make equal numbers of steps. The last step can be smaller.
     """
     steps, left = divmod(count, sum(sizes))
     spare = left - len(sizes)
@@ -107,7 +110,7 @@ def lengths_of(count: int, sizes: Sequence[int]) -> list[int]:
 def _by_rank(
     num_nodes: int, training: NDArray[np.int64], sizes: Sequence[int], seed: int | None
 ) -> NDArray[np.int64]:
-    """Shares of the training nodes and of the others, by id or, with a seed, in random order."""
+    """Return shares of the training nodes and of the others, by id or, with a seed, in random order."""
     ends = np.cumsum(sizes)
     part = np.empty(num_nodes, dtype=np.int64)
     others = np.setdiff1d(np.arange(num_nodes), training)
@@ -122,7 +125,7 @@ def _by_rank(
 def _balance(
     graph: Graph, training: NDArray[np.int64], lengths: list[int], part: NDArray[np.int64]
 ) -> Partition:
-    """Move training nodes out of parts with too many, those first that have most neighbours where they go."""
+    """Move training nodes out of parts with too many, first nodes with most neighbors in their new part."""
     part = part.copy()
     workers, wanted = len(lengths), np.array(lengths)
     counts = np.bincount(part[training], minlength=workers)
@@ -135,7 +138,7 @@ def _balance(
         if missing == 0:
             break
         origin = part[surplus[node]]
-        # A node that has moved is no longer in a part that had too many.
+        # A node that was moved is in a part that needed it, so it is not moved again.
         if counts[target] < wanted[target] and counts[origin] > wanted[origin]:
             counts[origin] -= 1
             counts[target] += 1
@@ -148,7 +151,7 @@ def _balance(
 def _neighbours_by_part(
     graph: Graph, nodes: NDArray[np.int64], part: NDArray[np.int64], workers: int
 ) -> NDArray[np.int64]:
-    """How many neighbours of each node are in each part: int64 (nodes, workers)."""
+    """Return the number of each node's neighbors in each part: int64 (nodes, workers)."""
     found = np.zeros((len(nodes), workers), dtype=np.int64)
     for start in range(0, len(nodes), NODES_AT_ONCE):
         some = nodes[start : start + NODES_AT_ONCE]
@@ -207,7 +210,7 @@ def _are_equal(sizes: Sequence[int]) -> bool:
 
 
 def _store(file: Path, part: NDArray[np.int64]) -> None:
-    """Write through a file of this process's own: all workers of a run may do so at the same time."""
+    """Write through a temporary file of this process, because all workers of a run may do so concurrently."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.stem}.{os.getpid()}.{id(part)}.part")
     with temporary.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""The MUSAE social graphs: an edge list and a table of targets, both csv with a header."""
+"""Reads the MUSAE social graphs: an edge list and a table of targets, both csv with a header."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ MUSAE = {
 def read_musae(name: str, folder: Path) -> Graph:
     """Read one of `MUSAE`.
 
-    Nodes are the rows of the targets; one whose label is empty is never trained or tested on.
+    Nodes are the rows of the targets. Nodes with an empty label are never used for training or tests.
 
     Raises
     ------
     DataError
-        If a file is missing or damaged, node ids are not exactly 0, 1, 2, … or an edge names another node.
+        If a file is missing or damaged, if node ids are not exactly 0, 1, 2, …, or if an edge refers to
+        another node.
     """
     files = MUSAE[name]
     table = folder / files.targets

@@ -1,4 +1,4 @@
-"""Graphs in one npz file: compressed rows, or an edge list; arcs are read in blocks."""
+"""Reads graphs in one npz file: compressed rows, or an edge list. Arcs are read in blocks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SKIPPED_AT_ONCE = 1 << 20
 def read_npz(file: Path) -> Graph:
     """Read ``indptr`` (nodes + 1,) and ``indices`` (arcs,), or edges; and labels (nodes,).
 
-    Edges are called ``edges`` (edges, 2) or ``edge_index`` (2, edges). Labels are called ``lab``, ``labels``,
-    ``y`` or ``node_labels``; a negative one means that the node has none. Other arrays are left unread.
+    Edges are named ``edges`` (edges, 2) or ``edge_index`` (2, edges). Labels are named ``lab``, ``labels``,
+    ``y`` or ``node_labels``. A negative label means that the node has none. Other arrays are ignored.
 
     Raises
     ------
     DataError
-        If arrays are missing, of a wrong shape or type, or do not describe a graph.
+        If arrays are missing, have a wrong shape or type, or do not describe a graph.
     """
     return mapped_graph([require(file)], partial(_read, file))
 
@@ -59,7 +59,7 @@ def _read(file: Path) -> Parts:
         edges = _member(file, "edge_index", names, 2)
         if edges.shape[0] != 2:
             raise DataError(f"{file}: edge_index must have 2 rows, not {edges.shape[0]}")
-        # Two rows in one order are two columns in the other.
+        # Two rows in one memory order are two columns in the other.
         turned = edges._replace(shape=edges.shape[::-1], fortran=not edges.fortran)
         return Parts(labels, _pairs(turned), str(file))
     pointers, indices = _member(file, "indptr", names, 1), _member(file, "indices", names, 1)
@@ -72,12 +72,12 @@ def _read(file: Path) -> Parts:
         )
     degrees = np.diff(indptr)
     if degrees.min() < 0:
-        raise DataError(f"{file}: indptr must not fall, but it does at node {degrees.argmin()}")
+        raise DataError(f"{file}: indptr must not decrease, but it does at node {degrees.argmin()}")
     return Parts(labels, _rows(indptr, indices), str(file))
 
 
 class _Member(NamedTuple):
-    """An array of integers in an archive, that is not empty."""
+    """An array of integers in an archive, which is not empty."""
 
     file: Path
     name: str
@@ -87,11 +87,12 @@ class _Member(NamedTuple):
     header: int  # bytes before the numbers
 
     def numbers(self, start: int, stop: int, at_once: int) -> Iterator[NDArray[np.int64]]:
-        """Those from `start` to `stop`, as they are in the file, in blocks."""
+        """Yield the numbers from `start` to `stop`, in the order of the file, in blocks."""
         size = self.dtype.itemsize
         try:
             with ZipFile(self.file) as archive, archive.open(self.name) as stream:
-                # Read, not sought: the archive's checksum is that of all that is read.
+                # The beginning is read instead of skipped, because the archive checks the checksum of the
+                # complete array.
                 ahead = self.header + start * size
                 while ahead:
                     if not (passed := len(stream.read(min(ahead, SKIPPED_AT_ONCE)))):
@@ -138,7 +139,7 @@ def _whole(member: _Member) -> NDArray[np.int64]:
 
 def _pairs(edges: _Member) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     count = edges.shape[0]
-    if edges.fortran:  # one column after the other
+    if edges.fortran:  # one column follows the other
         ends = (edges.numbers(column * count, (column + 1) * count, EDGES_AT_ONCE) for column in (0, 1))
         yield from zip(*ends, strict=True)
         return
@@ -152,7 +153,8 @@ def _rows(
     first = 0
     for block in indices.numbers(0, int(indptr[-1]), EDGES_AT_ONCE):
         end = first + len(block)
-        low, high = np.searchsorted(indptr, [first, end - 1], side="right")  # the nodes after theirs
+        # the first node after the block's first and last arc's node
+        low, high = np.searchsorted(indptr, [first, end - 1], side="right")
         bounds = np.clip(indptr[low - 1 : high + 1], first, end)
         lengths = bounds[1:] - bounds[:-1]
         yield np.repeat(np.arange(low - 1, high), lengths), block

@@ -1,4 +1,4 @@
-"""OGB's node property prediction folders, in the csv.gz layout."""
+"""Reads OGB's folders for node property prediction, in the csv.gz layout."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PARTS = ("train", "valid", "test")
 def read_ogb(name: str, folder: Path) -> Graph:
     """Read ``raw/edge.csv.gz``, ``raw/node-label.csv.gz`` and ``split/*/{train,valid,test}.csv.gz``.
 
-    They may lie in `folder` itself or in a subfolder called as OGB's archive (``arxiv``) or library
-    (``ogbn_arxiv``) does. Nodes whose label is empty are taken out of the split.
+    They can be in `folder` or in a subfolder with the name of OGB's archive (``arxiv``) or library
+    (``ogbn_arxiv``). Nodes with an empty label are removed from the split.
 
     Raises
     ------
     DataError
-        If a file is missing or damaged, or names a node that does not exist.
+        If a file is missing or damaged, or refers to a node that does not exist.
     """
     root = _root(name, folder)
     schemes = sorted(path for path in (root / "split").glob("*") if path.is_dir())

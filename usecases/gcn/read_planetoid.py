@@ -1,4 +1,4 @@
-"""Cora, CiteSeer and PubMed, as npz or as the original pickles; structure and labels only."""
+"""Reads Cora, CiteSeer and PubMed, as npz or as the original pickles; structure and labels only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["PLANETOID", "PLANETOID_PARTS", "read_planetoid"]
 
 PLANETOID = ("cora", "citeseer", "pubmed")
 PLANETOID_PARTS = ("graph", "ally", "ty", "test.index")
-"""The parts of ``ind.NAME.PART`` that hold structure and labels."""
+"""Parts of ``ind.NAME.PART`` that contain structure and labels."""
 
 
 def read_planetoid(name: str, folder: Path) -> Graph:
-    """Read ``NAME.npz`` if it is there, otherwise ``ind.NAME.graph``, ``.ally``, ``.ty`` and ``.test.index``.
+    """Read ``NAME.npz`` if it exists, otherwise ``ind.NAME.graph``, ``.ally``, ``.ty`` and ``.test.index``.
 
-    A node that no label is given for (CiteSeer has 15) is never trained or tested on.
+    Nodes without a label (CiteSeer has 15) are never used for training or tests.
 
     Raises
     ------
     DataError
-        If a file is missing, damaged, or holds anything but arrays and containers of numbers.
+        If a file is missing or damaged, or contains anything except arrays and containers of numbers.
     """
     npz = folder / f"{name}.npz"
     if npz.is_file():
@@ -62,7 +62,7 @@ def read_planetoid(name: str, folder: Path) -> Graph:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """A pickle can run any code; this one can only make arrays and default dictionaries."""
+    """An unpickler that can only create arrays and default dictionaries, because pickles can run any code."""
 
     ALLOWED = frozenset(
         {
@@ -82,7 +82,7 @@ class _NumbersOnly(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-# What the unpickler raises for bytes that are no pickle.
+# Exceptions of the unpickler for bytes that are not a pickle.
 _DAMAGED = (
     pickle.UnpicklingError,
     EOFError,
@@ -109,5 +109,5 @@ def _one_hot(file: Path) -> NDArray[np.int64]:
     rows = _unpickle(file)
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind not in "iuf":
         raise DataError(f"{file}: must hold one row of zeros and a one for each node")
-    # A row of zeros only is how the original marks a node without a label.
+    # The original format marks a node without a label by a row of zeros.
     return np.where(rows.sum(axis=1) > 0, rows.argmax(axis=1), UNLABELLED)

@@ -1,4 +1,4 @@
-"""Neighbour sampling as PyG's `NodeLoader` asks for it."""
+"""Neighbor sampling for PyG's `NodeLoader`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ __all__ = ["UniformSampler", "pyg_sampler"]
 
 
 class UniformSampler(BaseSampler):  # type: ignore[misc]
-    """Draws neighbours uniformly, without replacement, in C++.
+    """Draws neighbors uniformly, without replacement, in C++.
 
-    What is drawn for a batch is a function of `seed` and of the batch's nodes in their order: the same in
-    every process and thread, however far ahead batches are fetched. A loader that shuffles draws anew each
-    epoch; one that does not, the validation loader for instance, sees the same neighbourhoods each time.
+    The draws for a batch depend only on `seed` and on the batch's nodes in their order. They are equal in
+    every process and thread, no matter how early batches are fetched. A loader that shuffles draws new
+    neighborhoods in each epoch. A loader that does not, such as the validation loader, gets equal
+    neighborhoods each time.
 
     Parameters
     ----------
     graph : Graph
-        The graph; its arrays are shared, not copied.
+        Graph to sample from. Its arrays are shared, not copied.
     fanouts : sequence of int
-        Neighbours drawn per node in each hop; -1 means all.
+        Number of neighbors drawn per node in each hop; -1 means all.
     seed : int
-        Non-negative.
+        Seed, not negative.
     """
 
     def __init__(self, graph: Graph, fanouts: Sequence[int], seed: int) -> None:
@@ -47,7 +48,7 @@ class UniformSampler(BaseSampler):  # type: ignore[misc]
         self._seed = seed
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput:
-        """Sample around ``index.node``, int64 and without duplicates; the output's ``node`` begins with it.
+        """Sample around ``index.node``, int64 without duplicates. The output's ``node`` begins with them.
 
         Raises
         ------
@@ -75,7 +76,7 @@ class UniformSampler(BaseSampler):  # type: ignore[misc]
 
 
 def pyg_sampler(data: Data, fanouts: Sequence[int]) -> BaseSampler:
-    """PyG's own sampler, which needs one of its compiled companions.
+    """Return PyG's own sampler, which needs one of its compiled extensions.
 
     Raises
     ------

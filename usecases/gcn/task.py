@@ -1,4 +1,4 @@
-"""The use case `gcn`: node classification with neighbour sampling, judged by accuracy."""
+"""The use case `gcn`: node classification with neighbor sampling, with accuracy as its quality metric."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
 
 __all__ = ["GcnParams", "GcnUseCase"]
 
-HOPS = 2  # one for each convolution
+HOPS = 2  # one hop for each convolution
 
 
 class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,17 +36,18 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes
     ----------
     epochs, batch, dim, lr
-        As for every use case; `batch` counts training nodes, `dim` is the width of a node's embedding.
+        Common parameters of all use cases; `batch` counts training nodes, `dim` is the width of a node's
+        embedding.
     graph : str
-        Which graph; see `adabench.usecases.gcn.load.load`.
+        Name of the graph; see `adabench.usecases.gcn.load.load`.
     hidden : int
         Width of the first convolution's output.
     fanout : int
-        Neighbours sampled per node in each of the two hops; -1 means all.
+        Number of sampled neighbors per node in each of the two hops; -1 means all.
     sampler : "native" or "pyg"
-        The C++ sampler that comes with the project, or PyG's, which needs pyg-lib.
+        Sampler: the project's C++ sampler, or PyG's, which needs pyg-lib.
     partition : "metis", "random" or "contiguous"
-        How training nodes are shared among workers.
+        Division of training nodes among workers.
     """
 
     epochs: int = 8
@@ -68,10 +69,10 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GcnUseCase(DealsBatches):
-    """Predicts the class of a node from its neighbourhood; nodes have no features but those that are learned.
+    """Predicts the class of a node from its neighborhood. Its only features are learned embeddings.
 
-    The seed decides the initial weights, the order of the data, the neighbours drawn, METIS's choices and,
-    where the data come without a split, the split: 54 / 18 / 28 % of the labelled nodes at random.
+    The seed determines the initial weights, the order of the data, the sampled neighbors and METIS's choices.
+    For data without a split, it also determines the split: 54 / 18 / 28 % of the labelled nodes at random.
     """
 
     name: ClassVar[str] = "gcn"
@@ -85,8 +86,8 @@ class GcnUseCase(DealsBatches):
         self._seed = seed
         self._graph = load(params.graph, data)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
-        self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of their batches
-        # The native sampler has the arcs from the graph, so that no copy of them is in memory.
+        self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
+        # The native sampler reads the arcs from the graph, so that memory contains no copy of them.
         arcs = self._graph.edge_index if params.sampler == "pyg" else np.empty((2, 0), dtype=np.int64)
         self._data = Data(
             edge_index=torch.from_numpy(arcs),
@@ -128,9 +129,9 @@ class GcnUseCase(DealsBatches):
         return cross_entropy(logits, batch.y[: batch.batch_size])
 
     def evaluate(self, model: nn.Module, loader: Iterable[Data]) -> dict[str, float]:
-        """Accuracy and mean cross-entropy of the loader's nodes, and with two classes the AUC.
+        """Return accuracy and mean cross-entropy of the loader's nodes, and with two classes the AUC.
 
-        Neighbours are sampled as in training. The AUC is left out if all nodes are of one class.
+        Neighbors are sampled as in training. The AUC is left out if all nodes are of one class.
         """
         samples, correct, loss = 0, 0, 0.0
         classes: list[Tensor] = []
@@ -163,10 +164,10 @@ class GcnUseCase(DealsBatches):
         return int(batch.batch_size)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows in worker `rank`'s part of the graph: qualified parameter name -> ascending int64 row ids.
+        """Return the rows in worker `rank`'s part of the graph: ascending int64 ids by parameter name.
 
-        A parameter server may keep them there from the start. Over all workers they are disjoint and
-        complete.
+        A parameter server may place them on the worker's node at the start. The rows of all workers are
+        disjoint and complete.
         """
         part = torch.from_numpy(self._partition(rank, world).part)
         return {"embedding.weight": (part == rank).nonzero().flatten()}

@@ -20,14 +20,14 @@ __all__ = ["Graph", "load"]
 
 FORMAT = 2
 HELD_OUT_ONE_IN = 20
-"""Of triples that come without a split: so many validate, and so many test."""
+"""For triples without a split, one in this number is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 
 
 class Graph(NamedTuple):
-    """Triples of head, relation and tail, int32 (n, 3) for each split, perhaps mapped from files.
+    """Triples of head, relation and tail, int32 (n, 3) for each split. They can be mapped from files.
 
-    Entities and relations that only validation or test triples have are counted, too: they keep their initial
+    Entities and relations that occur only in validation or test triples are included. They keep their initial
     rows.
     """
 
@@ -76,7 +76,7 @@ def _whole(graph: Graph, what: str) -> Graph:
 
 
 def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Which of the `count` triples from number `start` on are in each split."""
+    """Return a mask of each split for the `count` triples from number `start` on."""
     buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
     return buckets > 1, buckets == 0, buckets == 1
 

@@ -1,4 +1,4 @@
-"""Generates a graph with skewed degrees whose relations join kinds of entities, so that it can be learned."""
+"""Generates a learnable graph with skewed degrees. Its relations connect kinds of entities."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from adabench.usecases.kge.read import Block, Sizes
 __all__ = ["generate"]
 
 SEED = 20_150_726
-"""Fixed: equal numbers of triples are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of triples give equal data for all seeds of runs."""
 
 RELATIONS = 24
 KINDS = 150
 TRIPLES_PER_ENTITY = 20
 SKEW = 1.0
-"""An entity's probability among those of its kind falls with its rank to this power."""
+"""Exponent of an entity's probability within its kind, which falls with its rank."""
 NOISE = 0.05
-"""Share of tails that are drawn among all entities."""
+"""Share of tails that are drawn from all entities."""
 BYTES_PER_TRIPLE = 200
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> tuple[Block, Sizes]:
-    """Draw `count` triples, of which those that repeat others are dropped; the same ones for the same number.
+    """Draw `count` triples and drop repeated ones; equal numbers give equal triples.
 
-    Every entity is of a kind. A relation leads from each kind of heads to one kind of tails, within
-    which popular entities are drawn more often.
+    Every entity has a kind. A relation leads from each kind of head to one kind of tail. Within a kind,
+    popular entities are drawn more often.
 
     Raises
     ------
     DataError
-        If so many cannot be generated in this machine's memory.
+        If the triples exceed the machine's memory.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_TRIPLE
     if count > most:
@@ -58,7 +58,7 @@ def generate(count: int) -> tuple[Block, Sizes]:
 def _members(
     rng: np.random.Generator, members: list[NDArray[np.int64]], kinds: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """An entity of each of these kinds."""
+    """Draw an entity of each of these kinds."""
     drawn = np.empty(len(kinds), dtype=np.int64)
     for kind, own in enumerate(members):
         wanted = np.flatnonzero(kinds == kind)

@@ -1,4 +1,4 @@
-"""The models: plain PyTorch. Each scores triples by a query, made of two parts, against rows of the third."""
+"""The models in plain PyTorch. They compare a query from two parts of a triple with rows of the third."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ModelName = Literal["complex", "distmult", "rotate", "transe"]
 MODELS: tuple[ModelName, ...] = ("complex", "distmult", "rotate", "transe")
 
 PAIRS_AT_ONCE = 1 << 22
-"""Numbers of intermediate results where a model has to compare each query with each row by itself."""
+"""Maximum number of intermediate results in models that compare each query with each row separately."""
 
 
 class Scores(NamedTuple):
-    """What the model says of some triples; more is likelier.
+    """Scores of some triples. A higher score means a more likely triple.
 
     Attributes
     ----------
     own : Tensor
-        Of the triples as they are, float32 (n,).
+        Scores of the given triples, float32 (n,).
     tails, heads : Tensor
-        With each candidate in the place of the tail, or of the head, float32 (n, candidates).
+        Scores with each candidate in place of the tail, or of the head, float32 (n, candidates).
     norm : Tensor
-        Mean over the triples of the cubes of all numbers in their rows, float32 scalar: what regularization
-        weighs.
+        Mean over the triples of the cubes of all numbers in their rows, float32 scalar, for the
+        regularization.
     """
 
     own: Tensor
@@ -37,22 +37,22 @@ class Scores(NamedTuple):
 
 
 class Knowledge(nn.Module):
-    """Embeddings of entities and relations, and one of four ways to score triples with them.
+    """Embeddings of entities and relations, and one of four methods to score triples with them.
 
-    ComplEx (Trouillon et al., ICML 2016), DistMult (Yang et al., ICLR 2015), RotatE (Sun et al., ICLR 2019)
-    without its margin, and TransE (Bordes et al., NIPS 2013) with the distance of L1.
+    The methods are ComplEx (Trouillon et al., ICML 2016), DistMult (Yang et al., ICLR 2015), RotatE (Sun et
+    al., ICLR 2019) without its margin, and TransE (Bordes et al., NIPS 2013) with the L1 distance.
 
     Parameters
     ----------
     name : str
-        One of `MODELS`.
+        Scoring method, one of `MODELS`.
     entities, relations, dim : int
-        Rows of the two tables, and numbers in a row; even for ComplEx and RotatE, whose rows hold the real
-        parts first and then the imaginary ones. RotatE's relations are `dim` / 2 angles.
+        Numbers of rows of the two tables, and width of a row. The width is even for ComplEx and RotatE, whose
+        rows have the real parts first and then the imaginary parts. RotatE's relations are `dim` / 2 angles.
     scale : float
-        Deviation of the initial weights.
+        Standard deviation of the initial weights.
     generator : torch.Generator
-        Where the initial weights come from.
+        Random generator for the initial weights.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Knowledge(nn.Module):
         self._name = name
 
     def forward(self, triples: Tensor, candidates: Tensor) -> Scores:
-        """Score triples (n, 3) of head, relation, tail, and their corruptions by candidates (c,), int64."""
+        """Score triples (n, 3) of head, relation, tail, and their corruptions with candidates (c,), int64."""
         count = len(triples)
-        # One look-up, so that a row that is several things in a batch is still read and updated once.
+        # A single lookup reads and updates a row only once, even if it has several roles in a batch.
         ids = torch.cat([triples[:, 0], triples[:, 2], candidates])
         heads, tails, others = self.entities(ids).tensor_split((count, 2 * count))
         links = self.relations(triples[:, 1])
         for_tails, for_heads = self._queries(heads, links, tails)
         cubes = heads.abs().pow(3).sum() + tails.abs().pow(3).sum()
-        if self._name != "rotate":  # whose relations are angles
+        if self._name != "rotate":  # RotatE's relations are angles
             cubes = cubes + links.abs().pow(3).sum()
         return Scores(
             self._one_by_one(for_tails, tails),
@@ -94,7 +94,7 @@ class Knowledge(nn.Module):
         )
 
     def _queries(self, heads: Tensor, links: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
-        """What a tail and what a head is compared with."""
+        """Return the query vectors for tails and for heads."""
         if self._name == "distmult":
             return heads * links, tails * links
         if self._name == "transe":
@@ -127,6 +127,6 @@ class Knowledge(nn.Module):
 
 
 def _times(rows: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
-    """Product of complex numbers, whose real parts stand before the imaginary ones."""
+    """Return products of complex numbers. Rows have the real parts first and then the imaginary parts."""
     first, second = rows.chunk(2, dim=1)
     return torch.cat([first * real - second * imaginary, first * imaginary + second * real], dim=1)

@@ -1,4 +1,4 @@
-"""Filtered ranks: where the right entity stands among all that would not be right as well."""
+"""Filtered ranks: the rank of the correct entity among all entities that are not also correct."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 __all__ = ["Answers", "ranks", "summary"]
 
 HITS = (1, 3, 10)
-_BLOCK = 1 << 20  # triples that are looked through at a time
+_BLOCK = 1 << 20  # number of triples that are searched together
 
 
 class Answers:
-    """All known entities that are right for a query, which is a relation with a head or with a tail.
+    """All known correct entities for queries. A query is a relation with a head or with a tail.
 
     Parameters
     ----------
     asked : array
-        Triples (n, 3) whose queries will be asked for.
+        Triples (n, 3) with the queries that will be used.
     known : iterable of array
-        All known triples, (n, 3) each; of them, those without such a query are not kept.
+        All known triples, (n, 3) each. Triples without such a query are not kept.
     given, wanted : int
-        Column of the entity that a query has, and of the one that it wants: 0 or 2.
+        Columns of the query's entity and of the wanted entity: 0 or 2.
     relations : int
-        How many there are.
+        Number of relations.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Answers:
         self._starts = np.searchsorted(pairs[:, 0], np.append(self._queries, np.iinfo(np.int64).max))
 
     def pairs(self, triples: NDArray[np.int64]) -> Tensor:
-        """A place in `triples` and an entity, for each right one: int64 (2, pairs)."""
+        """Return an index in `triples` and an entity for each correct entity: int64 (2, pairs)."""
         places = np.searchsorted(self._queries, self._query(triples))
         starts, counts = self._starts[places], self._starts[places + 1] - self._starts[places]
         rows = np.repeat(np.arange(len(triples)), counts)
@@ -67,38 +67,40 @@ class Answers:
 
 
 def ranks(scores: Tensor, right: Tensor, filtered: Tensor) -> Tensor:
-    """The rank of each row's right entity among those that are not filtered, from 1.
+    """Return the rank of each row's correct entity among the entities that are not filtered, from 1.
 
-    Of entities with the same score, half stand before the right one: the mean over all orders that they could
-    have, which PyKEEN calls the realistic rank. A model that scores everything alike gets the middle, not 1.
+    Of entities with equal scores, half are ranked before the correct one. This is the mean over all possible
+    orders, which PyKEEN calls the realistic rank. A model with equal scores for all entities gets the middle
+    rank, not 1.
 
     Parameters
     ----------
     scores : Tensor
-        float32 (n, entities), written to.
+        Scores, float32 (n, entities). They are overwritten.
     right : Tensor
-        int64 (n,).
+        Correct entities, int64 (n,).
     filtered : Tensor
-        Pairs of a row and an entity that does not count, int64 (2, pairs); the right one counts nevertheless.
+        Pairs of a row and an entity to filter, int64 (2, pairs). The correct entity is never filtered.
 
     Returns
     -------
     Tensor
-        float64 (n,). NaN where a row's right entity has a score of NaN.
+        Ranks, float64 (n,). NaN if the score of a row's correct entity is NaN.
     """
     own = scores.gather(1, right[:, None])
     scores[filtered[0], filtered[1]] = -torch.inf
     scores.scatter_(1, right[:, None], own)
     if bool((own == -torch.inf).any()):
-        # Then what was filtered seems equal.
-        raise ArithmeticError("a right entity's score is -inf: training diverged")
-    # Entities with a higher score less those with a lower one, in one pass and exact below 2^24 entities.
+        # Filtered entities would then seem equal to the correct one.
+        raise ArithmeticError("a correct entity's score is -inf: training diverged")
+    # Number of entities with a higher score minus number with a lower score, in one pass and exact below 2^24
+    # entities.
     higher = scores.sub_(own).nan_to_num_(nan=-1.0).sign_().sum(1).to(torch.float64)
     rank = (scores.shape[1] + higher + 1) / 2
     return torch.where(own[:, 0].isnan(), torch.nan, rank)
 
 
 def summary(found: Tensor) -> dict[str, float]:
-    """Mean reciprocal rank and Hits@1, 3, 10 of ranks, float64 (n,)."""
+    """Return the mean reciprocal rank and Hits@1, 3, 10 of ranks, float64 (n,)."""
     hits = {f"hits@{most}": float((found <= most).double().mean()) for most in HITS}
     return {"mrr": float((1 / found).mean()), **hits}

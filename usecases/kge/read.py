@@ -48,11 +48,11 @@ OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
 COUNTS = ("entity2id.txt", "relation2id.txt")
 NAMES = (("train",), ("valid", "dev"), ("test",))
 ENDINGS = ((".txt", ".tsv"), (".del",))
-"""Endings of files of triples: of names, or of numbers, which are read if there are no names."""
+"""Endings of files of triples: files of names, and files of numbers, which are read if there are no names."""
 
 
 class Files(NamedTuple):
-    """What is read: training, validation and test triples, or one file of all; and OpenKE's two counts."""
+    """The files to read: training, validation and test triples, or one of all; and OpenKE's two counts."""
 
     triples: tuple[Path, ...]
     counts: tuple[Path, ...]
@@ -60,7 +60,7 @@ class Files(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many there are of each."""
+    """Numbers of entities, relations and triples."""
 
     entities: int
     relations: int
@@ -71,12 +71,12 @@ Block = NDArray[np.int32]
 
 
 def find(path: Path) -> Files:
-    """The files at `path`.
+    """Return the files at `path`.
 
     Raises
     ------
     DataError
-        If it is neither a file nor a folder with the files of one format.
+        If `path` is neither a file nor a folder with the files of one format.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a folder of triples, or a file with {FORMATS}")
@@ -101,14 +101,14 @@ def find(path: Path) -> Files:
 
 
 def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block]]:
-    """Triples of the files in their order, in blocks, each with the number of its file.
+    """Yield triples of the files in order, in blocks, each with the number of its file.
 
-    When all have been given, `sizes` has got one element.
+    After the last block, one element is appended to `sizes`.
 
     Raises
     ------
     DataError
-        If a file cannot be read, or a line is not what it must be.
+        If a file cannot be read, or if a line is invalid.
     """
     entities: dict[str, int] = {}
     relations: dict[str, int] = {}
@@ -215,5 +215,5 @@ def _count(path: Path) -> int:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} cannot be read ({reason}): its first line must be a number") from error
     if not first.isdecimal() or len(first) > 9:
-        raise DataError(f"{path}: the first line, {first[:60]!r}, must be how many lines follow")
+        raise DataError(f"{path}: the first line, {first[:60]!r}, must be the number of lines that follow")
     return int(first)

@@ -1,4 +1,4 @@
-"""The use case `kge`: embeddings of a knowledge graph, judged by the filtered mean reciprocal rank."""
+"""The use case `kge`: embeddings of a knowledge graph, with the filtered mean reciprocal rank as metric."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ from adabench.usecases.kge.ranking import Answers, ranks, summary
 __all__ = ["KgeParams", "KgeUseCase"]
 
 SCORES_AT_ONCE = 1 << 20
-"""Scores that evaluation computes at once for one side.
+"""Number of scores that evaluation computes together for one side.
 
-They fit into the cache, and the allocator keeps their memory. It returns larger blocks to the kernel, which
-clears them each time.
-"""
+They fit into the cache, and the allocator keeps their memory. It would return larger blocks to the kernel,
+which clears them each time. """
 CANDIDATES_AT_ONCE = 1 << 16
 
 
@@ -52,19 +51,20 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes
     ----------
     epochs, batch, dim, lr
-        As for every use case; `batch` counts triples, `dim` the numbers in an entity's row.
+        Common parameters of all use cases; `batch` counts triples, `dim` is the width of an entity's row.
     model : "complex", "distmult", "rotate" or "transe"
-        How triples are scored.
+        Scoring method.
     negatives : int
-        Entities drawn for each batch; all its triples share them, in the place of the head and of the tail.
+        Number of entities drawn for each batch. All its triples share them, in place of the head and of the
+        tail.
     regularization : float
         Weight of the cubes of the rows that a triple reads.
     scale : float
-        Deviation of the initial weights.
+        Standard deviation of the initial weights.
     triples : int
-        How many to generate where no data are given.
+        Number of triples to generate if no data are given.
     placement : "random", "greedy", "label" or "cluster"
-        How triples are dealt to workers: in turn; by the rows that they read; by their relations; by their
+        Assignment of triples to workers: in turn, by the rows that they read, by their relations, or by their
         heads.
     """
 
@@ -85,7 +85,7 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_weight(self, ("regularization",))
         require_choice(self, {"model": MODELS, "placement": PLACEMENTS})
         if self.model in ("complex", "rotate") and self.dim % 2:
-            raise ValueError(f"dim is {self.dim}: the rows of {self.model} have an even number of numbers")
+            raise ValueError(f"dim is {self.dim}: it must be even for {self.model}")
 
 
 class Batch(NamedTuple):
@@ -101,9 +101,9 @@ class Queries(NamedTuple):
     Attributes
     ----------
     triples : Tensor
-        int64 (n, 3).
+        Triples, int64 (n, 3).
     tails, heads : Tensor
-        Pairs of a place in `triples` and an entity that is as right there, int64 (2, pairs).
+        Pairs of an index in `triples` and an entity that is also correct there, int64 (2, pairs).
     """
 
     triples: Tensor
@@ -112,11 +112,11 @@ class Queries(NamedTuple):
 
 
 class KgeUseCase(DealsBatches):
-    """Learns to score true triples above corrupted ones. See `adabench.usecases.kge.read` for `data`.
+    """Learns to score true triples above corrupted ones. `adabench.usecases.kge.read` describes `data`.
 
-    The loss is the cross-entropy of finding a triple's tail among it and the entities drawn, and its head
-    likewise. The seed decides the initial weights, the order of the data and the entities drawn, not the data
-    themselves or their splits.
+    The loss is the cross-entropy of finding a triple's tail among it and the drawn entities, plus the same
+    loss for its head. The seed determines the initial weights, the order of the data and the drawn entities,
+    but not the data or their splits.
     """
 
     name: ClassVar[str] = "kge"
@@ -167,21 +167,22 @@ class KgeUseCase(DealsBatches):
         return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropies of tails and heads, and the regularization of the rows that a triple reads."""
+        """Return cross-entropies of tails and heads, plus the regularization of the rows of each triple."""
         scores: Scores = model(batch.triples, batch.negatives)
         first = torch.zeros(len(batch.triples), dtype=torch.int64)
         loss = self._params.regularization * scores.norm
         for against, column in ((scores.tails, 2), (scores.heads, 0)):
-            # What is drawn and right is no negative.
+            # A drawn entity that is correct is not a negative.
             right = batch.triples[:, column, None] == batch.negatives
             logits = torch.cat([scores.own[:, None], against.masked_fill(right, -torch.inf)], dim=1)
             loss = loss + cross_entropy(logits, first)
         return loss
 
     def evaluate(self, model: nn.Module, loader: Iterable[Queries]) -> dict[str, float]:
-        """Mean reciprocal rank and Hits@1, 3, 10 of heads and tails among all entities.
+        """Return the mean reciprocal rank and Hits@1, 3, 10 of heads and tails among all entities.
 
-        What any split knows to be right is filtered; of entities with equal scores, half count as better.
+        Entities that are correct in any split are filtered. Of entities with equal scores, half count as
+        better.
         """
         blocks = torch.arange(self._graph.sizes.entities).split(CANDIDATES_AT_ONCE)
         found: list[Tensor] = []
@@ -211,14 +212,14 @@ class KgeUseCase(DealsBatches):
         return len(batch.triples)
 
     def draws(self, rank: int = 0) -> Draws:
-        del rank  # all triples of a batch have the same ones
+        del rank  # all triples of a batch share their draws
         return Draws("entities.weight", self._params.negatives)
 
     def with_drawn(self, batch: Batch, rows: Tensor) -> Batch:
         return batch._replace(negatives=rows)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows that worker `rank`'s triples read most; none if triples are dealt at random."""
+        """Return the rows that worker `rank`'s triples read most; none if triples are assigned randomly."""
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
@@ -239,7 +240,7 @@ class KgeUseCase(DealsBatches):
 
 
 class CorruptedTriples(Dataset[Batch]):
-    """Training triples by their numbers, with entities that are drawn uniformly."""
+    """Training triples by their indices, with uniformly drawn entities."""
 
     def __init__(self, triples: NDArray[np.int32], entities: int, negatives: int) -> None:
         self._triples = torch.from_numpy(triples)
@@ -251,7 +252,7 @@ class CorruptedTriples(Dataset[Batch]):
 
 
 class FilteredTriples(Dataset[Queries]):
-    """Triples by their numbers, with what else is right."""
+    """Triples by their indices, with the other correct entities."""
 
     def __init__(self, triples: NDArray[np.int32], tails: Answers, heads: Answers) -> None:
         self._triples = torch.from_numpy(triples)

@@ -1,4 +1,4 @@
-"""Matrix factorization: ratings of items by users, predicted by biases and factors."""
+"""Matrix factorization: predicts ratings of items by users from biases and factors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The ratings of a run: read or generated, and split.
 
-A rating's place in the file decides its split, by a hash: of the ratings that are not of the chosen fold, one
-in twenty validates. So runs with different seeds have the same splits, the five folds together test every
-rating once, and nothing has to be kept in memory for it but the numbers of the rows.
+A hash of a rating's index in the file determines its split. Of the ratings outside of the chosen fold, one in
+twenty is used for validation. Therefore runs with different seeds have equal splits, the five folds together
+test every rating once, and only the numbers of the rows are kept in memory for the splits.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class Ratings(NamedTuple):
     Attributes
     ----------
     block : Block
-        Users, items and ratings, int32 and float32 (n,), perhaps mapped from files.
+        Users, items and ratings, int32 and float32 (n,). They can be mapped from files.
     users, items : int
-        How many there are of each.
+        Numbers of users and of items.
     fingerprint : str
+        Digest of the data.
     """
 
     block: Block
@@ -47,7 +48,7 @@ class Ratings(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """Ascending numbers of ratings, int64 and disjoint."""
+    """Ascending indices of ratings, int64 and disjoint."""
 
     train: NDArray[np.int64]
     valid: NDArray[np.int64]
@@ -82,7 +83,7 @@ def load(path: Path | None, generated: int) -> Ratings:
 
 
 def split(count: int, fold: int) -> Splits:
-    """The splits of `count` ratings of which `fold`, below `FOLDS`, tests."""
+    """Return the splits of `count` ratings, with `fold`, below `FOLDS`, as test split."""
     buckets = scattered(0, count) % np.uint64(FOLDS * VALID_ONE_IN)
     tested = buckets % FOLDS == fold
     validated = ~tested & (buckets // FOLDS == 0)

@@ -1,4 +1,4 @@
-"""Generates ratings as skewed as those of films: few items and users have most of them."""
+"""Generates ratings with the skew of film ratings: few items and users have most of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adabench.usecases.mf.read import Block
 __all__ = ["generate"]
 
 SEED = 19_980_422
-"""Fixed: equal numbers of ratings are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of ratings give equal data for all seeds of runs."""
 
 RANK = 6
 RATINGS_PER_USER = 60
@@ -22,24 +22,24 @@ ITEMS_PER_USER = 0.6
 EXPONENT, OFFSET = 1.1, 12.0
 """An item's probability falls with its rank as (rank + offset)^-exponent."""
 ACTIVITY_STD = 1.0
-"""Of the logarithm of a user's activity."""
+"""Standard deviation of the logarithm of a user's activity."""
 USER_STD, ITEM_STD, TASTE_STD, NOISE_STD = 0.4, 0.4, 0.9, 0.7
 MEAN, LOWEST, HIGHEST = 3.2, 1.0, 5.0
 BYTES_PER_RATING = 900
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> Block:
-    """Draw `count` ratings from 1 to 5 in steps of one half; the same ones for the same number.
+    """Draw `count` ratings from 1 to 5 in steps of one half; equal numbers give equal ratings.
 
-    A rating is the mean, a bias of the user and one of the item, the product of two vectors of tastes and
-    noise, rounded. What users choose to rate are popular items, and rather those that fit their tastes. There
-    may come out fewer ratings, for nobody rates an item twice.
+    A rating is the rounded sum of the mean, a bias of the user and one of the item, the product of two
+    vectors of tastes, and noise. Users rate popular items, and more often items that fit their tastes. The
+    result may have fewer ratings, because repeated pairs of user and item are dropped.
 
     Raises
     ------
     DataError
-        If so many cannot be generated in this machine's memory.
+        If the ratings exceed the machine's memory.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_RATING
     if count > most:
@@ -48,7 +48,7 @@ def generate(count: int) -> Block:
     users = max(2, count // RATINGS_PER_USER)
     items = max(2, round(users * ITEMS_PER_USER))
     activity = rng.lognormal(0, ACTIVITY_STD, users)
-    # Popularity says nothing about an item's number.
+    # An item's number does not depend on its popularity.
     popularity = rng.permutation((np.arange(1, items + 1) + OFFSET) ** -EXPONENT)
     pairs = np.unique(_draw(rng, activity, 5 * count) * items + _draw(rng, popularity, 5 * count))
     tastes, traits = (rng.normal(size=(rows, RANK)) for rows in (users, items))
@@ -72,7 +72,7 @@ def _draw(rng: np.random.Generator, weights: NDArray[np.float64], count: int) ->
 
 
 def _renumbered(ids: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Without the numbers of those that have no rating."""
+    """Renumber ids, without ids that have no rating."""
     _, numbers = np.unique(ids, return_inverse=True)
     renumbered: NDArray[np.int32] = numbers.astype(np.int32)
     return renumbered

@@ -1,4 +1,4 @@
-"""The use case `mf-implicit`: which items a user likes, learned from what was liked, judged by NDCG@10."""
+"""The use case `mf-implicit`: learns from liked items what else a user likes, with NDCG@10 as metric."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = ["MfImplicitParams", "MfImplicitUseCase"]
 
 CUTOFF = 10
 USERS_AT_ONCE = 256
-"""Of evaluation; each is scored against all items."""
+"""Number of users that evaluation processes together. Each is scored against all items."""
 
 
 class MfImplicitParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of `mf-implicit`: those of `FactorParams`, and two more.
+    """Parameters of `mf-implicit`, in addition to `FactorParams`.
 
     Attributes
     ----------
     threshold : float
-        An item is liked by whoever rated it so or higher; lower ratings are not used.
+        Minimum rating of a liked item. Lower ratings are not used.
     negatives : int
-        Items drawn at random for each liked one.
+        Number of items drawn at random for each liked one.
     """
 
     epochs: int = 6
@@ -65,9 +65,9 @@ class MfImplicitParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Batch(NamedTuple):
-    """Some users with what they like and what was drawn: users int64 (batch,), items int64 (batch, 1 + k).
+    """Users with liked and drawn items: users int64 (batch,), items int64 (batch, 1 + k).
 
-    A row of items begins with the liked one.
+    A row of items begins with the liked item.
     """
 
     users: Tensor
@@ -75,14 +75,15 @@ class Batch(NamedTuple):
 
 
 class RankedUsers(NamedTuple):
-    """Some users to rank all items for.
+    """Users to rank all items for.
 
     Attributes
     ----------
     users : Tensor
-        int64 (n,).
+        Users, int64 (n,).
     known, wanted : Tensor
-        Pairs of a place in `users` and an item, int64 (2, pairs): what training knew, and what is held out.
+        Pairs of an index in `users` and an item, int64 (2, pairs): items in the training data, and held-out
+        items.
     """
 
     users: Tensor
@@ -91,10 +92,10 @@ class RankedUsers(NamedTuple):
 
 
 class MfImplicitUseCase(DealsBatches):
-    """Learns to rank what a user likes above what was drawn at random (BPR, Rendle et al., UAI 2009).
+    """Learns to rank liked items above random items (BPR, Rendle et al., UAI 2009).
 
-    A user who rated an item several times likes it once. The seed decides the initial weights, the order of
-    the data and the items drawn, not the data themselves or their splits.
+    Several ratings of an item by one user count once. The seed determines the initial weights, the order of
+    the data and the drawn items, but not the data or their splits.
     """
 
     name: ClassVar[str] = "mf-implicit"
@@ -156,14 +157,14 @@ class MfImplicitUseCase(DealsBatches):
         return Loaders(batch_loader(liked, share), *(self._in_order(users) for users in ranked))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean of -log sigmoid(liked - drawn), and the regularization of the rows that are read."""
+        """Return the mean of -log sigmoid(liked - drawn), plus the regularization of the read rows."""
         estimates: Estimates = model(batch.users, batch.items)
         liked, drawn = estimates.scores[:, :1], estimates.scores[:, 1:]
         penalty = estimates.norm / len(batch.users)
         return softplus(drawn - liked).mean() + self._params.regularization * penalty
 
     def evaluate(self, model: nn.Module, loader: Iterable[RankedUsers]) -> dict[str, float]:
-        """Mean of the users' NDCG@10 over all items but those that training knew of the user."""
+        """Return the mean of the users' NDCG@10 over all items except the user's training items."""
         items = torch.arange(self._ratings.items)
         gains: list[Tensor] = []
         model.eval()
@@ -194,7 +195,7 @@ class MfImplicitUseCase(DealsBatches):
         return batch._replace(items=torch.cat([batch.items[:, :1], drawn], dim=1))
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows that worker `rank`'s ratings read most; none if they are dealt at random."""
+        """Return the rows that worker `rank`'s ratings read most; none if they are assigned at random."""
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
     def _in_order(self, users: HeldOut) -> Iterable[RankedUsers]:
@@ -202,9 +203,9 @@ class MfImplicitUseCase(DealsBatches):
 
 
 def first_of_each_pair(block: Block, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of ratings without those whose user and item an earlier one has.
+    """Return indices of ratings without repeated pairs of user and item.
 
-    A pair that is in two splits would be wanted and known at the same time, and could not be ranked.
+    A pair in two splits would be both wanted and known, and could not be ranked.
     """
     pairs = block.users[numbers].astype(np.int64) << 32 | block.items[numbers]
     kept: NDArray[np.int64] = numbers[np.sort(np.unique(pairs, return_index=True)[1])]
@@ -212,7 +213,7 @@ def first_of_each_pair(block: Block, numbers: NDArray[np.int64]) -> NDArray[np.i
 
 
 class LikedRows(Dataset[Batch]):
-    """Ratings by their numbers, with items that are drawn uniformly for each."""
+    """Ratings by their indices, with uniformly drawn items for each."""
 
     def __init__(
         self, users: NDArray[np.int32], items: NDArray[np.int32], count: int, negatives: int
@@ -228,7 +229,7 @@ class LikedRows(Dataset[Batch]):
 
 
 class HeldOut(Dataset[RankedUsers]):
-    """Users who like something that is held out; `numbers` are theirs, ascending."""
+    """Users with held-out liked items; `numbers` has these users in ascending order."""
 
     def __init__(self, known: list[ItemsOf], wanted: ItemsOf) -> None:
         self._known, self._wanted = known, wanted

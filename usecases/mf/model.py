@@ -1,4 +1,4 @@
-"""The model: plain PyTorch."""
+"""The model in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FACTOR_STD = 0.1
 
 
 class Estimates(NamedTuple):
-    """What the model says of some pairs.
+    """Predictions for some pairs of user and item.
 
     Attributes
     ----------
     scores : Tensor
-        float32, in the shape of the pairs.
+        Predictions, float32, in the shape of the pairs.
     norm : Tensor
-        Sum of the squares of all rows that were read, float32 scalar: what regularization weighs.
+        Sum of the squares of all rows that were read, float32 scalar, for the regularization.
     """
 
     scores: Tensor
@@ -33,11 +33,12 @@ class MatrixFactorization(nn.Module):
     Parameters
     ----------
     users, items, dim : int
-        Rows of the two tables, and how many factors a row has; its first number is the bias.
+        Numbers of rows of the two tables, and number of factors of a row. The first number of a row is the
+        bias.
     mean : float
-        The mean rating of the training split.
+        Mean rating of the training split.
     generator : torch.Generator
-        Where the initial weights come from.
+        Random generator for the initial weights.
     """
 
     def __init__(self, users: int, items: int, dim: int, mean: float, generator: torch.Generator) -> None:
@@ -54,11 +55,11 @@ class MatrixFactorization(nn.Module):
         Parameters
         ----------
         users : Tensor
-            int64 (n,).
+            Users, int64 (n,).
         items : Tensor
-            int64 (n,): one for each user; (n, k): k for each user; or, with `every`, (k,): the same for each.
+            Items, int64: (n,) for one item per user, (n, k) for k items per user, or (k,) with `every`.
         every : bool
-            Whether each user is paired with each item; scores are (n, k) then.
+            Whether each user is paired with each item. The scores are then (n, k).
         """
         user, item = self.users(users), self.items(items)
         user_bias, user_factors = user[:, 0], user[:, 1:]

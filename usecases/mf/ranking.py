@@ -11,14 +11,14 @@ __all__ = ["ItemsOf", "ndcg"]
 
 
 class ItemsOf:
-    """The items of each user, found without a look at those of others.
+    """The items of each user, with fast access by user.
 
     Parameters
     ----------
     users, items : array
-        Pairs, int32 (n,) each.
+        Pairs of user and item, int32 (n,) each.
     count : int
-        How many users there are.
+        Number of users.
     """
 
     def __init__(self, users: NDArray[np.int32], items: NDArray[np.int32], count: int) -> None:
@@ -26,11 +26,11 @@ class ItemsOf:
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=count))])
 
     def users(self) -> NDArray[np.int64]:
-        """Ascending users with at least one item."""
+        """Return the users with at least one item, ascending."""
         return np.flatnonzero(np.diff(self._starts))
 
     def pairs(self, users: NDArray[np.int64]) -> Tensor:
-        """A place in `users` and an item, for each item of each of these users: int64 (2, pairs)."""
+        """Return an index in `users` and an item, for each item of each of these users: int64 (2, pairs)."""
         starts, counts = self._starts[users], self._starts[users + 1] - self._starts[users]
         places = np.repeat(np.arange(len(users)), counts)
         within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -39,30 +39,30 @@ class ItemsOf:
 
 
 def ndcg(scores: Tensor, wanted: Tensor, cutoff: int) -> Tensor:
-    """Normalized discounted cumulative gain of each row of scores, where a wanted item's gain is 1.
+    """Return the normalized discounted cumulative gain of each row of scores. A wanted item has a gain of 1.
 
-    Items with equal scores share the gain of their places equally, so that a model that scores all items
-    alike gets what a random order would get.
+    Items with equal scores share the gain of their ranks equally. A model with equal scores for all items
+    gets the expected gain of a random order.
 
     Parameters
     ----------
     scores : Tensor
-        float32 (users, items); what is not to be ranked has -inf.
+        Scores, float32 (users, items), with -inf for items that are not ranked.
     wanted : Tensor
         Pairs of a row and an item, int64 (2, pairs), at least one for each row.
     cutoff : int
-        How many places count, 1 or more.
+        Number of ranks that count, at least 1.
 
     Returns
     -------
     Tensor
-        float64 (users,), each from 0 to 1.
+        Gains, float64 (users,), each from 0 to 1.
     """
     rows, items = wanted
     discounts = 1 / torch.log2(torch.arange(2, cutoff + 2, dtype=torch.float64))
     summed = torch.cat([torch.zeros(1, dtype=torch.float64), discounts.cumsum(0)])
     own = scores[rows, items][:, None]
-    chunk = max(1, (1 << 24) // scores.shape[1])  # pairs whose comparison with all items is made at once
+    chunk = max(1, (1 << 24) // scores.shape[1])  # number of pairs that are compared with all items together
     higher, equal = (
         torch.cat(
             [

@@ -1,10 +1,10 @@
-"""Reads files of ratings, in blocks, by pyarrow.
+"""Reads files of ratings in blocks with pyarrow.
 
-A line is a user, an item, a rating, and further columns such as the time. Columns are separated by ``::``,
-tabs, commas, semicolons, vertical bars or spaces: the first of these separators under which the first lines
-have equally many columns and numbers as ratings. Cells may be in double quotes. The first line is a header
-unless its third column is a number. Columns of a header are found by their names, of which a part after a
-colon does not count (``user_id:token``). Users and items may be any text.
+A line has a user, an item, a rating, and further columns such as the time. The separator is ``::``, a tab,
+comma, semicolon, vertical bar or space. The first of these is used that gives the first lines equal numbers
+of columns, with numbers as ratings. Cells can be in double quotes. The first line is a header unless its
+third column is a number. Columns of a header are found by their names, where a part after a colon is ignored
+(``user_id:token``). Users and items can be any text.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ __all__ = ["FORMATS", "Block", "rating_blocks", "rating_file"]
 FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '::'"
 
 FOLDER_FILES = ("ratings.csv", "ratings.dat", "u.data")
-"""Names of the file of ratings in a folder."""
+"""Names of a folder's file of ratings."""
 
 NAMES = (
     ("user", "userid", "user_id", "uid", "reviewerid"),
     ("item", "itemid", "item_id", "movie", "movieid", "movie_id", "iid", "asin", "book", "bookid", "book_id"),
     ("rating", "ratings", "score", "stars", "overall"),
 )
-"""How a header may call users, items and ratings, in lower case."""
+"""Names of users, items and ratings in a header, in lower case."""
 
 
 class Block(NamedTuple):
-    """Some lines: users and items are numbered in the order in which they were first met.
+    """A block of lines. Users and items are numbered in the order of their first occurrence.
 
     Attributes
     ----------
     users, items : (n,) int32
+        Numbers of users and items.
     ratings : (n,) float32
+        Ratings.
     """
 
     users: NDArray[np.int32]
@@ -65,12 +67,12 @@ class _Layout(NamedTuple):
 
 
 def rating_file(path: Path) -> Path:
-    """The file at `path`, or the one that a folder holds.
+    """Return the file at `path`, or the only file in a folder.
 
     Raises
     ------
     DataError
-        If there is none, or several.
+        If there is no such file, or several.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be {FORMATS}, or a folder with one")
@@ -86,12 +88,12 @@ def rating_file(path: Path) -> Path:
 
 
 def rating_blocks(path: Path) -> Iterator[Block]:
-    """The file's ratings in their order.
+    """Yield the file's ratings in order.
 
     Raises
     ------
     DataError
-        If the file cannot be read, or a line is not what it must be.
+        If the file cannot be read, or if a line is invalid.
     """
     try:
         yield from _blocks(path)
@@ -131,7 +133,7 @@ def _layout(path: Path) -> _Layout:
         fitting.append(_Layout(dialect, len(rows[0]), header, columns))
         if all(len(row) == len(rows[0]) and _is_number(row[columns[2]]) for row in rows[header:]):
             return fitting[-1]
-    if fitting:  # the first line alone fits: the reader names the line that does not
+    if fitting:  # only the first line fits, so the reader names the line that does not
         return fitting[0]
     if problems:
         raise problems[0]
@@ -139,7 +141,7 @@ def _layout(path: Path) -> _Layout:
 
 
 def _columns(path: Path, first: str, cells: list[str]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether the first line is a header, and the columns of users, items and ratings."""
+    """Return whether the first line is a header, and the columns of users, items and ratings."""
     if len(cells) < 3:
         raise DataError(
             f"{path}: the first line, {first[:60]!r}, has {len(cells)} columns: it must be {FORMATS}"

@@ -1,4 +1,4 @@
-"""The use case `mf`: matrix factorization predicts ratings, judged by root mean square error."""
+"""The use case `mf`: matrix factorization predicts ratings, with root mean square error as metric."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ __all__ = ["FactorParams", "MfParams", "MfUseCase", "placement_of"]
 
 
 class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `mf` and `mf-implicit` have in common.
+    """Common parameters of `mf` and `mf-implicit`.
 
     Attributes
     ----------
     epochs, batch, dim, lr
-        As for every use case; `dim` counts the factors of a user or an item, beside its bias.
+        Common parameters of all use cases; `dim` is the number of factors of a user or an item, in addition
+        to its bias.
     optimizer : "adagrad" or "sgd"
-        What updates all parameters.
+        Optimizer of all parameters.
     regularization : float
         Weight of the squares of the rows that a rating reads.
     ratings : int
-        How many to generate where no data are given.
+        Number of ratings to generate if no data are given.
     fold : int
-        Which fifth of the ratings is the test split, from 0 to 4.
+        Index of the fifth of the ratings that is the test split, from 0 to 4.
     placement : "random", "greedy", "label" or "cluster"
-        How ratings are dealt to workers: in turn; by the rows that they read; low ones apart from high ones;
-        by their users.
+        Assignment of ratings to workers: in turn, by the rows that they read, with low ratings separate from
+        high ones, or by their users.
     """
 
     optimizer: OptimizerName = "adagrad"
@@ -66,7 +67,7 @@ class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class MfParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of `mf`: those of `FactorParams`."""
+    """Parameters of `mf`, all of them in `FactorParams`."""
 
     epochs: int = 5
     batch: int = 256
@@ -76,7 +77,7 @@ class MfParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Batch(NamedTuple):
-    """Some ratings: users int64 (batch,), items int64 (batch,), ratings float32 (batch,)."""
+    """A batch of ratings: users int64 (batch,), items int64 (batch,), ratings float32 (batch,)."""
 
     users: Tensor
     items: Tensor
@@ -84,7 +85,7 @@ class Batch(NamedTuple):
 
 
 class RatingRows(Dataset[Batch]):
-    """Ratings by their numbers; reads no other part of the files that they are mapped from."""
+    """Ratings by their indices. Reads only the requested parts of the files from which they are mapped."""
 
     def __init__(self, block: Block) -> None:
         self._columns = [torch.from_numpy(column) for column in block]
@@ -95,9 +96,9 @@ class RatingRows(Dataset[Batch]):
 
 
 class MfUseCase(DealsBatches):
-    """Predicts what a user would rate an item. See `adabench.usecases.mf.read` for what `data` may be.
+    """Predicts a user's rating of an item. `adabench.usecases.mf.read` describes the formats of `data`.
 
-    The seed decides the initial weights and the order of the data, not the data themselves or their splits.
+    The seed determines the initial weights and the order of the data, but not the data or their splits.
     """
 
     name: ClassVar[str] = "mf"
@@ -151,13 +152,13 @@ class MfUseCase(DealsBatches):
         return Loaders(*(batch_loader(rows, batches) for batches in (train, valid, test)))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean square error, and the regularization of the rows that a rating reads."""
+        """Return the mean square error, plus the regularization of the rows that a rating reads."""
         estimates: Estimates = model(batch.users, batch.items)
         penalty = estimates.norm / len(batch.users)
         return mse_loss(estimates.scores, batch.ratings) + self._params.regularization * penalty
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Root mean square error of predictions, which are kept between the lowest and the highest rating."""
+        """Return the root mean square error of predictions, which are limited to the range of the ratings."""
         count, squares = 0, 0.0
         model.eval()
         try:
@@ -179,12 +180,12 @@ class MfUseCase(DealsBatches):
         return len(batch.ratings)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """The rows that worker `rank`'s ratings read most; none if ratings are dealt at random."""
+        """Return the rows that worker `rank`'s ratings read most; none if ratings are assigned at random."""
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
 
 def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorParams) -> SamplePlacement:
-    """Deals the ratings of these numbers to workers."""
+    """Return the placement that assigns the ratings with these indices to workers."""
     block, first_item = ratings.block, ratings.users
     return SamplePlacement(
         params.placement,

@@ -1,4 +1,4 @@
-"""Matrix factorization of implicit feedback: items are ranked by what users liked. The code is `mf`'s."""
+"""Matrix factorization with implicit feedback: ranks items for users by liked items. The code is in `mf`."""
 
 from __future__ import annotations
 

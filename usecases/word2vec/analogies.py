@@ -1,4 +1,4 @@
-"""Questions such as which word is to Greece as Berlin is to Germany (Mikolov et al., 2013)."""
+"""Analogies, such as: which word relates to Greece as Berlin relates to Germany? (Mikolov et al., 2013)"""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
 
 FORMAT = "lines of four words, of which the last is the answer"
 CANDIDATES = 30_000
-"""Answers, and words of questions, are among so many of the most frequent words."""
+"""Answers and words of questions are among this number of the most frequent words."""
 _AT_ONCE = 512
 
 
 class Analogies(NamedTuple):
-    """Questions of which all four words are known.
+    """Questions with four known words.
 
     Attributes
     ----------
     words : array
-        int64 (4, n): one, what belongs to it, another one, and the answer.
+        Words of the questions, int64 (4, n): a word, its related word, another word, and the answer.
     candidates : int
-        An answer is one of so many words, those with the lowest numbers.
+        Number of words that can be answers; these are the words with the lowest numbers.
     """
 
     words: NDArray[np.int64]
@@ -38,12 +38,12 @@ class Analogies(NamedTuple):
 
 
 def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
-    """The questions of a file whose words are candidates; lines that begin with ``:`` name what follows.
+    """Return the questions of a file whose words are candidates. Lines that begin with ``:`` are headings.
 
     Raises
     ------
     DataError
-        If it cannot be read, or no question has words that are candidates.
+        If the file cannot be read, or if no question consists of candidates.
     """
     try:
         lines = normal(path.read_text("utf-8-sig")).splitlines()
@@ -63,28 +63,29 @@ def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
             found.append(known)
     if not found:
         raise DataError(
-            f"{path}: the text has all words of none of {count} questions often enough: it must have those "
-            "of one"
+            f"{path}: each of the {count} questions has a word that is too rare in the text: at least one "
+            "question must have frequent words only"
         )
     return Analogies(np.array(found, dtype=np.int64).T, min(CANDIDATES, len(numbers)))
 
 
 def accuracy(analogies: Analogies, vectors: Tensor) -> float:
-    """The share of questions whose answer is the word nearest to where it should be.
+    """Return the share of questions whose answer is the word with the nearest vector.
 
-    That is where the second word is, seen from the first one, but from the third one: the sum of vectors of
-    length 1, by their cosine. None of the question's words is an answer.
+    The nearest vector is determined by the cosine to the second vector minus the first plus the third, all
+    normalized. The words of the question are excluded.
 
     Parameters
     ----------
     analogies : Analogies
+        Questions.
     vectors : Tensor
-        Of the candidates, (candidates, dim).
+        Vectors of the candidates, (candidates, dim).
 
     Returns
     -------
     float
-        In [0, 1]; NaN if a vector is.
+        Share in [0, 1]; NaN if a vector contains NaN.
     """
     if torch.isnan(vectors).any():
         return float("nan")

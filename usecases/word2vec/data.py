@@ -1,7 +1,8 @@
 """The text of a run: read or generated, and split.
 
-A hash of a sentence's number decides its split, whatever the seed of a run. Words that training has seldom
-are left out of all splits before anything else, and so are sentences of which fewer than two words remain.
+A hash of a sentence's number determines its split, independent of the seed of a run. First, words that are
+rare in the training split are removed from all splits, and then sentences with fewer than two remaining
+words.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ __all__ = ["Sentences", "Text", "load"]
 
 FORMAT = 2
 HELD_OUT_ONE_IN = 20
-"""Of sentences: so many validate, and so many test."""
+"""One in this number of sentences is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 GENERATED_PAIRS = "topics"
-_BLOCK = 1 << 14  # sentences that are looked at together
+_BLOCK = 1 << 14  # number of sentences that are processed together
 
 
 class Sentences(NamedTuple):
-    """Some sentences, one after the other.
+    """Concatenated sentences.
 
     Attributes
     ----------
     words : array
-        int32, of all of them.
+        Words of all sentences, int32.
     starts : array
-        Where each begins, and where the last one ends, int64 (sentences + 1,).
+        Start of each sentence, and end of the last one, int64 (sentences + 1,).
     """
 
     words: NDArray[np.int32]
@@ -50,24 +51,25 @@ class Sentences(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many sentences there are."""
+        """Number of sentences."""
         return len(self.starts) - 1
 
 
 class Text(NamedTuple):
-    """A text in numbers.
+    """A text as numbers.
 
     Attributes
     ----------
     train, valid, test : Sentences
-        Perhaps mapped from files.
+        Sentences of each split. They can be mapped from files.
     counts : array
-        How often training has each word, int64 (words,).
+        Number of occurrences of each word in the training split, int64 (words,).
     pairs : dict of str to Pairs
-        Name -> which words are similar.
+        Word pairs with known similarity, by name.
     analogies : dict of str to Analogies
-        Name -> which words belong together as others do.
+        Analogy questions, by name.
     fingerprint : str
+        Digest of the text.
     """
 
     train: Sentences
@@ -81,7 +83,7 @@ class Text(NamedTuple):
 
 class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: int
-    words: list[int]  # of each split
+    words: list[int]  # number of words of each split
     sentences: list[int]
     names: int
     fingerprint: str
@@ -97,7 +99,7 @@ class _Read(NamedTuple):
 def load(path: Path | None, generated: int, least: int) -> Text:
     """Read the text at `path`, or generate about `generated` words if it is None.
 
-    Words that training has less than `least` times are left out of what is read.
+    Words with fewer than `least` occurrences in the training split are removed from texts that are read.
 
     Raises
     ------
@@ -117,9 +119,7 @@ def load(path: Path | None, generated: int, least: int) -> Text:
     analogies = {file.stem: read_analogies(file, numbers) for file in files.analogies}
     for file in compared:
         if file.stem == "loss" or (file.stem in pairs and file.stem in analogies):
-            raise DataError(
-                f"{path} has {file.name}, but another metric has this name: it must have another one"
-            )
+            raise DataError(f"{path} has {file.name}, but another metric has this name: rename the file")
     fingerprint = read.fingerprint
     if compared:
         arrays = [array for one in pairs.values() for array in one]
@@ -152,13 +152,13 @@ def _whole(text: Text, what: str) -> Text:
 
 
 def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Which of the `count` sentences from number `start` on are in each split."""
+    """Return a mask of each split for the `count` sentences from number `start` on."""
     buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
     return buckets > 1, buckets == 0, buckets == 1
 
 
 def _build(path: Path, least: int, folder: Path) -> None:
-    """All words get numbers first; those that are left out are known when all have been counted."""
+    """Number all words first. The words to remove are only known after all words were counted."""
     names, counts, lengths = _number(path, folder / "all.bin", folder / "lengths.bin")
     kept = np.flatnonzero(counts >= least)
     if len(kept) == 0:
@@ -200,7 +200,7 @@ def _build(path: Path, least: int, folder: Path) -> None:
 
 
 def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[np.int64], int]:
-    """Write the numbers of all words, and the lengths of sentences; names, counts in training, sentences."""
+    """Write the numbers of words and the lengths of sentences. Returns names, training counts, sentences."""
     numbers: dict[str, int] = {}
     counts, seen = np.zeros(0, dtype=np.int64), 0
     text = sentences(path)
@@ -225,7 +225,7 @@ def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[
 def _blocks(
     words: Path, lengths: Path, count: int, renumbered: NDArray[np.int32]
 ) -> Iterator[tuple[int, Sentences]]:
-    """The sentences in each split, block by block, with the words that are kept."""
+    """Yield the sentences of each split in blocks, with the words that are kept."""
     all_lengths = np.memmap(lengths, np.int64, "r", shape=(count,))
     all_words = np.memmap(words, np.int32, "r")
     done = 0

@@ -1,4 +1,4 @@
-"""Generates a text whose sentences have topics, so that words of a topic are to be found similar."""
+"""Generates a text with sentences about topics, so that words of one topic are similar."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from adabench.usecases.interface import DataError
 __all__ = ["LENGTH", "generate"]
 
 SEED = 20_131_016
-"""Fixed: equal numbers of words are equal data, whatever the seed of a run."""
+"""Constant, so that equal numbers of words give equal data for all seeds of runs."""
 
 LENGTH = 20
-"""Words of a sentence."""
+"""Number of words of a sentence."""
 TOPICS = 40
 COMMON = 60
-"""Words that are of no topic and stand anywhere."""
+"""Number of words without a topic, which can occur anywhere."""
 COMMON_SHARE = 0.4
 WORDS_PER_NAME = 60
-"""Of the text, for each different one."""
+"""Number of words of the text for each different word."""
 SKEW = 0.8
-"""A word's probability within its topic falls with its rank to this power."""
+"""Exponent of a word's probability within its topic, which falls with its rank."""
 PAIRS = 1000
 BYTES_PER_WORD = 100
-"""While they are generated."""
+"""Memory during generation."""
 
 
 def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], int]:
-    """Draw sentences of about `count` words in all; the same ones for the same number.
+    """Draw sentences of about `count` words in total; equal numbers give equal sentences.
 
     Returns
     -------
     sentences : array
-        Words, int32 (sentences, LENGTH).
+        Words of the sentences, int32 (sentences, LENGTH).
     pairs : array
-        Words of topics, int64 (2, pairs), of which half are of the same one.
+        Pairs of words from topics, int64 (2, pairs). In half of them, both words have the same topic.
     alike : array
-        Whether a pair's words are of the same topic, 1 or 0, float64 (pairs,).
+        Whether a pair's words have the same topic, 1 or 0, float64 (pairs,).
     words : int
-        How many different ones there may be.
+        Maximum number of different words.
 
     Raises
     ------
     DataError
-        If so many cannot be generated in this machine's memory.
+        If the words exceed the machine's memory.
     """
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_WORD
     if count > most:
         raise DataError(f"words is {count}: no more than {most} can be generated in this machine's memory")
     rng = np.random.default_rng(SEED)
     shape = max(1, count // LENGTH), LENGTH
-    own = max(2, count // WORDS_PER_NAME // TOPICS)  # words of a topic
+    own = max(2, count // WORDS_PER_NAME // TOPICS)  # number of words of a topic
     topics = rng.integers(TOPICS, size=shape[0])
     drawn = COMMON + topics[:, None] * own + _skewed(rng, own, shape)
     anywhere = rng.random(shape) < COMMON_SHARE
@@ -66,7 +66,7 @@ def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[
     pairs = pairs[:, pairs[0] != pairs[1]]
     alike = (pairs - COMMON) // own
     words = COMMON + TOPICS * own
-    numbers = rng.permutation(words)  # so that a word's number says nothing of its topic
+    numbers = rng.permutation(words)  # hides the topics from the words' numbers
     return (
         numbers[drawn].astype(np.int32),
         numbers[pairs],

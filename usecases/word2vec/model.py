@@ -1,4 +1,4 @@
-"""The model: plain PyTorch."""
+"""The model in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 __all__ = ["SkipGram"]
 
 NUMBERS_AT_ONCE = 1 << 18
-"""Numbers of context vectors that are looked at together: as many as a core's cache has room for."""
+"""Number of floats of context vectors that are processed together, so that they fit into a core's cache."""
 
 
 class SkipGram(nn.Module):
-    """Vectors of words, and vectors of what stands around them (Mikolov et al., NIPS 2013).
+    """Vectors of words, and vectors of their contexts (Mikolov et al., NIPS 2013).
 
     Parameters
     ----------
     words, dim : int
-        Rows of each of the two tables, and numbers in a row.
+        Number of rows of each of the two tables, and width of a row.
     generator : torch.Generator
-        Where the initial vectors of words come from; those of contexts are 0.
+        Random generator for the initial vectors of words. The vectors of contexts start at 0.
     """
 
     def __init__(self, words: int, dim: int, generator: torch.Generator) -> None:
@@ -34,24 +34,24 @@ class SkipGram(nn.Module):
         )
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        """Logits that words stand near others, or vectors of words.
+        """Return logits that words occur near others, or vectors of words.
 
         Parameters
         ----------
         words : Tensor
-            int64 (n,).
+            Words, int64 (n,).
         contexts : Tensor, optional
-            int64 (n, k): k words for each.
+            Contexts, int64 (n, k): k words for each word.
 
         Returns
         -------
         Tensor
-            float32 (n, k); without contexts the words' vectors, (n, dim).
+            Logits, float32 (n, k); without contexts the words' vectors, (n, dim).
         """
         if contexts is None:
             vectors: Tensor = self.inputs(words)
             return vectors
-        # Words come many times in a batch; each row is read, and its gradient added up, once.
+        # Words occur repeatedly in a batch. Each row is read once, and its gradient is summed once.
         inputs, one = words.unique(return_inverse=True)
         outputs, others = contexts.unique(return_inverse=True)
         rows = self.inputs(inputs), self.outputs(outputs)
@@ -60,9 +60,9 @@ class SkipGram(nn.Module):
 
 
 class _Products(torch.autograd.Function):
-    """Products of rows ``inputs[one[n]]`` and ``outputs[others[n, k]]``, (n, k), from memory that is near.
+    """Products of rows ``inputs[one[n]]`` and ``outputs[others[n, k]]``, (n, k), with good cache locality.
 
-    The rows themselves, one for each pair, would be many times what caches have room for.
+    An array of the rows themselves, one for each pair, would be many times larger than the caches.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Word pairs with scores of how similar they are, such as WordSim-353."""
+"""Word pairs with similarity scores, such as WordSim-353."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
 
 FORMAT = "lines of two words and a number, separated by tabs"
 FEWEST = 3
-"""Fewer pairs have no rank correlation worth the name."""
+"""Minimum number of pairs for a meaningful rank correlation."""
 
 
 class Pairs(NamedTuple):
-    """Pairs of which both words are known.
+    """Pairs of known words.
 
     Attributes
     ----------
     words : array
-        int64 (2, n).
+        Words of the pairs, int64 (2, n).
     scores : array
-        float64 (n,): more is more similar.
+        Similarity scores, float64 (n,). Higher scores mean more similar words.
     """
 
     words: NDArray[np.int64]
@@ -38,12 +38,12 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
-    """The pairs of a file whose words have numbers; lines that begin with ``#`` are comments.
+    """Return the pairs of a file with known words. Lines that begin with ``#`` are comments.
 
     Raises
     ------
     DataError
-        If it cannot be read, or fewer than `FEWEST` pairs have numbers.
+        If the file cannot be read, or if fewer than `FEWEST` pairs have known words.
     """
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -67,25 +67,26 @@ def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
             scores.append(score)
     if len(found) < FEWEST:
         raise DataError(
-            f"{path}: the text has both words of {len(found)} of {count} pairs often enough: it must have "
-            f"those of at least {FEWEST}"
+            f"{path}: both words are frequent enough in the text for {len(found)} of {count} pairs: at least "
+            f"{FEWEST} such pairs are needed"
         )
     return Pairs(np.array(found, dtype=np.int64).T, np.array(scores))
 
 
 def correlation(pairs: Pairs, vectors: Tensor) -> float:
-    """Spearman's rank correlation of the scores and the cosines.
+    """Return Spearman's rank correlation between the scores and the cosines of vectors.
 
     Parameters
     ----------
     pairs : Pairs
+        Word pairs with scores.
     vectors : Tensor
-        Of all words of the pairs, those of the first ones before those of the second ones, (2 n, dim).
+        Vectors of all pairs' words, (2 n, dim): first the first words, then the second words.
 
     Returns
     -------
     float
-        In [-1, 1]; 0 if all cosines or all scores are equal, NaN if a cosine is.
+        Correlation in [-1, 1]; 0 if all cosines or all scores are equal, NaN if a cosine is NaN.
     """
     one, other = vectors.chunk(2)
     cosines = torch.cosine_similarity(one.double(), other.double()).numpy()

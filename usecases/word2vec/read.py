@@ -1,7 +1,8 @@
-"""Reads words: those of a line are a sentence, and long lines are cut.
+"""Reads words. The words of a line are a sentence, and long lines are divided.
 
-Words are those of Unicode's word boundaries (UAX #29) that contain a letter, a digit or an underscore, after
-normalisation to NFC, in lower case. In addition to the text, a folder may have word pairs and analogies.
+Words are delimited by Unicode's word boundaries (UAX #29) and contain a letter, a digit or an underscore.
+They are normalized to NFC and lower case. In addition to the text, a folder can have word pairs and
+analogies.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from adabench.usecases.interface import DataError
 __all__ = ["LONGEST", "Files", "find", "normal", "sentences"]
 
 LONGEST = 1000
-"""Words of a sentence."""
+"""Maximum number of words of a sentence."""
 FORMAT = "a text in UTF-8"
 CHARACTERS = 1 << 20
-"""Of a line that are looked at together, and more than any word has."""
+"""Number of characters of a line that are processed together; longer than any word."""
 BOUNDARY = regex.compile(r"(?w)\b")
 WORD = regex.compile(r"\w")
 SPACE = regex.compile(r"\s\S*\Z")
@@ -38,12 +39,12 @@ class Files(NamedTuple):
 
 
 def find(path: Path) -> Files:
-    """The files at `path`.
+    """Return the files at `path`.
 
     Raises
     ------
     DataError
-        If it is neither a file nor a folder with one text.
+        If `path` is neither a file nor a folder with one text.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist: data must be a text, or a folder with one")
@@ -62,7 +63,7 @@ def find(path: Path) -> Files:
 
 
 def sentences(path: Path) -> Iterator[list[str]]:
-    """The words of each sentence, at most `LONGEST` and at least one.
+    """Yield the words of each sentence, at least one and at most `LONGEST`.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def sentences(path: Path) -> Iterator[list[str]]:
 
 
 def normal(text: str) -> str:
-    """A text as it is compared: composed characters, in lower case."""
+    """Return a text in the form for comparisons: composed characters, in lower case."""
     return unicodedata.normalize("NFC", text).lower()
 
 
@@ -105,6 +106,6 @@ def _words(text: str) -> list[str]:
 
 
 def _unfinished(part: str) -> int:
-    """The place after the last white space: whatever follows, there is a word boundary."""
+    """Return the position after the last white space. It is always a word boundary."""
     found = SPACE.search(part)
     return found.start() + 1 if found else 0

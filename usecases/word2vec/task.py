@@ -1,4 +1,4 @@
-"""The use case `word2vec`: vectors of words by skip-gram with negative sampling, judged by held-out loss."""
+"""The use case `word2vec`: word vectors by skip-gram with negative sampling, with held-out loss as metric."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from adabench.usecases.word2vec.windows import Batch, Windows
 __all__ = ["Word2VecParams", "Word2VecUseCase"]
 
 FLATTENED = 0.75
-"""Words are drawn by their counts to this power."""
+"""Exponent of the words' counts in the probability to draw them."""
 
 
 class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,17 +41,18 @@ class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     epochs, batch, dim, lr
-        As for every use case; `batch` counts sentences, `dim` the numbers in a word's vector.
+        Common parameters of all use cases; `batch` counts sentences, `dim` is the width of a word's vector.
     window : int
-        Words to each side of a word, at most, that it is trained with.
+        Maximum distance between a word and its contexts, in words.
     negatives : int
-        Words drawn for each pair.
+        Number of words drawn for each pair.
     sample : float
-        Words whose share of the text is larger than about this are left out at random; 0 leaves out none.
+        Approximate share of the text above which a word is randomly omitted; 0 omits no words.
     min_count : int
-        Words that the training split of the data has less often are left out; of generated words none is.
+        Minimum number of occurrences in the training split. Rarer words are removed, except from generated
+        text.
     words : int
-        How many to generate where no data are given.
+        Number of words to generate if no data are given.
     """
 
     epochs: int = 4
@@ -71,10 +72,10 @@ class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Word2VecUseCase(DealsBatches):
-    """Learns which words stand near each other (Mikolov et al., NIPS 2013).
+    """Learns which words occur near each other (Mikolov et al., NIPS 2013).
 
-    See `adabench.usecases.word2vec.read` for what `data` may be. The seed decides the initial vectors, the
-    order of the data and what is drawn, not the data themselves or their splits.
+    `adabench.usecases.word2vec.read` describes the formats of `data`. The seed determines the initial
+    vectors, the order of the data and the random draws, but not the data or their splits.
     """
 
     name: ClassVar[str] = "word2vec"
@@ -120,16 +121,16 @@ class Word2VecUseCase(DealsBatches):
         return Loaders(batch_loader(self._windows(text.train), shuffled), *in_order)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean over the pairs of -log sigmoid of what is near, and of minus what is drawn."""
-        # A step may have no pairs, for words are left out at random.
+        """Return the mean over the pairs of -log sigmoid of the near logit and the negated drawn logits."""
+        # A step may have no pairs, because words are randomly omitted.
         return self._losses(model, batch).sum() / max(1, len(batch.words))
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """The mean loss of held-out pairs, drawn alike in every epoch, and rank correlations of word pairs.
+        """Return the mean loss of held-out pairs, with equal draws in every epoch, and word similarities.
 
-        Each file of word pairs, or the topics of generated words, has a metric of its own: Spearman's
-        correlation of its scores and the cosines of vectors, over the pairs that the text has words of. So
-        has each file of analogies: the share of its questions that are answered right.
+        Each file of word pairs, or the topics of generated words, has a metric: Spearman's correlation
+        between its scores and the cosines of vectors, over the pairs with known words. Each file of analogies
+        also has a metric: the share of correctly answered questions.
         """
         count, total = 0, 0.0
         model.eval()
@@ -157,10 +158,10 @@ class Word2VecUseCase(DealsBatches):
         return len(batch.words)
 
     def _losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Of each pair."""
+        """Return the loss of each pair."""
         logits: Tensor = model(batch.words, batch.contexts)
         near, drawn = batch.contexts[:, :1], batch.contexts[:, 1:]
-        # What is drawn and near is no negative.
+        # A drawn word that is near is not a negative.
         against = softplus(logits[:, 1:]).masked_fill(drawn == near, 0)
         return softplus(-logits[:, 0]) + against.sum(1)
 
@@ -170,7 +171,7 @@ class Word2VecUseCase(DealsBatches):
 
 
 def _kept(counts: NDArray[np.int64], sample: float) -> Tensor:
-    """Probability of each word to be kept, by word2vec.c's formula, which is not quite the published one."""
+    """Return the probability to keep each word, by word2vec.c's formula, which differs from the paper."""
     if sample == 0:
         return torch.ones(len(counts))
     ratio = sample * counts.sum() / np.maximum(counts, 1)

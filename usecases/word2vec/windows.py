@@ -1,4 +1,4 @@
-"""Words with what stands around them, and words that are drawn to stand against that."""
+"""Words with their contexts, and randomly drawn words as negatives."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Batch", "Windows"]
 
 
 class Batch(NamedTuple):
-    """Pairs of words that stand near each other, and what is drawn for each.
+    """Pairs of words that occur near each other, and drawn words for each.
 
     Attributes
     ----------
     words : Tensor
-        int64 (pairs,).
+        Words, int64 (pairs,).
     contexts : Tensor
-        int64 (pairs, 1 + k); a row begins with the word that is near.
+        Contexts, int64 (pairs, 1 + k). A row begins with the near word.
     """
 
     words: Tensor
@@ -33,20 +33,21 @@ class Batch(NamedTuple):
 
 
 class Windows(Dataset[Batch]):
-    """Sentences by their numbers, as pairs of words.
+    """Sentences by their indices, as pairs of words.
 
-    Frequent words are left out at random, before windows are laid; each word's window has a width of its own,
-    from 1 to `window`, to both sides.
+    Frequent words are randomly omitted before windows are formed. Each word's window has a random width, from
+    1 to `window`, on both sides.
 
     Parameters
     ----------
     sentences : Sentences
+        Sentences of a split.
     kept : Tensor
         Probability of each word to be kept, float32 (words,).
     window, negatives : int
-        Words to each side, at most, and words that are drawn for each pair.
+        Maximum number of words on each side, and number of words drawn for each pair.
     drawn : Weighted
-        Where they are drawn from.
+        Distribution for the drawn words.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Windows(Dataset[Batch]):
         return Batch(words[pairs[0]], torch.cat([words[pairs[1]][:, None], drawn], dim=1))
 
     def _some(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Words of some sentences, and which of these sentences each is of."""
+        """Return the words of some sentences, and the index of each word's sentence."""
         starts, ends = self._sentences.starts[rows], self._sentences.starts[rows + 1]
         lengths = ends - starts
         sentence = np.repeat(np.arange(len(rows)), lengths)
@@ -78,7 +79,7 @@ class Windows(Dataset[Batch]):
 
 
 def _near(sentence: Tensor, window: int, generator: torch.Generator) -> Tensor:
-    """Places of words, and places of others in their windows: int64 (2, pairs)."""
+    """Return positions of words, and positions of other words in their windows: int64 (2, pairs)."""
     count = len(sentence)
     widths = torch.randint(1, window + 1, (count,), generator=generator)
     steps = torch.cat([torch.arange(-window, 0), torch.arange(1, window + 1)])

@@ -1,4 +1,4 @@
-"""The collective calls by which workers write and restore a checkpoint."""
+"""Collective calls of workers that write and restore a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adaps.tables import Table
 __all__ = ["CheckpointWorker", "Restored"]
 
 _MOST_TRIES = 20
-"""Number of tries to read a checkpoint that another job replaces meanwhile."""
+"""Number of tries to read a checkpoint that another job may replace at the same time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class CheckpointWorker:
         self._worker = worker
         self._all = Collective(core, rank, worker)
         self._life = life
-        self._count = 0  # of the checkpoints that all workers wrote together, or tried to
+        self._count = 0  # number of checkpoints that all workers wrote together, or tried to
         self._publishers: dict[Path, Publisher[CheckpointManifest]] = {}
 
     def write(self, directory: Path, extra: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class CheckpointWorker:
             if self._all.is_primary:
                 if not may_be_published:
                     node_files.remove(folder)
-                self._publisher(directory).check()  # says so if another job has removed the files
+                self._publisher(directory).check()  # raises if another job has removed the files
             raise
 
     def _prepare(self, folder: Path) -> None:
@@ -171,11 +171,11 @@ class CheckpointWorker:
     # Restoring
 
     def _verified(self, directory: Path) -> tuple[CheckpointManifest, Restored]:
-        """The checkpoint of a directory, the same for all workers, found whole by every node."""
+        """Return the checkpoint of a directory, equal for all workers and verified by every node."""
         for _ in range(_MOST_TRIES):
             edition = self._all.run("read the checkpoint", lambda: self._suitable(directory))
-            # Numbers only rise: if each worker's edition is still the newest after all have read theirs, all
-            # have read the same one.
+            # Numbers only rise. If each worker's edition is still the newest after all have read theirs, all
+            # workers have read the same edition.
             if not self._is_newest(directory, edition):
                 continue
             try:
@@ -183,7 +183,7 @@ class CheckpointWorker:
             except CheckpointError:
                 if self._is_newest(directory, edition):
                     raise
-                # A newer edition has replaced it, and its files may be gone: try that one.
+                # A newer edition has replaced this one, and its files may be gone, so that one is tried next.
         raise CheckpointError(f"{directory} gets new checkpoints faster than one can be read")
 
     def _verified_edition(
@@ -197,7 +197,7 @@ class CheckpointWorker:
         return manifest, self._all.run("read the checkpoint", lambda: self._kept(directory, manifest))
 
     def _is_newest(self, directory: Path, edition: Edition[CheckpointManifest]) -> bool:
-        """For all workers alike, whether an edition still counts."""
+        """Whether an edition is still the newest one, with one result for all workers."""
         found = self._all.run("read the checkpoint", lambda: editions.newest_number(directory))
         return self._all.all_agree(found == edition.number)
 
@@ -230,7 +230,7 @@ class CheckpointWorker:
         return Restored(extra, same, manifest.world_size * manifest.workers)
 
     def _loaded(self, folder: Path, manifest: CheckpointManifest) -> list[_core.TableRestore]:
-        """Read all files into memory. Nothing is changed yet, whatever is wrong with them."""
+        """Read all files into memory. Nothing is changed yet, so errors have no effect."""
         if not self._all.is_node_primary:
             return []
         loaded = []
@@ -240,7 +240,7 @@ class CheckpointWorker:
         return loaded
 
     def _take_over(self, loaded: list[_core.TableRestore], manifest: CheckpointManifest) -> None:
-        """Replace the node's tables by those that were loaded."""
+        """Replace the contents of the node's tables by the loaded ones."""
         saved = {entry.name: entry for entry in manifest.tables}
         if self._all.is_node_primary:
             for table, placed, restore in zip(self._tables, self._core.tables(), loaded, strict=True):

@@ -1,4 +1,4 @@
-"""The steps that all workers of all nodes take together while they write or restore."""
+"""Steps that all workers of all nodes take together while they write or restore."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Collective:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Apply all writes of all workers, and keep every key where it is meanwhile."""
+        """Apply all writes of all workers, and keep every key on its node during the body."""
         self.kv.waitall()
         self.kv.wait_sync()
         self.kv.barrier()  # no worker is in another call now, so none waits for a key that cannot move
@@ -57,7 +57,7 @@ class Collective:
         self.kv.wait_sync()
 
     def run(self, what: str, action: Callable[[], _T]) -> _T:
-        """Return the result of `action`; if it fails for any worker, every one raises CheckpointError."""
+        """Return the result of `action`. If it fails for any worker, every worker raises CheckpointError."""
         failure: CheckpointError | OSError | MemoryError | None = None
         try:
             result = action()
@@ -69,7 +69,7 @@ class Collective:
         if failure is not None:
             raise explained(self._rank, what, failure) from failure
         if failed_rank is not None:
-            raise CheckpointError(f"rank {failed_rank} could not {what}: its own exception says why")
+            raise CheckpointError(f"rank {failed_rank} could not {what}; its exception gives the reason")
         return result
 
     def all_agree(self, yes: bool) -> bool:
@@ -78,7 +78,7 @@ class Collective:
 
 
 def explained(rank: int, what: str, failure: CheckpointError | OSError | MemoryError) -> CheckpointError:
-    """The failure of an action as one sentence."""
+    """Return the failure of an action as a CheckpointError with one sentence."""
     if isinstance(failure, CheckpointError):
         return failure
     where, reason = "", "there is not enough memory"

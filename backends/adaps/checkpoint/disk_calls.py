@@ -1,7 +1,7 @@
-"""All system calls by which checkpoints and exports read a disk or change it.
+"""System calls of checkpoints and exports that read or change a disk.
 
-Also on a network file system, each of these is one step for all hosts: `link` and `create`, which fail if the
-name is taken, `lock`, and the removal of a name. No other call has to be.
+On a network file system, each of these must also be atomic for all hosts: `link` and `create`, which fail if
+the name is taken, `lock`, and the removal of a name. The other calls need not be.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError of the body, as calls on a descriptor do not name it."""
+    """Add the file's name to an OSError of the body, because calls on a descriptor do not name it."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,7 @@ def process() -> int:
 
 
 def names(path: Path) -> list[str]:
-    """Names in a folder, sorted; entries that are added or removed meanwhile may be included or not."""
+    """Return the sorted names in a folder. Entries that change during the call may be missing."""
     return sorted(os.listdir(path))
 
 
@@ -65,7 +65,7 @@ def is_folder(path: Path) -> bool:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file."""
+    """Return the content of a file."""
     return path.read_bytes()
 
 
@@ -78,7 +78,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def create(path: Path) -> int:
-    """A descriptor of a new file; FileExistsError if there is one of that name."""
+    """Create a file and return its descriptor; FileExistsError if the name is taken."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
@@ -92,12 +92,12 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Return when the file's content is on the disk."""
+    """Block until the file's content is on the disk."""
     os.fsync(descriptor)
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the folder's entries are on the disk."""
+    """Block until the folder's entries are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -111,22 +111,22 @@ def close(descriptor: int) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file another name in one step; FileExistsError if there is one of that name."""
+    """Give a file another name in one step; FileExistsError if the name is taken."""
     os.link(source, target)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder; it may exist."""
+    """Make a folder, unless it exists."""
     path.mkdir(exist_ok=True)
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file; it may be gone already."""
+    """Remove a file, if it exists."""
     path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it; it may be gone already."""
+    """Remove a folder with its content, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
 
@@ -138,7 +138,8 @@ def lock(path: Path, text: bytes) -> bytes | int:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # Not lockf: its lock would end as soon as any code of this process closed the same file.
+        # This does not use lockf: its lock would end as soon as any code of this process closed the same
+        # file.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)

@@ -1,14 +1,14 @@
 """The editions of a directory: numbered manifests, which decide the checkpoint or export that it contains.
 
-The edition with the highest number is valid. An edition is created whole and in one step, by a link to the
-next number, which fails if that number is taken. A job begins to write with an edition that repeats the last
-one's content, and publishes its own editions after it, each with the number after its last. So once another
-job has begun, all later calls of an earlier job fail, or get a number that is no longer valid. That holds
-even if the earlier job was stopped at any instruction, for any time.
+The edition with the highest number is valid. An edition is created completely and in one step, by a link to
+the next number, which fails if that number is taken. A job begins to write with an edition that repeats the
+last one's content. It then publishes its own editions, each with the number after its last. Therefore, once
+another job has begun, all later calls of an earlier job fail, or get a number that is no longer valid. This
+is guaranteed even if the earlier job was stopped at any instruction, for any time.
 
-No file is removed that a later edition could need. After an edition is published, and only if it is the
-newest one, a job removes files that existed before it and that it does not name. A job that could have needed
-them comes too late to publish.
+A job never removes a file that a later edition could need. After an edition is published, and only if it is
+the newest one, a job removes files that existed before it and that it does not name. A job that could have
+needed them is too late to publish.
 
 A lock, which its process holds until it ends, warns a second job of the first one. If a file system has no
 locks, or loses one because its holder cannot be reached, the editions still protect the directory.
@@ -43,7 +43,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _MOST_TRIES = 100
-"""Number of tries; one fails only if another process publishes at that moment."""
+"""Number of tries. A try fails only if another process publishes at that moment."""
 
 _log = logging.getLogger("adaps")
 
@@ -54,19 +54,19 @@ def edition_name(number: int) -> str:
 
 
 def newest_number(directory: Path) -> int | None:
-    """The number of the valid edition; None if there is none."""
+    """Return the number of the valid edition; None if there is none."""
     found = _names(directory)
     numbers = [int(match[1]) for name in found if (match := _NUMBERED.match(name))]
     return max(numbers, default=0 if VERSION_1 in found else None)
 
 
 def newest(directory: Path, kind: ManifestKind[Content]) -> Edition[Content] | None:
-    """The valid edition; None if there is none.
+    """Return the valid edition; None if there is none.
 
     Raises
     ------
     CheckpointError
-        If there is one, but it is of another kind, cannot be read or is damaged.
+        If the edition is of another kind, cannot be read or is damaged.
     """
     if (found := _newest_text(directory)) is None:
         return None
@@ -82,11 +82,12 @@ class Publisher(Generic[Content]):
     directory : Path
         The directory, which need not exist.
     life : str
-        16 hexadecimal digits that no other job has, nor an earlier start of this one.
+        16 hexadecimal digits that identify this start of the job.
     lives : callable
-        Returns whether the node that writes still exists; if not, another one of this process may replace it.
+        Function that returns whether the writing node still exists. If not, another one of this process may
+        replace it.
     kind : ManifestKind
-        Whether checkpoints or exports are written.
+        Kind of the manifests: checkpoints or exports.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Publisher(Generic[Content]):
         self._last = 0
 
     def begin(self, folder: Path) -> None:
-        """Make the folder of what is to be written.
+        """Make the folder of the next checkpoint or export.
 
         Raises
         ------
@@ -139,7 +140,7 @@ class Publisher(Generic[Content]):
             if self._published(number, make(None if before is None else before.content)):
                 self._last = number
                 return
-        raise CheckpointError(f"{self._directory} changes again and again, by no job that is known")
+        raise CheckpointError(f"{self._directory} keeps changing, and no known job changes it")
 
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
@@ -177,12 +178,12 @@ class Publisher(Generic[Content]):
     def _check(self, found: Edition[Content] | None) -> None:
         if found is not None and (found.writer is None or found.writer.life != self._writer.life):
             raise CheckpointError(
-                f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, writes no "
-                f"{self._kind.name}s there any more"
+                f"{self._directory} was taken over by {found.writer}: this job, {self._writer}, no longer "
+                f"writes {self._kind.name}s there"
             )
 
     def _published(self, number: int, content: Content | None) -> bool:
-        """Publish an edition; returns whether it is the valid one now."""
+        """Publish an edition. Returns whether it is the valid one now."""
         present = _names(self._directory)
         text = manifests.encode(self._writer, content, self._kind)
         unfinished = self._directory / f"manifest-{number:08d}-{secrets.token_hex(8)}.new"
@@ -191,8 +192,8 @@ class Publisher(Generic[Content]):
             try:
                 disk_calls.link(unfinished, self._directory / edition_name(number))
             except (FileExistsError, FileNotFoundError):
-                # Another job published first, or a network file system made the link and lost the answer;
-                # what the directory holds, read below, tells which.
+                # Either another job published first, or a network file system made the link and lost the
+                # answer. The content of the directory, which is read below, shows which of them is true.
                 pass
             except OSError as error:
                 if error.errno in _NO_LINKS:
@@ -256,7 +257,7 @@ class Publisher(Generic[Content]):
         return disk_calls.process(), os.path.realpath(self._directory)
 
 
-# Keyed by process, too, as a forked child inherits this dictionary but not the locks.
+# The key includes the process, because a forked child inherits this dictionary but not the locks.
 _locks: dict[tuple[int, str], tuple[Publisher[Any], int | None]] = {}
 
 
@@ -269,14 +270,14 @@ def _newest_text(directory: Path) -> tuple[int, bytes] | None:
         try:
             return number, disk_calls.read(path)
         except FileNotFoundError:
-            continue  # a newer edition has replaced it meanwhile
+            continue  # a newer edition has replaced it in between
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     raise CheckpointError(f"{path} is in its directory, but there is no such file")
 
 
 def _names(directory: Path) -> list[str]:
-    """Names in the directory; none if it does not exist."""
+    """Return the names in the directory, or none if it does not exist."""
     try:
         found = disk_calls.names(directory)
         # A single listing may miss both the edition that is removed and the one that replaces it.
@@ -290,7 +291,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
-    """Whether an edition that needs the given folders replaces a file that was there before it."""
+    """Whether an edition replaces an older file; `needed` are the edition's folders."""
     if manifests.is_folder_name(name):
         return name not in needed
     numbered = _NUMBERED.match(name)

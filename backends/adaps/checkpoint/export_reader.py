@@ -17,11 +17,11 @@ from adaps.errors import CheckpointError
 __all__ = ["check_names", "known_name", "load"]
 
 _MOST_TRIES = 20
-"""Number of tries to read an export that another one replaces meanwhile."""
+"""Number of tries to read an export that another one may replace at the same time."""
 
 
 def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[np.float32]]:
-    """All rows of tables from the newest export of a directory; see `adaps.load_export`."""
+    """Return all rows of tables from the newest export of a directory; see `adaps.load_export`."""
     if names is not None:
         check_names(names)
     for _ in range(_MOST_TRIES):
@@ -37,7 +37,7 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
                 if isinstance(error, OSError):
                     raise CheckpointError(f"{directory} cannot be read: {error.strerror}") from error
                 raise
-            # A newer edition has replaced it, and its files may be gone: try that one.
+            # A newer edition has replaced this one, and its files may be gone, so that one is tried next.
     raise CheckpointError(f"{directory} gets new exports faster than one can be read")
 
 
@@ -61,13 +61,13 @@ def _merged(directory: Path, exported: ExportManifest, table: ExportedTable) -> 
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise TypeError unless these are names of tables, at least one."""
+    """Raise TypeError unless `names` has at least one name of a table."""
     if isinstance(names, str) or not names:
         raise TypeError(f"tables is {names!r}; it must be a sequence of tables' names, or None for all")
 
 
 def known_name(name: str, known: Mapping[str, Any]) -> str:
-    """The name of a table; KeyError, which names the nearest one, if it is unknown."""
+    """Return the name of a table; KeyError, which names the nearest one, if it is unknown."""
     if name not in known:
         hint = _argument_checks.nearest(name, known)
         raise KeyError(f"no table {name!r}{hint}; there are {', '.join(known)}")

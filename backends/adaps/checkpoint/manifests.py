@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint or of exports: what it consists of, and whether a node's tables are its own.
+"""The manifest of a checkpoint or of exports: its content, and the tables that it fits.
 
-It says who wrote it, and may tell of nothing yet. Version 1 of a checkpoint's, which this version reads as
-well, holds a checkpoint only.
+A manifest names the job that wrote it. It has no content before the job's first checkpoint or export. Version
+1, which can still be read, always contains a checkpoint.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file: rows of a table, or the values that a worker added to a checkpoint."""
+    """A file with rows of a table, or with values that a worker added to a checkpoint."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+\.safetensors$")]
     bytes: Natural
@@ -98,17 +98,17 @@ class CheckpointManifest:
 
     @property
     def folders(self) -> list[str]:
-        """Folders of its files."""
+        """Folders of the checkpoint's files."""
         return [self.folder]
 
     def __post_init__(self) -> None:
         if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
-            raise ValueError(f"there are no clocks of {self.world_size} nodes of {self.workers} workers")
+            raise ValueError(f"it lacks the clocks of {self.world_size} nodes of {self.workers} workers")
         _check_names("files", [file.name for file in self.files])
         for file in self.files:
             of_worker = file.table is None
             if file.rank >= self.world_size or of_worker == (file.worker is None):
-                raise ValueError(f"{file.name} is of no node, or of no worker, that wrote it")
+                raise ValueError(f"{file.name} belongs to no node or no worker of the job")
             if file.worker is not None and file.worker >= self.workers:
                 raise ValueError(f"{file.name} is of worker {file.worker}, and there were {self.workers}")
         places = [(file.rank, file.worker) for file in self.files if file.table is None]
@@ -120,12 +120,12 @@ class CheckpointManifest:
 
 def _check_names(things: str, names: Sequence[str], least: int = 0) -> None:
     if len(names) < least or len(set(names)) < len(names):
-        raise ValueError(f"of its {len(names)} {things}, only {len(set(names))} have names of their own")
+        raise ValueError(f"of its {len(names)} {things}, only {len(set(names))} have distinct names")
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedTable:
-    """A table whose rows are exported."""
+    """A table with exported rows."""
 
     name: str
     rows: Positive
@@ -134,7 +134,7 @@ class ExportedTable:
 
 @dataclasses.dataclass(frozen=True)
 class ExportPart:
-    """The files of one export: all rows, or those that had changed since the part before.
+    """The files of one export: all rows, or the rows that changed after the previous part.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class ExportManifest:
     sequence : int
         Number of the export in its directory, from 1.
     parts : list of ExportPart
-        All rows, and then changes, the oldest first. The last part that contains a row is valid for it.
+        All rows, and then changes, oldest first. The last part that contains a row is valid for it.
     """
 
     sequence: Positive
@@ -172,7 +172,7 @@ class ExportManifest:
 
     @property
     def folders(self) -> list[str]:
-        """Folders of its files."""
+        """Folders of the export's files."""
         return [part.folder for part in self.parts]
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class ExportManifest:
         for part in self.parts:
             _check_names("files", [file.name for file in part.files])
             if strange := {str(file.table) for file in part.files if file.table not in tables}:
-                raise ValueError(f"it tells of rows of {min(strange)!r}, which is no table of it")
+                raise ValueError(f"it lists rows of {min(strange)!r}, which is not one of its tables")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,9 +192,9 @@ class Writer:
     Attributes
     ----------
     life : str
-        Digits that no other job has, not even one of the same process or an earlier start of this one.
+        Digits that identify this start of the job.
     process, host, since
-        Process, host and start time of its rank 0.
+        Process, host and start time of the job's rank 0.
     """
 
     life: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
@@ -218,10 +218,10 @@ class ManifestKind(Generic[Content]):
     name : str
         Field of a manifest that contains the description.
     article : str
-        The name with its article.
+        Name with its article.
     formats : tuple of str
-        Formats that can be read. The first one is written. Only that format names the writer, and may be
-        without content.
+        Formats that can be read. The first one is written. Only this format names the writer, and it allows a
+        missing content.
     content : type
         Type of the description.
     """
@@ -243,16 +243,16 @@ EXPORTS = ManifestKind("export", "an export", ("adaps export, version 1",), Expo
 
 @dataclasses.dataclass(frozen=True)
 class Edition(Generic[Content]):
-    """A numbered manifest, which is valid from its publication until that of the next one.
+    """A numbered manifest, which is valid from its publication until the next one is published.
 
     Attributes
     ----------
     number : int
-        From 1, each one more than the one before. A directory of version 1 has number 0.
+        Number, starting with 1. A directory of version 1 has number 0.
     writer : Writer or None
-        The job that published it; None in version 1.
+        Job that published the edition; None in version 1.
     content : CheckpointManifest, ExportManifest or None
-        None if there is none yet.
+        Description of the checkpoint or export; None if there is none yet.
     """
 
     number: int
@@ -260,35 +260,35 @@ class Edition(Generic[Content]):
     content: Content | None
 
 
-# Workers restore at the same time, in threads. msgspec analyses a type when it is first used, and threads
-# that do so at once crash the process; so these types are used here first, while there is one thread.
+# Workers restore at the same time, in threads. msgspec analyzes a type when it is first used. Threads that do
+# this concurrently crash the process, so these types are used here first, in a single thread.
 msgspec.json.Decoder(CheckpointManifest)
 msgspec.json.Decoder(ExportManifest)
 msgspec.json.Decoder(Writer)
 
 
 def folder_name(count: int, life: str) -> str:
-    """The folder of a job's checkpoint or export number `count`, from 1."""
+    """Return the name of the folder of a job's checkpoint or export number `count`, from 1."""
     return f"{count:08d}-{life}"
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a name is that of a folder of a checkpoint or export."""
+    """Whether a name belongs to the folder of a checkpoint or export."""
     return re.match(FOLDER, name) is not None
 
 
 def decode(path: Path, text: bytes, number: int, kind: ManifestKind[Content]) -> Edition[Content]:
-    """The edition that a manifest describes.
+    """Return the edition that a manifest describes.
 
     Raises
     ------
     CheckpointError
-        If it is damaged, or not a manifest of this kind.
+        If the manifest is damaged, or of another kind.
     """
     named = f"the manifest of {kind.article}"
     newest = kind.formats[0]
     try:
-        raw = msgspec.json.decode(text)  # stricter than json: no NaN, no text that cannot be encoded
+        raw = msgspec.json.decode(text)  # stricter than json: refuses NaN and text that cannot be encoded
         checksum, version = raw["crc32"], raw["format"]
         if version not in kind.formats:
             known = " and ".join(map(repr, kind.formats))
@@ -311,7 +311,7 @@ def decode(path: Path, text: bytes, number: int, kind: ManifestKind[Content]) ->
 
 
 def encode(writer: Writer, content: Content | None, kind: ManifestKind[Content]) -> bytes:
-    """The text of a manifest."""
+    """Return the text of a manifest."""
     body = {
         "writer": dataclasses.asdict(writer),
         kind.name: None if content is None else dataclasses.asdict(content),

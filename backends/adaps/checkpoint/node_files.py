@@ -1,4 +1,4 @@
-"""The files that nodes write into one folder, and the lists by which rank 0 learns of them."""
+"""Files that nodes write into one folder, and lists of these files for rank 0."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _log = logging.getLogger("adaps")
 def publisher_of(
     core: _core.Node, directory: Path, life: str, kind: ManifestKind[Content]
 ) -> Publisher[Content]:
-    """The right of the node of rank 0 to write to a directory for as long as it lives."""
+    """Return the Publisher of the node of rank 0, which is valid as long as the node exists."""
     reference = weakref.ref(core)
     return Publisher(directory, life, lambda: _lives(reference()), kind)
 
 
 def find(folder: Path) -> None:
-    """Raise CheckpointError unless this host sees the folder that rank 0 made."""
+    """Raise CheckpointError unless this host has access to the folder that rank 0 made."""
     if not disk_calls.is_folder(folder):
         raise CheckpointError(
             f"the folder that rank 0 made in {folder.parent} is not there: the directory has to be on a "
@@ -38,7 +38,7 @@ def find(folder: Path) -> None:
 
 
 def write_list(folder: Path, rank: int, worker: int, clocks: Sequence[int], files: Sequence[File]) -> None:
-    """List for rank 0 the files that are on the disk, and the clocks of the workers that wrote them."""
+    """Write a list for rank 0: files that are on the disk, and the clocks of the workers that wrote them."""
     descriptor = disk_calls.create(path := folder / _name(rank, worker))
     try:
         listed = {"clocks": list(clocks), "files": [dataclasses.asdict(file) for file in files]}
@@ -50,7 +50,7 @@ def write_list(folder: Path, rank: int, worker: int, clocks: Sequence[int], file
 
 
 def collect(folder: Path, world_size: int, lists: int) -> tuple[list[list[int]], list[File]]:
-    """Read and remove `lists` lists of each node: the clocks of each node's workers, and all files."""
+    """Read and remove `lists` lists of each node. Returns the clocks of their workers, and all files."""
     clocks: list[list[int]] = []
     files: list[File] = []
     for rank in range(world_size):
@@ -66,7 +66,7 @@ def collect(folder: Path, world_size: int, lists: int) -> tuple[list[list[int]],
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that was not published. If that fails, the next one to be published removes it."""
+    """Remove an unpublished folder. If this fails, the next publication removes it."""
     try:
         disk_calls.remove_folder(folder)
     except OSError as error:

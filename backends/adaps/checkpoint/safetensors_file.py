@@ -1,9 +1,10 @@
-"""Files in the safetensors format, written and read piece by piece.
+"""Files in the safetensors format, written and read in pieces.
 
-Eight bytes: the header's length, little-endian. Then the header, JSON: for each tensor its dtype, shape and
-place (first byte and end, counted from the header's end), and text under ``__metadata__``. Then the tensors,
-little-endian. The checksums are CRC-32 as `zlib.crc32` computes it: of the first two parts together, under
-the name ``header``, and of each tensor.
+A file begins with eight bytes: the header's length, little-endian. The header is JSON. It contains the dtype,
+shape and place of each tensor (first byte and end, counted from the header's end), and text under
+``__metadata__``. Then the tensors follow, little-endian. The checksums are CRC-32 as computed by
+`zlib.crc32`: the name ``header`` has the checksum of the first two parts together, and each tensor's name the
+checksum of the tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from adaps.errors import CheckpointError
 __all__ = ["DTYPES", "HEADER", "Header", "Reader", "Shapes", "Tensor", "Writer", "read_header", "verify"]
 
 HEADER = "header"
-"""What the header is called among a file's checksums."""
+"""Name of the header in a file's checksums."""
 
 MOST_HEADER_BYTES = 1 << 24
 CHUNK_BYTES = 1 << 22
@@ -38,10 +39,10 @@ DTYPES: dict[str, type[np.number[Any] | np.bool_]] = {
     **{"U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8},
     "BOOL": np.bool_,
 }
-"""Types of elements by their names in the format."""
+"""Types of elements, by their names in the format."""
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Dtype and shape of each tensor, in the order of their places."""
+"""Dtype and shape of each tensor, in the order of the file."""
 
 
 @dataclass(frozen=True)
@@ -51,38 +52,38 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     first_byte: int
-    """Counted from the start of the file."""
+    """Index of the first byte, counted from the start of the file."""
 
     @property
     def bytes(self) -> int:
-        """Size."""
+        """Size of the tensor in bytes."""
         return size_of(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file holds."""
+    """The tensors and texts of a file."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     bytes: int
-    """Size of the header with its length."""
+    """Size of the header including its length field."""
 
 
 def size_of(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor."""
+    """Return the size of a tensor in bytes."""
     return np.dtype(DTYPES[dtype]).itemsize * prod(shape)
 
 
 class Writer:
-    """A new file, whose tensors' sizes are known and whose contents come piece by piece.
+    """A new file. The sizes of its tensors are known, and their contents are written in pieces.
 
     Parameters
     ----------
     path : Path
         The file.
     tensors : mapping of str to (dtype, shape)
-        Types of the tensors in the order of their places.
+        Types of the tensors, in the order of the file.
     metadata : mapping of str to str
         Text for the header.
 
@@ -91,7 +92,7 @@ class Writer:
     bytes : int
         Size of the complete file.
     checksums : dict of str to int
-        CRC-32 of the header and of the bytes of each tensor that were written so far.
+        CRC-32 of the header, and of the bytes written so far of each tensor.
     """
 
     def __init__(self, path: Path, tensors: Shapes, metadata: Mapping[str, str]) -> None:
@@ -130,7 +131,7 @@ class Writer:
             raise AssertionError(f"{self.path} was left incomplete")
 
     def append(self, tensor: str, data: Any) -> None:
-        """Write the next bytes of a tensor: any C-contiguous buffer."""
+        """Write the next bytes of a tensor from any C-contiguous buffer."""
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         self.checksums[tensor] = zlib.crc32(view, self.checksums[tensor])
         with disk_calls.naming(self.path):
@@ -139,7 +140,7 @@ class Writer:
 
 
 class Reader:
-    """An open file. Raises CheckpointError naming the file where it is not what it has to be."""
+    """An open file. Raises CheckpointError that names the file if its content is invalid."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,7 +163,7 @@ class Reader:
         self._file.close()
 
     def checksum(self, first: int, count: int, buffer: bytearray) -> int:
-        """CRC-32 of `count` bytes of the file, read by way of `buffer`."""
+        """Return the CRC-32 of `count` bytes of the file, which are read into `buffer`."""
         self._file.seek(first)
         checksum, view = 0, memoryview(buffer)
         while count:
@@ -174,7 +175,7 @@ class Reader:
         return checksum
 
     def read_into(self, tensor: str, offset: int, buffer: Any) -> None:
-        """Fill `buffer` with bytes of a tensor, from byte `offset` of it on."""
+        """Fill `buffer` with bytes of a tensor, starting at its byte `offset`."""
         view = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
         self._file.seek(self.header.tensors[tensor].first_byte + offset)
         while view:
@@ -185,14 +186,15 @@ class Reader:
 
 
 def read_header(path: Path, file: BinaryIO) -> Header:
-    """The header of an open file, whose size has to be what the header says."""
+    """Return the header of an open file. The file's size must match the header."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > min(size - 8, MOST_HEADER_BYTES):
         raise CheckpointError(
-            f"{path} is truncated or no safetensors file: its {size} bytes announce a header of {length}"
+            f"{path} is truncated or not a safetensors file: it has {size} bytes, and its header should have "
+            f"{length}"
         )
     text = file.read(length)
     try:
@@ -209,13 +211,13 @@ def read_header(path: Path, file: BinaryIO) -> Header:
             raise CheckpointError(f"{path} has a damaged header: the tensor {name!r} begins at a wrong byte")
         end += tensor.bytes
     if end != size:
-        raise CheckpointError(f"{path} is damaged: it has {size} bytes where its header tells of {end}")
+        raise CheckpointError(f"{path} is damaged: it has {size} bytes, but its header describes {end}")
     return Header(tensors, metadata, 8 + length)
 
 
 def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
     """Read a whole file and compare its size and checksums."""
-    told = f"the manifest tells of {size} bytes"
+    told = f"the manifest lists {size} bytes"
     try:
         with disk_calls.open_file(path) as file:
             found = file.seek(0, io.SEEK_END)
@@ -229,7 +231,7 @@ def verify(path: Path, size: int, checksums: Mapping[str, int]) -> Header:
         header = reader.header
         if set(checksums) != {HEADER, *header.tensors}:
             raise CheckpointError(
-                f"{path} holds {', '.join(map(repr, header.tensors))}; the manifest tells of other tensors"
+                f"{path} holds {', '.join(map(repr, header.tensors))}; the manifest lists other tensors"
             )
         buffer = bytearray(CHUNK_BYTES)
         places = {HEADER: (0, header.bytes)} | {
@@ -253,14 +255,14 @@ def _encode(tensors: Shapes, metadata: Mapping[str, str]) -> bytes:
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin aligned
+    text += b" " * (-len(text) % 8)  # aligns the first tensor
     return len(text).to_bytes(8, "little") + text
 
 
 def _tensor(entry: Any, start: int) -> Tensor:
     dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not all(type(number) is int and number >= 0 for number in (*shape, first, end)):
-        raise ValueError("a shape or place is no natural number")
+        raise ValueError("a shape or an offset is not a natural number")
     tensor = Tensor(dtype, tuple(shape), start + first)
     if tensor.bytes != end - first:
         raise ValueError(f"a tensor of shape {shape} and dtype {dtype!r} does not have {end - first} bytes")

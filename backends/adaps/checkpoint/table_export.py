@@ -1,8 +1,8 @@
-"""The collective call by which workers export tables while they train.
+"""The collective call of workers that exports tables during training.
 
-All workers wait while rows are copied, so that the copies are of one moment. Then a thread of each node
+All workers wait while rows are copied, so that the copies are from one moment. Then a thread of each node
 writes its copies and posts its outcome at the rendezvous store. The thread of rank 0 publishes the export and
-posts that it did. Workers take no part in that.
+posts that it did. Workers do not take part in that.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Export", "Exporter", "Exports"]
 
 _POLL_SECONDS = 0.05
-"""Seconds between two looks at the messages of other nodes."""
+"""Seconds between two checks of other nodes' messages."""
 _MOST_SECONDS = 60.0
-"""Seconds in which the rendezvous store must have answered."""
+"""Maximum time for an answer of the rendezvous store, in seconds."""
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("adaps")
 
 
 class Export:
-    """An export that is written while training goes on; `adaps.Node.export` returns it.
+    """An export that is written during training; `adaps.Node.export` returns it.
 
     Parameters
     ----------
@@ -58,19 +58,19 @@ class Export:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
+        """Whether `wait` would return or raise at once."""
         return self._ended.is_set()
 
     def wait(self) -> None:
-        """Block until all nodes have written their rows and the directory holds the export.
+        """Block until all nodes have written their rows and the directory contains the export.
 
         Raises
         ------
         CheckpointError
             On every node, if anything could not be written, for instance because the disk is full. The
-            directory holds what it held before, and the next export makes up for it.
+            directory still contains the previous export, and the next export includes the missing changes.
         PeerLost
-            If a node was lost before all was written.
+            If a node was lost before the export was complete.
         """
         self._ended.wait()
         if self._failure is not None:
@@ -96,16 +96,16 @@ class _Target:
 
 
 class Exports:
-    """The state of exports that the workers of one node share.
+    """State of exports that the workers of one node share.
 
     Parameters
     ----------
     node : Node
-        The node whose tables are exported.
+        Node with the exported tables.
     core : adaps._core.Node
-        Its core.
+        Core of the node.
     tables : sequence of Table
-        Its tables.
+        Tables of the node.
     life : str
         16 hexadecimal digits that the connected nodes share with no other process.
     """
@@ -123,7 +123,7 @@ class Exports:
         self._post, self._posted = node.post, node.posted
 
     def await_last(self) -> None:
-        """Return when the thread of the last export has ended, well or not."""
+        """Block until the thread of the last export has ended, successfully or not."""
         if self.last is not None:
             self.last._ended.wait()
 
@@ -133,7 +133,7 @@ class Exports:
             publisher.end()
 
     def publisher(self, directory: Path) -> Publisher[ExportManifest]:
-        """This node's right to write to a directory."""
+        """Return this node's Publisher for a directory."""
         if directory not in self.publishers:
             self.publishers[directory] = node_files.publisher_of(self.core, directory, self.life, EXPORTS)
         return self.publishers[directory]
@@ -152,14 +152,14 @@ class Exports:
             time.sleep(_POLL_SECONDS)
 
     def _answer(self, ask: Callable[[], _T]) -> _T:
-        """The answer of the rendezvous store, which may be busy; PeerLost if a node is lost."""
+        """Return the answer of the rendezvous store, which may be busy; PeerLost if a node is lost."""
         deadline = time.monotonic() + _MOST_SECONDS
         while True:
             self.core.check()
             try:
                 return ask()
             except RuntimeError as error:  # the store's own, or ours
-                # If it has ended with rank 0, the node will soon know.
+                # If the store has ended together with rank 0, the core will soon detect the loss.
                 if time.monotonic() >= deadline:
                     raise RendezvousError(f"the rendezvous store does not answer: {error}") from error
             time.sleep(_POLL_SECONDS)
@@ -173,7 +173,7 @@ class Exporter:
     node : Exports
         The state that the workers of its node share.
     worker : int
-        Index of the worker.
+        Index of the worker on its node.
     """
 
     def __init__(self, node: Exports, worker: int) -> None:
@@ -182,7 +182,7 @@ class Exporter:
         self._all = Collective(node.core, node.rank, worker)
 
     def export(self, directory: Path, names: Sequence[str] | None) -> Export:
-        """Copy the rows, and start to write them; the arguments are those of `adaps.Node.export`."""
+        """Copy the rows, and start to write them. The arguments are described in `adaps.Node.export`."""
         node = self._node
         chosen = _chosen(node.tables, names)
         if self._all.is_node_primary:
@@ -221,7 +221,7 @@ class Exporter:
             node.publisher(directory).begin(folder)
 
     def _needs_everything(self, directory: Path, chosen: tuple[int, ...]) -> bool:
-        """Whether rank 0 needs a part with all rows: the first, and once changes are as large as it."""
+        """Whether rank 0 needs all rows: at first, and when the changes are as large as all rows."""
         if not self._all.is_primary:
             return False
         sizes = self._node.targets[directory, chosen].bytes_of_parts
@@ -234,7 +234,7 @@ class Exporter:
         changed = node.targets[directory, chosen].changed
         for index, table in enumerate(node.core.tables()):
             if index in chosen:
-                table.catch_up()  # readers of an export have no optimizer to do it
+                table.catch_up()  # readers of an export have no optimizer that could catch up
         counts = {index: changed[index].take(everything) for index in chosen}
         node.last = Export(directory)
         return counts
@@ -273,7 +273,7 @@ class _Writing:
         self._clocks = list(node.clocks)
 
     def run(self) -> None:
-        """Write this node's rows; return when the export is published."""
+        """Write this node's rows. Returns when the export is published."""
         node, told = self._node, False
         try:
             failure = self._failure_of("write", self._write)
@@ -294,7 +294,7 @@ class _Writing:
             _settle(self._target, told)
 
     def _conclude(self) -> str:
-        """Publish, as rank 0, if all nodes have written; returns the failure, or an empty text."""
+        """Publish the export, as rank 0, if all nodes have written. Returns the failure, or an empty text."""
         said = [self._node.heard(str(rank), self._number) for rank in range(self._node.world_size)]
         for failure in said:
             if failure:
@@ -304,7 +304,7 @@ class _Writing:
         return "" if failed is None else str(failed)
 
     def _failure_of(self, what: str, action: Callable[[], None]) -> CheckpointError | None:
-        """The failure of an action, of any kind, because the other nodes wait to be told of it."""
+        """Return the failure of an action, of any kind, because the other nodes wait for the outcome."""
         rank, what = self._node.rank, f"{what} the export"
         try:
             action()
@@ -354,7 +354,7 @@ class _Writing:
 
 
 def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[ExportedTable]:
-    """Tables of a node, as the manifest of an export describes them."""
+    """Return tables of a node as described in the manifest of an export."""
     return [ExportedTable(tables[i].name, tables[i].rows, tables[i].length) for i in chosen]
 
 

@@ -1,4 +1,4 @@
-"""What the files of checkpoints and exports hold: rows of tables, and what workers want to be kept."""
+"""Contents of the files of checkpoints and exports: rows of tables, and values that workers add."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 1 << 22
-"""Of rows in memory at a time."""
+"""Maximum size of rows that are in memory at a time."""
 
 
 def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: int) -> File | None:
-    """Write the rows of a table that a node owns; None if it owns none."""
+    """Write the rows of a table that a node owns. Returns None if it owns none."""
     owned = _core.count_owned(core, index)
     if owned == 0:
         return None
@@ -50,8 +50,8 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
                     writer.append(name, array[:taken])
         if written != owned:
             raise CheckpointError(
-                f"rows of the table {table.name!r} came or went while they were written: a worker used the "
-                "node during the checkpoint"
+                f"rows of the table {table.name!r} were added or removed while they were written: "
+                "a worker used the node during the checkpoint"
             )
     return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=owned)
 
@@ -59,7 +59,7 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
 def write_changed(
     changed: _core.ChangedRows, count: int, index: int, table: Table, folder: Path, rank: int
 ) -> File | None:
-    """Write `count` rows of a table that were copied for an export; None if there are none."""
+    """Write `count` rows of a table that were copied for an export. Returns None if there are none."""
     if count == 0:
         return None
     path = folder / _table_file(index, rank)
@@ -80,12 +80,12 @@ def merge(
     values: npt.NDArray[np.float32],
     there: npt.NDArray[np.bool_],
 ) -> None:
-    """Read rows of an export's file to their places, and mark them as read.
+    """Read rows of an export's file into `values`, and mark them as read in `there`.
 
     Raises
     ------
     CheckpointError
-        Unless the file is whole and fits the table.
+        If the file is incomplete or does not fit the table.
     """
     chunk = _Chunk(table.length)
     _verify(folder, file, table.name, chunk.shapes(file.rows))
@@ -97,7 +97,7 @@ def merge(
 
 
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
-    """Raise CheckpointError unless a file is whole, and fits the table that it has rows of."""
+    """Raise CheckpointError unless a file is complete and fits its table."""
     if entry is None:
         safetensors_file.verify(folder / file.name, file.bytes, file.checksums)
     else:
@@ -112,7 +112,7 @@ def _verify(folder: Path, file: File, table: str, shapes: safetensors_file.Shape
 
 
 def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
-    """Raise CheckpointError unless each row of a checkpoint's files exists, and is there once."""
+    """Raise CheckpointError unless all rows of a checkpoint's files exist and none occurs twice."""
     seen = np.zeros(table.rows, np.bool_)
     chunk = _Chunk()
     for file in files:
@@ -139,7 +139,7 @@ def _check_rows_exist(path: Path, rows: npt.NDArray[np.int64], table: Table | Ex
 def load_table(
     core: _core.Node, index: int, table: Table, folder: Path, files: Iterable[File]
 ) -> _core.TableRestore:
-    """Read the rows of a table that a node owns from a checkpoint's files; `finish` writes them."""
+    """Read the rows of a table that a node owns from a checkpoint's files. `finish` writes them."""
     restore = _core.TableRestore(core, index)
     chunk = _Chunk(table.length, _core.state_length(core, index))
     for file in files:
@@ -152,12 +152,12 @@ def load_table(
 
 
 def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Arrays, and what JSON can hold; TypeError names what is neither."""
+    """Divide values into arrays and JSON values; TypeError names a value that is neither."""
     arrays = {name: value for name, value in extra.items() if isinstance(value, np.ndarray)}
     values = {name: value for name, value in extra.items() if name not in arrays}
     for name, array in arrays.items():
         if name.encode(errors="ignore").decode() != name:
-            raise TypeError(f"extra[{name!r}] has a name that is no text: it cannot be encoded as UTF-8")
+            raise TypeError(f"extra[{name!r}] has a name that cannot be encoded as UTF-8")
         if array.dtype.type not in DTYPES.values() or name in ("__metadata__", safetensors_file.HEADER):
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
@@ -165,8 +165,8 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"extra[{name!r}] is a {type(value).__name__}: it must be a NumPy array, or what JSON holds "
-                f"({error})"
+                f"extra[{name!r}] is a {type(value).__name__}: it must be a NumPy array or a value "
+                f"that JSON can hold ({error})"
             ) from None
     return arrays, values
 
@@ -174,7 +174,7 @@ def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], 
 def write_extra(
     folder: Path, rank: int, worker: int, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]
 ) -> File:
-    """Write what a worker wants to be kept."""
+    """Write the values that a worker adds to a checkpoint."""
     path = folder / f"extra-rank-{rank:04d}-worker-{worker:04d}.safetensors"
     shapes = {name: (_dtype_name(array), array.shape) for name, array in arrays.items()}
     with safetensors_file.Writer(path, shapes, {"values": json.dumps(values)}) as writer:
@@ -184,7 +184,7 @@ def write_extra(
 
 
 def read_extra(path: Path) -> dict[str, Any]:
-    """What `write_extra` wrote."""
+    """Return the values that `write_extra` wrote."""
     with safetensors_file.Reader(path) as reader:
         try:
             extra = dict(json.loads(reader.header.metadata["values"]))
@@ -192,11 +192,11 @@ def read_extra(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} has damaged metadata: {error}") from error
         for name, tensor in reader.header.tensors.items():
             if tensor.dtype not in DTYPES:
-                raise CheckpointError(f"{path}: the tensor {name!r} is of the unknown dtype {tensor.dtype!r}")
+                raise CheckpointError(f"{path}: the tensor {name!r} has the unknown dtype {tensor.dtype!r}")
             try:
                 array: npt.NDArray[Any] = np.empty(tensor.shape, DTYPES[tensor.dtype])
             except (ValueError, OverflowError) as error:  # no elements, but impossible dimensions
-                raise CheckpointError(f"{path}: the tensor {name!r} is no array: {error}") from error
+                raise CheckpointError(f"{path}: the tensor {name!r} is not an array: {error}") from error
             reader.read_into(name, 0, array.reshape(-1).view(np.uint8))
             extra[name] = array
     return extra
@@ -211,14 +211,14 @@ def _table_file(index: int, rank: int) -> str:
 
 
 class _Chunk:
-    """Memory for some rows of a table, by which its files are written and read piece by piece.
+    """Memory for some rows of a table, to write and read its files in pieces.
 
     Parameters
     ----------
     length : int, optional
-        Floats of a value. Without it only the numbers of rows are read.
+        Number of floats of a value. Without it, only row numbers are read.
     state_length : int, optional
-        Floats of an optimizer state. Without it there is none, as in exports.
+        Number of floats of an optimizer state. Without it, there is none, as in exports.
     """
 
     def __init__(self, length: int | None = None, state_length: int | None = None) -> None:
@@ -227,23 +227,23 @@ class _Chunk:
         self.values = np.empty((count, length or 0), np.float32)
         self.state = np.empty((count, state_length or 0), np.float32)
         self.arrays: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
-        """The arrays by the names of their tensors."""
+        """Arrays by the names of their tensors."""
         if length is not None:
             self.arrays["values"] = self.values
         if state_length is not None:
             self.arrays["state"] = self.state
 
     def shapes(self, rows: int) -> safetensors_file.Shapes:
-        """Tensors of a file that holds so many rows."""
+        """Return the tensors of a file that contains `rows` rows."""
         return {name: (_dtype_name(array), (rows, *array.shape[1:])) for name, array in self.arrays.items()}
 
     def pieces_of(self, rows: int) -> Iterator[tuple[int, int]]:
-        """First row and number of rows of each piece of so many rows."""
+        """Yield the first row and the number of rows of each piece of `rows` rows."""
         for first in range(0, rows, len(self.rows)):
             yield first, min(len(self.rows), rows - first)
 
     def read(self, folder: Path, file: File) -> Iterator[tuple[Path, int]]:
-        """Fill the arrays with one piece of a file after the other; yields its path and number of rows."""
+        """Fill the arrays with each piece of a file in turn. Yields the path and the number of rows."""
         with safetensors_file.Reader(folder / file.name) as reader:
             for first, count in self.pieces_of(file.rows):
                 for name, array in self.arrays.items():

@@ -1,4 +1,4 @@
-"""Compares the tables of a node with those of a checkpoint."""
+"""Compares the tables of a node with the tables of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_tables", "entry_of"]
 
 
 def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -> TableEntry:
-    """A table of a node, as a manifest describes it."""
+    """Return a table of a node as described in a manifest."""
     return TableEntry(
         table.name,
         table.rows,
@@ -38,7 +38,7 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
     written: dict[str | None, int] = {}
     for file in manifest.files:
         if file.table is not None and file.table not in saved:
-            raise CheckpointError(f"{path} tells of rows of {file.table!r}, which is no table of it")
+            raise CheckpointError(f"{path} lists rows of {file.table!r}, which is not one of its tables")
         written[file.table] = written.get(file.table, 0) + file.rows
     for entry in present:
         if entry.name not in saved:
@@ -59,13 +59,13 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
 
 
 def _described(value: Any) -> dict[str, Any]:
-    # through JSON, so that it equals what is read from a manifest
+    # The conversion to JSON and back makes the value equal to a value from a manifest.
     described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
     return {"kind": type(value).__name__, **described}
 
 
 def _completed(described: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer with the defaults of hyperparameters that are newer than the checkpoint."""
+    """Return an optimizer, completed with defaults of hyperparameters that are newer than the checkpoint."""
     kind = getattr(optimizers, str(described.get("kind")), None)
     if not dataclasses.is_dataclass(kind):
         return described
@@ -74,7 +74,7 @@ def _completed(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_rate(value: Any) -> Any:
-    """An optimizer without its learning rate, which may differ, and is restored."""
+    """Return an optimizer without its learning rate, which may differ and is restored."""
     return {k: v for k, v in value.items() if k != "lr"} if isinstance(value, dict) else value
 
 
@@ -82,4 +82,4 @@ def _text(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     arguments = ", ".join(f"{name}={given}" for name, given in value.items() if name != "kind")
-    return " ".join(f"{value.get('kind')}({arguments})".split())  # one line, whatever the manifest holds
+    return " ".join(f"{value.get('kind')}({arguments})".split())  # one line for any manifest

@@ -1,4 +1,4 @@
-"""Servers that show a scheduler that they live, through the store in which they met."""
+"""Servers report to a scheduler that they are alive, through their rendezvous store."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 PERIOD = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two reports that a server is alive."""
 SILENCE = 30.0
-"""Seconds without one after which a server counts as dead."""
+"""Seconds without a report after which a server counts as dead."""
 _END_KEY = "adapm/end"
 _ARRIVED_KEY = "adapm/servers"
 _LEFT_KEY = "adapm/ended"
 
 
 class Presence:
-    """One server's part: it arrives, lives, and leaves.
+    """The presence of one server: it arrives, reports that it is alive, and leaves.
 
     Attributes
     ----------
     rank : int
-        The server's number, in the order in which they came.
+        Number of the server, in the order of arrival.
     """
 
     def __init__(self, store: Store, servers: int) -> None:
@@ -40,7 +40,7 @@ class Presence:
             self._thread.start()
 
     def leave(self, reason: str = "") -> None:
-        """The server has ended, well or for a reason; a second call does nothing."""
+        """Report that the server has ended, successfully or for a reason. A second call does nothing."""
         if self._over.is_set() or self.rank >= self._servers:
             return
         self._over.set()
@@ -59,14 +59,14 @@ class Presence:
 
 
 def await_servers(store: Store, servers: int, arrival: float) -> None:
-    """Return when all servers have left.
+    """Block until all servers have left.
 
     Raises
     ------
     RendezvousError
-        If they have not come `arrival` seconds from now.
+        If some servers have not arrived within `arrival` seconds.
     AdapsError
-        If one of them ends otherwise or shows no sign of life any more.
+        If a server ends in another way, or stops reporting that it is alive.
     """
     started = time.monotonic()
     seen = [(0, started)] * servers

@@ -1,11 +1,11 @@
 """AdaPM's Python interface, so that a script written for ``import adapm`` runs on this parameter server.
 
 ``import adaps.compat.adapm as adapm`` offers `setup`, `scheduler`, `Server` and `Worker` with AdaPM's
-signatures, and reads its environment: DMLC_NUM_SERVER, DMLC_ROLE, DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, and
-DMLC_NODE_HOST where a server listens elsewhere than on the interface by which it reaches the root. Without
-these, torchrun's environment counts, or the server is alone.
+signatures. It reads AdaPM's environment variables: DMLC_NUM_SERVER, DMLC_ROLE, DMLC_PS_ROOT_URI and
+DMLC_PS_ROOT_PORT. DMLC_NODE_HOST is needed if a server does not listen on the interface that leads to the
+root. Without these variables, torchrun's environment is used. Without either, the server is the only one.
 
-Values start at 0 and `push` adds to them: optimizers are the script's business, as with AdaPM.
+Values start at 0, and `push` adds to them. The script computes the optimizer's updates, as with AdaPM.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _DONE = -1
 
 
 def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, num_channels: int = -1) -> None:
-    """Describe the server that this process will run.
+    """Describe the server that this process runs.
 
     Parameters
     ----------
     num_keys : int
-        Keys are in ``[0, num_keys)``.
+        Number of keys; keys are in ``[0, num_keys)``.
     num_threads : int
         Number of worker threads of each server.
     use_techniques : str, optional
-        ``all`` (default), ``replication_only`` or ``relocation_only``.
+        Technique: ``all`` (default), ``replication_only`` or ``relocation_only``.
     num_channels : int
-        Number of communication threads; -1 stands for the default.
+        Number of communication threads; -1 for the default.
     """
     global _setup
     technique = _argument_checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
@@ -76,14 +76,14 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
 
 
 def scheduler(num_keys: int, num_threads: int) -> None:
-    """Hold the rendezvous of the servers; returns when all have shut down.
+    """Run the rendezvous of the servers. Returns when all have shut down.
 
     Raises
     ------
     RendezvousError
-        If servers have not come within a minute.
+        If some servers have not arrived within a minute.
     AdapsError
-        If a server ends without `Server.shutdown`, is killed, or saw that another one was lost.
+        If a server ends without `Server.shutdown`, is killed, or has lost another server.
     """
     _argument_checks.count("num_keys", num_keys)
     _argument_checks.count("num_threads", num_threads)
@@ -94,12 +94,12 @@ def scheduler(num_keys: int, num_threads: int) -> None:
 
 
 class Server:
-    """The keys' share of this process. Made after `setup`, which says how many keys there are.
+    """This process's part of the keys. `setup` must be called first.
 
     Parameters
     ----------
     value_lengths : int or 1-D tensor
-        Floats of each key's value: one number for all, or one for each key (a float tensor will do).
+        Number of floats of a value: one number for all keys, or one for each key. Float tensors are accepted.
     """
 
     def __init__(self, value_lengths: Any) -> None:
@@ -112,7 +112,7 @@ class Server:
         ]
         self._workers = 0
         deadline = time.monotonic() + _CONNECT_TIMEOUT
-        # Shows the scheduler process, if there is one, that this server is alive.
+        # Reports to the scheduler process, if there is one, that this server is alive.
         self._presence: Presence | None = None
         self._others = self._meet(deadline)
         self._barriers = 0
@@ -123,7 +123,7 @@ class Server:
         return 0 if self._others is None else self._others.rank
 
     def barrier(self) -> None:
-        """Collective: wait until every server is here. Worker threads have a barrier of their own."""
+        """Block until every server has called this. Collective. Worker threads have a separate barrier."""
         if self._others is None:
             return
         store, barrier = self._others.store, self._others.key(f"barrier/{self._barriers}")
@@ -134,7 +134,7 @@ class Server:
             self._node.check()
 
     def shutdown(self) -> None:
-        """Collective: end this server when all worker threads have ended."""
+        """End this server when all worker threads have ended. Collective."""
         if self._node.closed:
             return
         try:
@@ -147,19 +147,19 @@ class Server:
     def enable_sampling_support(
         self, scheme: str, with_replacement: bool, distribution: str, min: int, max: int
     ) -> None:
-        """Collective: let workers draw samples of the keys in ``[min, max)``. Before the first `Worker`.
+        """Let workers draw samples of the keys in ``[min, max)``. Collective, before the first `Worker`.
 
         Parameters
         ----------
         scheme : str
-            ``naive``, ``preloc``, ``pool`` or ``local``, as `adaps.Sampling` has them.
+            Sampling scheme: ``naive``, ``preloc``, ``pool`` or ``local``, as in `adaps.Sampling`.
         with_replacement : bool
-            Whether a key may come twice in one sample.
+            Whether a key may occur twice in one sample.
         distribution : str
-            ``uniform``, or ``log-uniform``: of n keys, ``min + k`` with probability
+            ``uniform`` or ``log-uniform``. With ``log-uniform`` and n keys, ``min + k`` has the probability
             log((k + 2) / (k + 1)) / log(n + 1).
         min, max : int
-            All these keys have values of one length.
+            Range of the keys. All these keys must have values of one length.
         """
         drawn = _DISTRIBUTIONS[_argument_checks.one_of("distribution", distribution, _DISTRIBUTIONS)]
         _argument_checks.one_of("sampling scheme", scheme, SAMPLING_SCHEMES)
@@ -187,7 +187,7 @@ class Server:
                 "one, and all have values of one length"
             )
         self._tables = tables
-        self._node.close()  # which nobody has used yet: the keys are in other tables from now on
+        self._node.close()  # it was not used yet, and the keys are in other tables from now on
         self._node = self._open(time.monotonic() + _CONNECT_TIMEOUT)
 
     def _open(self, deadline: float) -> _core.Node:
@@ -203,7 +203,7 @@ class Server:
         self._leave(f"server {self._presence.rank} ended without shutdown()")
 
     def _meet(self, deadline: float) -> rendezvous.Rendezvous | None:
-        """Where the servers meet; None for a server that is alone."""
+        """Return the rendezvous of the servers; None for a single server."""
         if not any(name in os.environ for name in _VARIABLES):
             place = rendezvous.place_in_environment()
             return None if place is None else rendezvous.rendezvous_at(place, deadline)
@@ -223,10 +223,10 @@ class Server:
 
 
 class Worker:
-    """The calls of worker thread `customer_id` of a server.
+    """The interface of worker thread `customer_id` of a server.
 
-    Keys are int64 and values float32 arrays of PyTorch or NumPy. Operations return a timestamp for `wait`,
-    which is -1 if they are complete.
+    Keys are int64 arrays and values float32 arrays of PyTorch or NumPy. Operations return a timestamp for
+    `wait`, which is -1 if they are complete.
     """
 
     def __init__(self, customer_id: int, server: Server) -> None:
@@ -251,11 +251,11 @@ class Worker:
         return _timestamp(self._worker.set(*_kept(keys, vals, asynchronous), asynchronous))
 
     def prepare_sample(self, K: int, start: int, end: int = 0) -> int:
-        """Prepare a sample of `K` keys for the clocks [start, end), 0 for start + 1; returns its number."""
+        """Return the number of a new sample of `K` keys for the clocks [start, end), 0 for start + 1."""
         return self._worker.prepare_sample(self._drawn_from(), K, start, end or start + 1)
 
     def pull_sample(self, id: int, keys: Int64Like, vals: Float32Like, asynchronous: bool = False) -> int:
-        """Write the keys of a prepared sample, which has as many, to `keys`, and their values to `vals`."""
+        """Write the keys of a prepared sample to `keys`, of the same size, and their values to `vals`."""
         drawn: Any = keys
         timestamp = _timestamp(self._worker.pull_sample(id, drawn, vals, asynchronous))
         drawn += self._drawn_from().first_key
@@ -263,11 +263,13 @@ class Worker:
 
     def _drawn_from(self) -> _core.NodeTable:
         if self._sampled is None:
-            raise AdapsError("nothing says how keys are drawn: call Server.enable_sampling_support before")
+            raise AdapsError(
+                "it is not configured how keys are drawn: call Server.enable_sampling_support before"
+            )
         return self._sampled
 
     def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:
-        """Announce access to the keys in this worker's clocks [start, end); 0 stands for start + 1."""
+        """Announce access to the keys in this worker's clocks [start, end); an `end` of 0 means start + 1."""
         self._worker.intent(keys, start, end or start + 1)
         return _DONE
 
@@ -288,28 +290,28 @@ class Worker:
         self._worker.waitall()
 
     def wait_sync(self) -> None:
-        """Wait until what this server wrote is applied, and what was applied before is visible here."""
+        """Wait until this server's writes are applied, and earlier writes of all servers are visible here."""
         self._worker.wait_sync()
 
     def wait_replica_sync(self) -> None:
-        """Do what `wait_sync` does, under its former name."""
+        """Call `wait_sync`. This is its former name."""
         warnings.warn("wait_replica_sync is now called wait_sync", DeprecationWarning, stacklevel=2)
         self._worker.wait_sync()
 
     def barrier(self) -> None:
-        """Collective: wait until every worker of every server is here."""
+        """Wait until every worker of every server has called this. Collective."""
         self._worker.barrier()
 
     def begin_setup(self) -> None:
-        """Collective: before the first values are set."""
+        """Wait before the first values are set. Collective."""
         self._worker.begin_setup()
 
     def end_setup(self) -> None:
-        """Collective: afterwards every worker sees what any wrote before."""
+        """Make earlier writes of all workers visible to all workers. Collective."""
         self._worker.end_setup()
 
     def finalize(self) -> None:
-        """End this worker's part in collective operations."""
+        """Exclude this worker from collective operations."""
         self._worker.finalize()
 
     def get_key_size(self, key_id: int = 0) -> int:
@@ -324,7 +326,7 @@ _setup: tuple[int, NodeSettings] | None = None
 
 
 def _kept(keys: Any, vals: Any, asynchronous: bool) -> tuple[Any, Any]:
-    """What an asynchronous call works on while the caller goes on: copies, as with AdaPM."""
+    """Return copies of the arrays for an asynchronous call, as AdaPM makes them."""
     return (_copy(keys), _copy(vals)) if asynchronous else (keys, vals)
 
 
@@ -339,7 +341,7 @@ def _timestamp(ticket: int | None) -> int:
 
 
 def _runs(value_lengths: Any, num_keys: int) -> Iterator[tuple[int, int, int]]:
-    """First key, number of keys and value length of each run of keys with one value length."""
+    """Yield first key, number of keys and value length of each run of keys with one value length."""
     if not hasattr(value_lengths, "tolist") or getattr(value_lengths, "ndim", 1) == 0:
         yield 0, num_keys, _argument_checks.count("value_lengths", value_lengths)
         return
@@ -364,7 +366,7 @@ def _check_role(expected: str) -> None:
 
 
 def _root(environment: Mapping[str, str]) -> tuple[str, int, int]:
-    """Host and port of the scheduler, and the number of servers."""
+    """Return host and port of the scheduler, and the number of servers."""
     servers = rendezvous.integer_variable(environment, "DMLC_NUM_SERVER", _VARIABLES)
     if not 1 <= servers <= MAX_NODES:
         raise RendezvousError(f"DMLC_NUM_SERVER is {servers}; it must be in [1, {MAX_NODES}]")

@@ -1,7 +1,7 @@
-"""How each parameter is managed, as data: the nodes that own it, its format in messages, its freshness.
+"""Policies: documents that determine each parameter's owners, message format and freshness.
 
-A policy is a document (TOML, format 1) of rules. For each parameter, or each of its rows, the first rule that
-matches counts; the last rule matches all. `docs/concepts/policies.md` describes it field by field.
+A policy is a document (TOML, format 1) of rules. For each parameter, or each of its rows, the first matching
+rule applies. The last rule matches all parameters. `docs/concepts/policies.md` describes every field.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The document: a policy as it is written, read and checked by itself."""
+"""The policy document: reading, checking and writing."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ else:
 __all__ = ["FORMAT", "Policy"]
 
 FORMAT = 1
-"""Format of the documents that this version reads and writes."""
+"""Format of documents that this version reads and writes."""
 
 _Section = TypeVar("_Section")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How each parameter of a model is managed.
+    """The management of each parameter of a model.
 
     Attributes
     ----------
     name : str
         Name of the policy.
     rules : sequence of Rule
-        Rules, of which the first that matches counts. The last one matches all.
+        Rules. The first matching rule applies, and the last one matches all parameters.
     made_for : MadeFor, optional
-        The model and the cluster that it was made for.
+        Model and cluster for which the policy was made.
     synchronization : Synchronization
-        When workers see each other's updates.
+        Times when workers see each other's updates.
     data : DataSharing
-        How samples are shared among workers.
+        Distribution of samples to workers.
     source : str
-        Name of the policy in messages: its file, if it has one. Not compared for equality.
+        Name of the policy in messages: its file, if it has one. It is ignored in comparisons.
     folder : Path
-        Folder of the files that its rules name. Not compared for equality.
+        Folder of the files that its rules name. It is ignored in comparisons.
     evidence : mapping of str to str, number or sequence of str
-        Reasons for the policy, such as predictions and measurements. It has no effect on the execution.
+        Reasons for the policy, such as predictions and measurements. They have no effect on the execution.
 
     Raises
     ------
     PolicyError
-        If a field is wrong, or the last rule does not match all.
+        If a field is invalid, or the last rule does not match all parameters.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class Policy:
 
     @classmethod
     def uniform(cls, technique: str) -> Policy:
-        """The policy that manages every parameter by one technique, at home by hash.
+        """Return the policy that manages every parameter with one technique and homes by hash.
 
         Parameters
         ----------
@@ -121,12 +121,13 @@ class Policy:
         Parameters
         ----------
         path : path
-            A TOML document. Files that its rules name are searched in the same folder.
+            TOML document. Files that its rules name are searched in the same folder.
 
         Raises
         ------
         PolicyError
-            Naming the file, and the rule and the field if they are wrong.
+            If the document is invalid. The error names the file, and the rule and the field if they are
+            invalid.
         """
         file = Path(path)
         try:
@@ -144,7 +145,7 @@ class Policy:
         Parameters
         ----------
         text : str
-            TOML.
+            TOML document.
         source : str
             Name of the policy in messages.
         folder : Path
@@ -153,19 +154,20 @@ class Policy:
         Raises
         ------
         PolicyError
-            Naming `source`, and the rule and the field if they are wrong.
+            If the document is invalid. The error names `source`, and the rule and the field if they are
+            invalid.
         """
         try:
             document = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise PolicyError(f"{source}: it is no TOML: {error}") from error
+            raise PolicyError(f"{source}: it is not valid TOML: {error}") from error
         try:
             return replace(_policy(document), source=source, folder=folder)
         except PolicyError as error:
             raise PolicyError(f"{source}: {error}") from error
 
     def text(self) -> str:
-        """The document, from which `parse` makes an equal policy: every field is written out."""
+        """Return the document with all fields. `parse` creates an equal policy from it."""
         parts = [f"format = {FORMAT}\nname = {toml_string(self.name)}"]
         if self.made_for is not None:
             parts.append(self.made_for.text())
@@ -182,28 +184,28 @@ class Policy:
         Parameters
         ----------
         path : path
-            Replaced if it exists.
+            File to write. An existing file is replaced.
         """
-        # bytes, as write_text would translate line ends on some systems
+        # Writes bytes, because write_text translates line ends on some systems.
         Path(path).write_bytes(self.text().encode("utf-8"))
 
     def check(self, catalogue: Catalogue, nodes: int, *, force: bool = False) -> None:
-        """Raise if the policy does not fit a model and a number of nodes.
+        """Raise an error if the policy does not fit a model and a number of nodes.
 
         Parameters
         ----------
         catalogue : Catalogue
-            The model's parameters.
+            Parameters of the model.
         nodes : int
             Number of nodes of the cluster.
         force : bool
-            Also take a policy that was made for another model or cluster.
+            Whether to accept a policy that was made for another model or cluster.
 
         Raises
         ------
         PolicyError
-            Naming the rule and the misfit: a parameter or row that does not exist, shares of another number
-            of nodes, allreduce for a table of rows, a model or cluster that the policy was not made for.
+            If the policy does not fit. The error names the rule and the reason: a parameter or row that does
+            not exist, shares for another number of nodes, allreduce for a table, or another model or cluster.
         """
         made_for = self.made_for
         if made_for is not None and not force:
@@ -226,12 +228,12 @@ class Policy:
             raise PolicyError(f"{self.source}: {error}") from error
 
     def managed(self, catalogue: Catalogue) -> list[Managed]:
-        """The rules that manage the rows of each parameter, in the catalogue's order.
+        """Return the rules that manage the rows of each parameter, in the catalogue's order.
 
         Parameters
         ----------
         catalogue : Catalogue
-            A catalogue that the policy fits: `check` accepts it.
+            Catalogue that the policy fits: `check` accepts it.
         """
         try:
             return list(self._managed(catalogue))
@@ -239,33 +241,34 @@ class Policy:
             raise PolicyError(f"{self.source}: {error}") from error
 
     def _managed(self, catalogue: Catalogue) -> tuple[Managed, ...]:
-        """As `managed` returns; the result of a policy's own ranges is computed once."""
+        """Compute the result of `managed`, once per catalogue unless it depends on files or access counts."""
         if any(rule.rows is not None and rule.rows.ranges is None for rule in self.rules):
-            return managed_by(self.rules, catalogue.parameters, self.folder)  # what files hold may change
+            # the contents of files may change
+            return managed_by(self.rules, catalogue.parameters, self.folder)
         parameters = tuple(catalogue.parameters)
         found = self._worked_out.get(parameters)
         if found is None:
             found = managed_by(self.rules, parameters, self.folder)
-            self._worked_out.clear()  # a policy is seldom asked about several models
+            self._worked_out.clear()  # a policy is rarely used with several models
             self._worked_out[parameters] = found
-        return found  # and not what is there now: another thread may have asked about another model
+        return found  # not self._worked_out[parameters], which another thread may have replaced
 
     def rule_number(self, catalogue: Catalogue, parameter: str, row: int = 0) -> int:
-        """The number, from 1 on, of the rule that manages a row.
+        """Return the number of the rule that manages a row, counted from 1.
 
         Parameters
         ----------
         catalogue : Catalogue
-            The model's parameters.
+            Parameters of the model.
         parameter : str
-            Qualified name.
+            Qualified name of the parameter.
         row : int
-            Number of the row.
+            Index of the row.
 
         Raises
         ------
         PolicyError
-            If there is no such parameter or row.
+            If the parameter or the row does not exist.
         """
         found = catalogue.parameter(parameter)
         if not 0 <= row < found.rows:
@@ -280,21 +283,21 @@ class Policy:
         raise AssertionError("the last rule matches all")
 
     def resolved(self, catalogue: Catalogue, speed_shares: Sequence[float] | None = None) -> Policy:
-        """The policy with ranges in place of all other rows, and made for this catalogue's parameters.
+        """Return the policy with explicit ranges of rows, made for this catalogue's parameters.
 
-        The result needs no file and no access counts any more.
+        The result needs no files or access counts.
 
         Parameters
         ----------
         catalogue : Catalogue
-            With access counts, if a rule asks for the hottest rows.
+            Parameters of the model, with access counts if a rule selects the hottest rows.
         speed_shares : sequence of float, optional
-            Each node's part of the speed of all, where that is known: put in the place of `data`'s "speed".
+            Each node's part of the total speed, if known. It replaces "speed" in `data`.
 
         Raises
         ------
         AccessesMissing
-            If counts are needed.
+            If access counts are needed and missing.
         PolicyError
             If a file of rows cannot be read.
         """
@@ -369,13 +372,13 @@ def _names(kind: Any) -> list[str]:
 
 
 def _checked_evidence(given: Any) -> dict[str, str | float | tuple[str, ...]]:
-    """Names of letters, digits and underscores; texts, numbers, and lists of texts."""
+    """Return checked evidence: texts, numbers and lists of texts, with valid names."""
     if not isinstance(given, Mapping):
         raise PolicyError(f"evidence is {given!r}; it must be a table: write [evidence] above its fields")
     checked: dict[str, str | float | tuple[str, ...]] = {}
     for name, value in given.items():
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-            raise PolicyError(f"[evidence]: {name!r} is no name of letters, digits and underscores")
+            raise PolicyError(f"[evidence]: {name!r} is not a name of letters, digits and underscores")
         if isinstance(value, str):
             check_text(f"[evidence]: {name}", value)
             checked[name] = value

@@ -1,4 +1,4 @@
-"""A policy as the server executes it: for each table ranges of rows by how they are managed, and by home."""
+"""The form of a policy that the server executes: for each table, ranges of rows by management and by home."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ __all__ = [
 ]
 
 BY_HASH = -1
-"""In place of a node: a hash of the key chooses."""
+"""Replaces a node's rank if a hash of the key determines the home."""
 _What = TypeVar("_What")
 
 
 @dataclass(frozen=True)
 class Management:
-    """How the rows of one table are managed.
+    """The management of the rows of one table.
 
     Attributes
     ----------
     managed : sequence of (int, (str, str, int))
-        Ranges of rows: where each ends, technique and wire as of a `Rule`, and its exchange, 0 for "auto".
-        Without any the technique is left to the node, and the wire to the table.
+        Ranges of rows: the end of each, technique and wire as in a `Rule`, and exchange, 0 for "auto".
+        Without ranges, the node determines the technique and the table the wire.
     homes : sequence of (int, int or str)
-        Ranges of rows: where each ends, and the node where its rows are at home, -1 for a hash, or the table
-        of which a hash places the rows of the same numbers. Without any all rows are at home by hash.
+        Ranges of rows: the end of each, and the home of its rows. A home is a node, -1 for a hash, or a
+        table: the hash of the key with the same index in that table. Without ranges, a hash determines all
+        homes.
     """
 
     managed: Sequence[tuple[int, tuple[str, str, int]]] = ()
@@ -54,12 +55,12 @@ UNMANAGED = Management()
 
 
 def management_of(policy: Policy, catalogue: Catalogue, nodes: int) -> list[Management]:
-    """How the tables of a catalogue are managed, in its order.
+    """Return the management of a catalogue's tables, in its order.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit, or has something in it that the server does not execute.
+        If the policy does not fit, or has a setting that the server does not execute.
     """
     policy.check(catalogue, nodes)
     refuse_unexecuted(policy, catalogue)
@@ -70,7 +71,7 @@ def management_of(policy: Policy, catalogue: Catalogue, nodes: int) -> list[Mana
 
 
 def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
-    """Raise PolicyError for the first thing that would have to be left out."""
+    """Raise PolicyError for the first setting that the server does not execute."""
     for sentence in not_executed(policy, catalogue):
         raise PolicyError(f"{policy.source}: {sentence}")
 
@@ -78,20 +79,21 @@ def refuse_unexecuted(policy: Policy, catalogue: Catalogue) -> None:
 def homes_of(
     policy: Policy, managed: Managed, by_name: Mapping[str, Managed], nodes: int
 ) -> list[tuple[int, int, int | str]]:
-    """Where the rows of a parameter are at home: first row, the one behind the last, and where.
+    """Return the homes of a parameter's rows as ranges: first row, row after the last, and home.
 
-    That is a node, `BY_HASH`, or the name of a table: where a hash puts its rows of the same numbers.
+    A home is a node, `BY_HASH`, or the name of a table: the hash of the key with the same index in that
+    table.
 
     Parameters
     ----------
     policy : Policy
-        That fits.
+        Policy that fits the catalogue.
     managed : Managed
-        The parameter.
+        Parameter with its management.
     by_name : mapping of str to Managed
-        All parameters: rows may be at home with those of another one.
+        All parameters, because rows may share the homes of another parameter's rows.
     nodes : int
-        Of the cluster.
+        Number of nodes of the cluster.
     """
     homes: list[tuple[int, int, int | str]] = []
     for part in managed.parts:
@@ -113,12 +115,12 @@ def homes_of(
 
 
 def merged(ranges: Iterable[tuple[int, int, _What]]) -> tuple[tuple[int, _What], ...]:
-    """Where ranges end that together are all rows, in order; neighbours that are alike are one.
+    """Return the ends and values of ranges that contain all rows, in order, with equal neighbors merged.
 
     Parameters
     ----------
     ranges : iterable of (int, int, object)
-        First row, the one behind the last, and what they are compared by.
+        First row, row after the last, and value of each range.
     """
     ends: list[tuple[int, _What]] = []
     for _, end, what in sorted(ranges, key=itemgetter(0)):
@@ -141,7 +143,7 @@ def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed]
 
 
 def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int | str]]:
-    """First row, the one behind the last, and node or `BY_HASH`, of each range."""
+    """Yield first row, row after the last, and node or `BY_HASH` of each range."""
     if home.scheme in ("blocks", "shares"):
         bounds = home.block_bounds(rows, nodes)
         yield from ((low, high, node) for node, (low, high) in enumerate(pairwise(bounds)))

@@ -1,4 +1,4 @@
-"""The fields of a rule: where rows are at home, and which rows it manages."""
+"""Fields of a rule: the homes of rows, and the selection of rows."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ __all__ = ["AUTO", "EXCHANGE_AUTO", "TECHNIQUES", "WIRES", "Home", "RowSelection
 
 AUTO = "auto"
 TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", AUTO, "allreduce")
-"""How a rule may manage parameters; `allreduce` is for dense ones only, and `auto` for tables only."""
+"""Techniques of rules. `allreduce` is only for dense parameters, and `auto` only for tables."""
 WIRES = ("float32", "bfloat16", "float16", "int8")
-"""Formats in which values and changes may travel."""
+"""Formats of values and changes in messages."""
 EXCHANGE_AUTO = "auto"
 _MOST_LISTED = 20
-"""Most ranges of rows that are written as a list. TOML parsers read more of them faster as one text."""
+"""Maximum number of row ranges written as a list. TOML parsers read more of them faster as one text."""
 _RANGE = re.compile(r"([0-9]{1,19}):([0-9]{1,19})")
 
 _Scheme = Literal["hash", "blocks", "node", "shares", "with"]
 _WITH_VALUE = {"node": "node", "shares": "shares", "with": "table"}
-"""Schemes that need a value, and the attribute that holds it."""
+"""Schemes that need a value, and the attribute with the value."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where rows are at home: who keeps them at first, and is asked for them.
+    """The home nodes of rows. A home node owns its rows at first, and knows their current owner.
 
     Attributes
     ----------
     scheme : str
-        ``hash`` scatters rows over the nodes; ``blocks`` gives each node an equal range of consecutive rows;
-        ``node`` keeps all on one; ``shares`` gives each node a range in proportion; ``with`` puts each row on
-        the node that has the row with the same number of another table.
+        ``hash`` distributes rows over the nodes. ``blocks`` gives each node an equal range of consecutive
+        rows. ``node`` selects one node for all rows. ``shares`` gives each node a range of the given share.
+        ``with`` gives each row the home of the row with the same index in another table.
     node : int, optional
-        The node, for ``node``.
+        Node for the scheme ``node``.
     shares : tuple of float, optional
-        One number per node, which add up to 1, for ``shares``.
+        One number per node for the scheme ``shares``. The numbers add up to 1.
     table : str, optional
-        The other table's qualified name, for ``with``.
+        Qualified name of the other table for the scheme ``with``.
     """
 
     scheme: _Scheme = "hash"
@@ -75,12 +75,13 @@ class Home:
 
     @classmethod
     def of(cls, value: Any) -> Home:
-        """The home that a document describes by the value of ``home``.
+        """Return the home for the value of ``home`` in a document.
 
         Parameters
         ----------
         value : str, dict or Home
-            ``"hash"``, ``"blocks"``, ``{"node": 2}``, ``{"shares": [0.5, 0.5]}`` or ``{"with": "a.table"}``.
+            Value such as ``"hash"``, ``"blocks"``, ``{"node": 2}``, ``{"shares": [0.5, 0.5]}`` or ``{"with":
+            "a.table"}``.
         """
         if isinstance(value, Home):
             return value
@@ -102,18 +103,18 @@ class Home:
         return cls(scheme, **{_WITH_VALUE[scheme]: given})
 
     def text(self) -> str:
-        """The value of ``home`` as TOML."""
+        """Return the value of ``home`` as TOML."""
         if self.scheme in _WITH_VALUE:
             return toml_value({self.scheme: getattr(self, _WITH_VALUE[self.scheme])})
         return toml_value(self.scheme)
 
     def node_counts(self, rows: int, nodes: int) -> list[float]:
-        """Expected number of a parameter's rows on each node; ``with`` is counted as a hash.
+        """Return the expected number of a parameter's rows on each node; ``with`` is counted as a hash.
 
         Parameters
         ----------
         rows, nodes : int
-            At least 1.
+            Numbers of rows and of nodes, at least 1.
         """
         if self.scheme == "node":
             return [float(rows) if node == self.node else 0.0 for node in range(nodes)]
@@ -123,17 +124,17 @@ class Home:
         return [rows / nodes] * nodes
 
     def block_bounds(self, rows: int, nodes: int) -> list[int]:
-        """First row of each node's range, and the number of rows, for ``blocks`` and ``shares``.
+        """Return the first row of each node's range, and the number of rows, for ``blocks`` and ``shares``.
 
         Parameters
         ----------
         rows, nodes : int
-            At least 1.
+            Numbers of rows and of nodes, at least 1.
 
         Raises
         ------
         PolicyError
-            If shares are not those of so many nodes.
+            If the number of shares differs from `nodes`.
         """
         if self.shares is None:
             return [node * rows // nodes for node in range(nodes + 1)]
@@ -145,17 +146,17 @@ class Home:
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Some rows of a parameter, selected by exactly one of three attributes.
+    """A selection of a parameter's rows by exactly one of three attributes.
 
     Attributes
     ----------
     ranges : tuple of (int, int), optional
-        For each range its first row, and the one after its last row; ascending, without overlap.
+        First row and row after the last of each range, ascending and without overlap.
     file : str, optional
-        A NumPy file of int64 row numbers, relative to the policy's own folder.
+        NumPy file of int64 row numbers, relative to the policy's folder.
     hottest : float, optional
-        The share of rows with the most accesses, above 0 and at most 1, which `Policy.resolved` replaces by
-        ranges where access counts are known.
+        Share of the rows with the most accesses, above 0 and at most 1. `Policy.resolved` replaces it by
+        ranges if access counts are known.
     """
 
     ranges: tuple[tuple[int, int], ...] | None = None
@@ -181,13 +182,13 @@ class RowSelection:
 
     @classmethod
     def of(cls, value: Any) -> RowSelection:
-        """The rows that a document selects by the value of ``rows``.
+        """Return the selection for the value of ``rows`` in a document.
 
         Parameters
         ----------
         value : dict or RowSelection
-            ``{"ranges": [[0, 100]]}``, ``{"ranges": "0:100 5000:5100"}``, ``{"file": "hot.npy"}`` or
-            ``{"hottest": 0.001}``.
+            Value such as ``{"ranges": [[0, 100]]}``, ``{"ranges": "0:100 5000:5100"}``, ``{"file":
+            "hot.npy"}`` or ``{"hottest": 0.001}``.
         """
         if isinstance(value, RowSelection):
             return value
@@ -200,12 +201,12 @@ class RowSelection:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray[Any, np.dtype[np.int64]]) -> RowSelection:
-        """The selection of these rows, as ranges.
+        """Return the selection of these rows, as ranges.
 
         Parameters
         ----------
         rows : int64 array
-            One-dimensional, ascending, without repetition, not empty.
+            Row numbers, one-dimensional, ascending, without repetition, not empty.
         """
         import numpy as np
 
@@ -215,24 +216,25 @@ class RowSelection:
         return cls(ranges=tuple(zip(starts.tolist(), ends.tolist(), strict=True)))
 
     def text(self) -> str:
-        """The value of ``rows`` as TOML."""
+        """Return the value of ``rows`` as TOML."""
         if self.ranges is not None and len(self.ranges) > _MOST_LISTED:
             return f"{{ ranges = '{' '.join(f'{start}:{end}' for start, end in self.ranges)}' }}"
         given = {"ranges": self.ranges, "file": self.file, "hottest": self.hottest}
         return toml_value({name: value for name, value in given.items() if value is not None})
 
     def selected(self, folder: Path) -> tuple[tuple[int, int], ...]:
-        """The rows as ranges.
+        """Return the rows as ranges.
 
         Parameters
         ----------
         folder : Path
-            That of the policy, where its files are.
+            Folder of the policy, which contains its files.
 
         Raises
         ------
         PolicyError
-            If the file cannot be read or holds no row numbers, or ``hottest`` has not been resolved.
+            If the file cannot be read or does not contain row numbers, or if ``hottest`` has not been
+            resolved.
         """
         if self.ranges is not None:
             return self.ranges
@@ -281,7 +283,7 @@ def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
         start, end = one
         if start < 0 or end <= start:
             raise PolicyError(
-                f"rows ranges holds [{start}, {end}], which is no row; rows are numbered from 0 on"
+                f"rows ranges holds [{start}, {end}], which is no range of rows; rows are numbered from 0 on"
             )
         if start < before:
             raise PolicyError(f"rows ranges holds [{start}, {end}] behind row {before - 1}; they must ascend")
@@ -291,7 +293,7 @@ def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _ranges_in_text(text: str) -> list[list[int]]:
-    """The ranges of a text such as ``"0:100 5000:5100"``."""
+    """Return the ranges of a text such as ``"0:100 5000:5100"``."""
     ranges = []
     for one in text.split():
         if not (found := _RANGE.fullmatch(one)):

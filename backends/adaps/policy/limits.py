@@ -1,5 +1,6 @@
-"""What this version does not execute, and what a node alone does not: refused where a policy is given to it,
-never ignored.
+"""Settings of policies that the server does not execute, or that only the training code executes.
+
+A policy with such settings is refused; they are never ignored.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ __all__ = ["left_to_training", "not_executed"]
 
 
 def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """What the training code carries out, as `autoada` does, and a node cannot: a sentence each.
+    """Return a message for each setting that only training code executes, such as `autoada`, but not a node.
 
     Parameters
     ----------
     policy : Policy
-        That fits the catalogue.
+        Policy that fits the catalogue.
     catalogue : Catalogue
-        The parameters that it is to manage.
+        Parameters that the policy manages.
     """
     numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
     found = [
@@ -49,18 +50,18 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 _PLAIN = Rule("*")
 _ALIKE = ("technique", "home", "lookahead", "exchange", "wire")
-"""What all of a dense parameter has alike."""
+"""Fields that must be equal for all rows of a dense parameter."""
 
 
 def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """What has to be left out: a sentence each; none if `autoada` and the server execute all of the policy.
+    """Return a message for each setting that neither `autoada` nor the server executes.
 
     Parameters
     ----------
     policy : Policy
-        That fits the catalogue.
+        Policy that fits the catalogue.
     catalogue : Catalogue
-        The parameters that it is to manage.
+        Parameters that the policy manages.
     """
     found = []
     numbers: dict[int, str] = {}
@@ -117,7 +118,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
 
 
 def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """What rows cannot be at home with: what is no table of rows."""
+    """Return a message for each home that refers to a parameter that is not a table."""
     by_name = {managed.parameter.name: managed for managed in policy.managed(catalogue)}
     found = []
     for name, managed in by_name.items():

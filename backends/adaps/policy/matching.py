@@ -1,4 +1,4 @@
-"""Which rule manages what, and whether a policy's rules fit a model."""
+"""Assignment of rules to rows, and checks whether a policy's rules fit a model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KINDS = {"tables": "table", "dense": "dense"}
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a parameter that one rule manages.
+    """The rows of a parameter that one rule manages.
 
     Attributes
     ----------
     rule : int
-        The rule's number, from 1 on.
+        Number of the rule, counted from 1.
     ranges : tuple of (int, int)
-        First row, and the one behind the last; ascending.
+        First row and row after the last of each range, ascending.
     """
 
     rule: int
@@ -38,20 +38,20 @@ class Part:
 
     @property
     def count(self) -> int:
-        """How many rows these are."""
+        """Number of rows."""
         return sum(end - start for start, end in self.ranges)
 
 
 @dataclass(frozen=True)
 class Managed:
-    """How the rows of one parameter are managed.
+    """The management of the rows of one parameter.
 
     Attributes
     ----------
     parameter : Parameter
-        Which it is.
+        Parameter that is managed.
     parts : tuple of Part
-        In the order of the rules; together all rows, each once.
+        Parts in the order of the rules. Together they contain each row once.
     """
 
     parameter: Parameter
@@ -59,14 +59,14 @@ class Managed:
 
 
 def matches(pattern: str, parameter: Parameter) -> bool:
-    """Whether a rule's `parameters` names a parameter.
+    """Whether the `parameters` field of a rule matches a parameter.
 
     Parameters
     ----------
     pattern : str
-        As in `Rule`.
+        Pattern as in `Rule`.
     parameter : Parameter
-        One of a model.
+        Parameter of a model.
     """
     if pattern == parameter.name:
         return True
@@ -78,7 +78,7 @@ def matches(pattern: str, parameter: Parameter) -> bool:
 
 
 def managed_by(rules: Sequence[Rule], parameters: Iterable[Parameter], folder: Path) -> tuple[Managed, ...]:
-    """Which rule manages which rows of each parameter: the first that matches."""
+    """Return the rows of each parameter that each rule manages. The first matching rule applies."""
     return tuple(_managed_by(rules, parameter, folder) for parameter in parameters)
 
 
@@ -102,9 +102,9 @@ def _managed_by(rules: Sequence[Rule], parameter: Parameter, folder: Path) -> Ma
 
 
 def check_fit(rules: Sequence[Rule], catalogue: Catalogue, nodes: int, folder: Path) -> None:
-    """Raise PolicyError, which names the rule, if one does not fit a model and a number of nodes.
+    """Raise PolicyError, which names the rule, if a rule does not fit a model and a number of nodes.
 
-    What depends on how parameters are managed is left to `check_managed`.
+    `check_managed` makes the checks that depend on the management of other parameters.
     """
     for number, rule in enumerate(rules, 1):
         try:
@@ -114,7 +114,7 @@ def check_fit(rules: Sequence[Rule], catalogue: Catalogue, nodes: int, folder: P
 
 
 def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: Catalogue) -> None:
-    """Raise PolicyError, which names the rule, if parameters cannot be managed as rules say that fit."""
+    """Raise PolicyError, which names the rule, if fitting rules cannot manage the parameters together."""
     homes = {}
     for one in managed:
         parameter = one.parameter
@@ -137,7 +137,7 @@ def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: 
 
 
 def resolve_hottest(pattern: str, share: float, catalogue: Catalogue) -> Iterator[tuple[str, RowSelection]]:
-    """The share of rows with the most accesses, at least one, of each parameter that a pattern names."""
+    """Yield the hottest rows, at least one, of each parameter that a pattern matches."""
     for parameter in catalogue.parameters:
         if not matches(pattern, parameter):
             continue
@@ -149,7 +149,8 @@ def resolve_hottest(pattern: str, share: float, catalogue: Catalogue) -> Iterato
         wanted = max(1, round(share * parameter.rows))
         import numpy as np
 
-        # stable: among rows with equally many accesses, the ones with lower numbers
+        # The sort is stable: of rows with equal numbers of accesses, the ones with lower indices are
+        # selected.
         hottest = np.argsort(-counts, kind="stable")[:wanted]
         yield parameter.name, RowSelection.of_rows(np.sort(hottest).astype(np.int64))
 
@@ -181,7 +182,7 @@ def _check_rule(rule: Rule, catalogue: Catalogue, nodes: int, folder: Path) -> N
 def _check_home_with(
     name: str, number: int, table: str, homes: dict[str, tuple[int, str]], catalogue: Catalogue
 ) -> None:
-    """Check a rule that puts the rows of a table where those of another one are."""
+    """Check a rule that gives the rows of a table the homes of another table's rows."""
     try:
         other = catalogue.parameter(table)
     except PolicyError as error:

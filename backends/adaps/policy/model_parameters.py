@@ -1,4 +1,4 @@
-"""What a model has to be managed: its parameters, and how often their rows are accessed."""
+"""The parameters of a model, and the number of accesses to their rows."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Parameter:
     Attributes
     ----------
     name : str
-        Qualified, as ``model.named_parameters()`` has it.
+        Qualified name, as in ``model.named_parameters()``.
     rows, length : int
-        Rows, and floats in each.
+        Number of rows, and number of floats of each.
     kind : "dense" or "table"
-        Whether every step reads all of it, or some rows.
+        Whether every step reads the whole parameter ("dense"), or some rows ("table").
     """
 
     name: str
@@ -38,24 +38,24 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Of its values, as float32."""
+        """Size of its values in bytes, as float32."""
         return 4 * self.rows * self.length
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The parameters of a model in its order.
+    """The parameters of a model, in its order.
 
     Attributes
     ----------
     parameters : sequence of Parameter
-        With names of their own.
+        Parameters with unique names.
     accesses : dict of str to int64 array, optional
-        Of parameters for which they are known: for each row, by how many of `batches` it is read.
+        Number of the `batches` that read each row, for parameters with known accesses.
     batches : int
-        How many batches of all workers were looked at.
+        Number of counted batches, of all workers.
     homes : dict of str to int32 array, optional
-        Of parameters for which it is known: for each row, the node that reads it in most batches, or -1.
+        Node that reads each row in most batches, or -1, for parameters with known readers.
     """
 
     parameters: Sequence[Parameter]
@@ -82,19 +82,19 @@ class Catalogue:
 
     @classmethod
     def of_shapes(cls, shapes: Iterable[tuple[str, Sequence[int]]], tables: Iterable[str]) -> Catalogue:
-        """The catalogue of parameters with these shapes.
+        """Return the catalogue of parameters with these shapes.
 
         Parameters
         ----------
         shapes : iterable of (str, sequence of int)
-            Qualified names, and the shape of each. Dimensions behind the first make up a row.
+            Qualified name and shape of each parameter. The dimensions after the first one form a row.
         tables : iterable of str
-            Those that are read by rows.
+            Names of the parameters that are read by rows.
 
         Raises
         ------
         PolicyError
-            If a table is none of them.
+            If a table is not among the parameters.
         """
         known = dict(shapes)
         by_rows = set(tables)
@@ -112,23 +112,23 @@ class Catalogue:
 
     @property
     def sha256(self) -> str:
-        """``sha256:…`` of names, rows, lengths and kinds: equal if and only if these are."""
+        """``sha256:…`` of names, numbers of rows, lengths and kinds; equal only if these are equal."""
         listed = [[one.name, one.rows, one.length, one.kind] for one in self.parameters]
         text = json.dumps(listed, ensure_ascii=True, separators=(",", ":"))
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def parameter(self, name: str) -> Parameter:
-        """Find a parameter by its name.
+        """Return a parameter by its name.
 
         Parameters
         ----------
         name : str
-            Qualified.
+            Qualified name of the parameter.
 
         Raises
         ------
         PolicyError
-            If there is none, with the nearest name that there is.
+            If the parameter does not exist. The error names the most similar parameter.
         """
         for one in self.parameters:
             if one.name == name:

@@ -1,4 +1,4 @@
-"""A rule: how the parameters, or the rows, that it matches are managed."""
+"""A rule, which manages the parameters or rows that it matches."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["Rule"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How the parameters, or the rows, that it matches are managed.
+    """The management of the parameters or rows that match the rule.
 
     Attributes
     ----------
     parameters : str
-        A qualified name, or a pattern with ``*`` and ``?``; ``tables`` and ``dense`` are the two kinds, and
-        ``tables.deep.*`` is a pattern among one of them.
+        Qualified name, or pattern with ``*`` and ``?``. ``tables`` and ``dense`` match the two kinds of
+        parameters, and ``tables.deep.*`` is a pattern among one kind.
     rows : RowSelection, optional
-        Only these rows.
+        Rows that the rule matches; by default all.
     technique : str
-        adaptive, relocation, replication, static or full_replication; of tables also auto, and of dense
-        parameters allreduce.
+        Technique: adaptive, relocation, replication, static or full_replication; for tables also auto, and
+        for dense parameters also allreduce.
     home : Home
-        The nodes that own them at first.
+        Nodes that own the rows at first.
     lookahead : int, optional
-        Number of batches that are announced ahead; 0 announces none. None leaves the choice to the code that
-        signals intent.
+        Number of batches to announce in advance; 0 announces none. With None, the code that signals intent
+        chooses.
     exchange : "auto" or int
-        Changes are exchanged as the server sees fit, or at most once in this number of clocks.
+        Minimum number of clocks between two exchanges of changes. With "auto", the server chooses.
     wire : str
-        Format in which values and changes travel: float32, bfloat16, float16 or int8.
+        Format of values and changes in messages: float32, bfloat16, float16 or int8.
     """
 
     parameters: str
@@ -65,7 +65,7 @@ class Rule:
         return self.parameters == "*" and self.rows is None
 
     def text(self) -> str:
-        """The rule as TOML, with every field that has a value."""
+        """Return the rule as TOML, with every field that has a value."""
         return toml_fields(
             "[[rule]]",
             parameters=self.parameters,

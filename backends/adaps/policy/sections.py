@@ -1,4 +1,4 @@
-"""The sections of a policy's document beside its rules."""
+"""The sections of a policy's document, apart from its rules."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SHARES_EQUAL, SHARES_BY_SPEED = "equal", "speed"
 AGGREGATIONS = ("mean", "median", "trimmed_mean", "krum", "suspicion")
 MEAN, KRUM = "mean", "krum"
 EXPECTS_FAULTY = ("trimmed_mean", "krum", "suspicion")
-"""Rules that need the number of workers that may be wrong."""
+"""Rules that need the maximum number of wrong workers."""
 
 
 @dataclass(frozen=True)
 class MadeFor:
-    """The model and the cluster that a policy was made for; it is refused for others.
+    """The model and the cluster of a policy. The policy is refused for others.
 
     Attributes
     ----------
@@ -60,24 +60,24 @@ class MadeFor:
             check_whole("nodes", self.nodes, least=1)
 
     def text(self) -> str:
-        """The section as TOML."""
+        """Return the section as TOML."""
         return toml_fields("[made_for]", parameters=self.parameters, nodes=self.nodes)
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How the gradients of all workers are combined in each step.
+    """The combination of all workers' gradients in each step.
 
     Attributes
     ----------
     rule : str
-        ``mean``; ``median``, of each coordinate; ``trimmed_mean``, of each coordinate without the `faulty`
-        least and greatest values; ``krum``, the gradient that is nearest to its neighbours; ``suspicion``,
-        a mean weighted by the distance to the median, without the farthest if they stand out.
+        ``mean``; ``median`` of each coordinate; ``trimmed_mean`` of each coordinate, without the `faulty`
+        smallest and largest values; ``krum``, the gradient that is nearest to its neighbours; ``suspicion``,
+        a mean with weights by the distance to the median, without outliers.
     faulty : int, optional
-        Number of workers that may be wrong at once, 1 or more. trimmed_mean, krum and suspicion need it.
+        Maximum number of wrong workers at a time, at least 1. trimmed_mean, krum and suspicion need it.
     keep : int, optional
-        Number of gradients whose mean krum takes, 1 by default.
+        Number of gradients in the mean of krum, 1 by default.
     """
 
     rule: str = MEAN
@@ -103,12 +103,12 @@ class Aggregation:
 
     @classmethod
     def of(cls, value: Any) -> Aggregation:
-        """The aggregation that a document describes by the value of ``aggregation``.
+        """Return the aggregation for the value of ``aggregation`` in a document.
 
         Parameters
         ----------
         value : str, dict or Aggregation
-            ``"median"``, or ``{"rule": "trimmed_mean", "faulty": 2}``.
+            Value such as ``"median"`` or ``{"rule": "trimmed_mean", "faulty": 2}``.
         """
         if isinstance(value, Aggregation):
             return value
@@ -125,7 +125,7 @@ class Aggregation:
         Parameters
         ----------
         workers : int
-            Number of workers of all nodes together.
+            Number of workers of all nodes.
         """
         if self.faulty is None:
             return
@@ -142,7 +142,7 @@ class Aggregation:
             )
 
     def text(self) -> str:
-        """The value of ``aggregation`` as TOML."""
+        """Return the value of ``aggregation`` as TOML."""
         if self.faulty is None:
             return toml_value(self.rule)
         given = {"rule": self.rule, "faulty": self.faulty, "keep": self.keep}
@@ -151,14 +151,15 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class Synchronization:
-    """When workers see each other's updates, and how gradients of one step are combined.
+    """Times when workers see each other's updates, and the combination of one step's gradients.
 
     Attributes
     ----------
     every : int
-        0: asynchronously. Otherwise all updates of all workers are visible to all every so many steps.
+        Number of steps after which all updates of all workers are visible to all workers; 0 for asynchronous
+        updates.
     aggregation : Aggregation
-        How the gradients of all workers are combined. Any rule but the mean needs ``every = 1``.
+        Combination of all workers' gradients. Any rule except the mean needs ``every = 1``.
     """
 
     every: int = 0
@@ -175,21 +176,21 @@ class Synchronization:
             )
 
     def text(self) -> str:
-        """The section as TOML; the mean is not written."""
+        """Return the section as TOML; the mean is omitted."""
         aggregation = None if self.aggregation == Aggregation() else self.aggregation
         return toml_fields("[synchronization]", every=self.every, aggregation=aggregation)
 
 
 @dataclass(frozen=True)
 class DataSharing:
-    """How training samples are shared among workers.
+    """The distribution of training samples to workers.
 
     Attributes
     ----------
     shares : "equal", "speed", or sequence of float
-        ``equal`` gives every worker the same number of samples. ``speed`` divides them in proportion to the
-        speed of each worker's node; it has to be replaced by numbers where speeds are known. Numbers are each
-        node's part of the samples of a step, and add up to 1.
+        ``equal`` gives every worker the same number of samples. ``speed`` gives each worker a number in
+        proportion to the speed of its node; it must be replaced by numbers when the speeds are known. Numbers
+        are each node's part of the samples of a step, and add up to 1.
     """
 
     shares: str | Sequence[float] = "equal"
@@ -209,7 +210,7 @@ class DataSharing:
         return () if isinstance(self.shares, str) else tuple(self.shares)
 
     def check(self, nodes: int) -> None:
-        """Raise `PolicyError` if numbers are given, but not one for each node.
+        """Raise `PolicyError` if the numbers do not match the number of nodes.
 
         Parameters
         ----------
@@ -222,5 +223,5 @@ class DataSharing:
             )
 
     def text(self) -> str:
-        """The value of ``shares`` as TOML."""
+        """Return the value of ``shares`` as TOML."""
         return toml_value(self.shares)

@@ -1,4 +1,4 @@
-"""Values as TOML text."""
+"""Conversion of values to TOML."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class _HasText(Protocol):
 
 
 def toml_string(text: str) -> str:
-    """A basic string of TOML."""
+    """Return a basic string of TOML."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml_numbers(numbers: Iterable[float]) -> str:
-    """An array of floats of TOML."""
+    """Return an array of floats of TOML."""
     return toml_value([float(number) for number in numbers])
 
 
 def toml_value(value: Any) -> str:
-    """A text, number, sequence or mapping on one line, or an object that has its own `text`."""
+    """Return a text, number, sequence, mapping, or object with a method `text`, as TOML on one line."""
     if isinstance(value, _HasText):
         return value.text()
     if isinstance(value, str):
@@ -38,6 +38,6 @@ def toml_value(value: Any) -> str:
 
 
 def toml_fields(header: str, **fields: Any) -> str:
-    """A header, and a line for each field that is not None."""
+    """Return a header, and a line for each field that is not None."""
     given = [f"{name} = {toml_value(value)}" for name, value in fields.items() if value is not None]
     return "\n".join([header, *given])

@@ -1,4 +1,4 @@
-"""Checks of the fields of a policy: one sentence that names the value and the valid ones."""
+"""Checks of a policy's fields. Errors name the value and the valid values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TOLERANCE = 1e-6
 
 
 class PolicyError(ValueError):
-    """A policy that is wrong, or that does not fit: one sentence that names file, rule and field."""
+    """A policy that is invalid or does not fit. The message names file, rule and field."""
 
 
 class AccessesMissing(PolicyError):
-    """A policy cannot be built or resolved without knowing how often rows are accessed."""
+    """A policy that cannot be built or resolved without the number of accesses to each row."""
 
 
 def check_fields(owner: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -59,11 +59,11 @@ def check_text(name: str, value: object) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise PolicyError(f"{name} is {value!r}; it must be text that UTF-8 can say") from None
+        raise PolicyError(f"{name} is {value!r}; it must be text that UTF-8 can encode") from None
 
 
 def checked_shares(name: str, shares: Sequence[Any]) -> tuple[float, ...]:
-    """Numbers of 0 or more that add up to 1; PolicyError, which names `name`, if they are others."""
+    """Return numbers of at least 0 that add up to 1; PolicyError, which names `name`, if they do not."""
     for share in shares:
         if not is_number(share) or share < 0:
             raise PolicyError(f"{name} holds {share!r}; each must be a number of 0 or more")

@@ -1,4 +1,4 @@
-"""How the nodes of a cluster find each other: torchrun's environment and a `torch.distributed.TCPStore`."""
+"""The rendezvous of a cluster's nodes, with torchrun's environment and a `torch.distributed.TCPStore`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment variables by which torchrun describes a cluster to its processes."""
+"""torchrun's environment variables, which describe a cluster to its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for every process."""
 
 MAX_NODES = 4096
-"""The core has 12 bits for a node's number."""
+"""Maximum number of nodes. The core uses 12 bits for a rank."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,19 @@ class Place:
     host: str
     port: int
     hosted: bool
-    """Whether torchrun's agent runs the store; otherwise rank 0 does."""
+    """Whether torchrun's agent runs the store. Otherwise rank 0 does."""
     one_host: bool
     """Whether torchrun reports that all nodes are on this host."""
 
     def interface(self) -> str:
-        """The default address at which a node listens, which as few processes as possible can reach."""
+        """Return the default listening address of a node. As few processes as possible can reach it."""
         if self.one_host:
             return host_addresses.LOOPBACK
         return host_addresses.address_towards(self.host, self.port)
 
 
 def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """Read torchrun's variables; None means a cluster of one.
+    """Return the place that torchrun's variables describe; None for a cluster of one node.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def place_in_environment(environment: Mapping[str, str] = os.environ) -> Place |
 
 
 def variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> str:
-    """Value of an environment variable; RendezvousError if it is missing, naming its companions."""
+    """Return an environment variable; RendezvousError, which names its companions, if it is missing."""
     value = environment.get(name)
     if not value:
         raise RendezvousError(
@@ -78,7 +78,7 @@ def variable(environment: Mapping[str, str], name: str, together: Sequence[str] 
 
 
 def integer_variable(environment: Mapping[str, str], name: str, together: Sequence[str] = VARIABLES) -> int:
-    """Value of an environment variable that must be an integer."""
+    """Return an environment variable that must be an integer."""
     text = variable(environment, name, together)
     try:
         return int(text)

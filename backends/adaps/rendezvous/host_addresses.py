@@ -1,4 +1,4 @@
-"""Hosts and their interfaces: where this process is, and which of its addresses the others can reach."""
+"""Addresses of this host: its identity, and an address that other nodes can reach."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ __all__ = ["LOOPBACK", "address_towards", "identity", "is_loopback", "literal", 
 
 LOOPBACK = "127.0.0.1"
 
-# An address reserved for documentation (RFC 5737): nothing is sent to it, it only selects the default route.
+# An address that is reserved for documentation (RFC 5737). Nothing is sent to it; it only selects the default
+# route.
 _ANYWHERE = "203.0.113.1"
 _log = logging.getLogger("adaps")
 _told: set[str] = set()
 
 
 def identity() -> str:
-    """Tell apart what cannot reach each other over loopback: machines, and network namespaces of one."""
+    """Return a text that is equal for processes that can reach each other over loopback."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def address_towards(host: str, port: int) -> str:
-    """Give this host's address on the interface by which `host` is reached, which logging tells once.
+    """Return this host's address on the interface that leads to `host`. Logs it once.
 
     Raises
     ------
     RendezvousError
-        If `host` cannot be resolved or no route leads there.
+        If `host` cannot be resolved, or no route leads to it.
     """
     if is_loopback(host):
         return literal(host) or LOOPBACK
     found = _resolve(host, port)
     why = f"the interface by which MASTER_ADDR={host} is reached"
     if all(is_loopback(where[0]) for _, where in found):
-        # Debian's /etc/hosts maps the host's own name to a loopback address, which others cannot reach.
+        # Debian's /etc/hosts maps the host's own name to a loopback address, which other hosts cannot reach.
         found = [(socket.AF_INET, (_ANYWHERE, port))]
         why = f"the interface of the default route, for MASTER_ADDR={host} means loopback on this host"
     problem: OSError | None = None
@@ -57,7 +58,7 @@ def address_towards(host: str, port: int) -> str:
         return address
     assert problem is not None
     if where[0] == _ANYWHERE:
-        return LOOPBACK  # a host without a network can only run jobs on its own
+        return LOOPBACK  # a host without a network can only run jobs alone
     raise RendezvousError(
         f"no interface of this host leads to MASTER_ADDR={host} ({problem.strerror}): "
         "set listen= or the environment variable ADAPS_LISTEN to the address that the other nodes reach"
@@ -65,7 +66,7 @@ def address_towards(host: str, port: int) -> str:
 
 
 def literal(host: str) -> str | None:
-    """Give the one address that `host` means everywhere: itself, or that of localhost; None for names."""
+    """Return `host` if it is an address, the loopback address for localhost, and None for other names."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -73,7 +74,7 @@ def literal(host: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is a loopback address, or localhost; names are not looked up."""
+    """Whether `host` is a loopback address or localhost. Names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -81,7 +82,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_address(text: str, name: str) -> tuple[str, int]:
-    """Host and port of ``host``, ``host:port`` or ``[IPv6 address]:port``; port 0 stands for any."""
+    """Return host and port of ``host``, ``host:port`` or ``[IPv6 address]:port``; port 0 means any port."""
     try:
         return str(ipaddress.IPv6Address(text)), 0
     except ValueError:

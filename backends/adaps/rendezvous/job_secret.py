@@ -1,4 +1,4 @@
-"""The job's secret, which every node proves to know: given by the user, or handed over within one host."""
+"""The job's secret, which every node proves to have: set by the user, or exchanged within one host."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ HOW_TO_SHARE = (
     "write one with `(umask 077; head -c 32 /dev/urandom | base64 > adaps-secret)`, copy the file to every "
     "host with mode 600, and set ADAPS_SECRET_FILE to its path on each"
 )
-"""What a user has to do so that nodes of several hosts know each other."""
+"""The action that lets nodes of several hosts authenticate each other."""
 
 _SHORTEST, _LONGEST = 16, 4096
 _PREFIX = "adaps-secret-"
 _HANDED = 64
-"""Hexadecimal digits of a secret that is handed over."""
+"""Number of hexadecimal digits of a generated secret."""
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _PATIENCE = 0.02
 
 
 def secret_in_environment(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Read the secret of ADAPS_SECRET, or of the file that ADAPS_SECRET_FILE names; None without either.
+    """Return the secret in ADAPS_SECRET, or in the file that ADAPS_SECRET_FILE names; None without either.
 
     Raises
     ------
     RendezvousError
-        If both are set, the file belongs to another user or can be read by other users, or the
-        secret is too short to be one.
+        If both are set, the file belongs to another user or can be read by other users, or the secret is too
+        short.
     """
     secret, path = environment.get("ADAPS_SECRET"), environment.get("ADAPS_SECRET_FILE")
     if secret is not None and path is not None:
@@ -49,20 +49,20 @@ def secret_in_environment(environment: Mapping[str, str] = os.environ) -> str | 
 
 
 class Handover:
-    """Makes a secret and gives it to processes of this user on this host, as long as the context lasts.
+    """Creates a secret and gives it to processes of this user on this host, during the context.
 
-    They request it at a socket in the abstract namespace of Unix-domain sockets, where the kernel reports
-    their user. This needs no setup, leaves no file, and excludes other hosts and users.
+    Processes request it at a socket in the abstract namespace of Unix-domain sockets, where the kernel
+    reports their user. This needs no setup, leaves no file, and excludes other hosts and users.
     """
 
     def __init__(self) -> None:
         self.secret = secrets.token_hex(_HANDED // 2)
         self.name = _PREFIX + secrets.token_hex(16)
-        """Name for `take_secret`, which is no secret."""
+        """Name for `take_secret`. It is not secret."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.setblocking(False)
         self._listener.bind("\0" + self.name)
-        self._listener.listen(4096)  # the kernel lowers it to its own limit
+        self._listener.listen(4096)  # the kernel reduces it to its own limit
 
     def __enter__(self) -> Handover:
         return self
@@ -81,21 +81,21 @@ class Handover:
                 return
             with asking:
                 if _user_of(asking) == os.geteuid():
-                    # The process that asked has closed the connection; it may ask again.
+                    # The requesting process has closed the connection. It may request again.
                     with contextlib.suppress(ConnectionError):
                         asking.send(self.secret.encode(), socket.MSG_DONTWAIT)
 
 
 def take_secret(name: str, deadline: float) -> str:
-    """Request the secret from the other process's `Handover`; blocks until the deadline at most.
+    """Request the secret from the other process's `Handover`. Blocks until the deadline at most.
 
     Raises
     ------
     RendezvousError
-        If no process of this user hands it over there.
+        If no process of this user provides the secret.
     """
     if not name.startswith(_PREFIX):
-        raise RendezvousError(f"the rendezvous store names {name!r} as where the job's secret is handed over")
+        raise RendezvousError(f"the rendezvous store names {name!r} as the socket for the job's secret")
     while True:
         try:
             with socket.socket(socket.AF_UNIX) as asking:
@@ -109,7 +109,7 @@ def take_secret(name: str, deadline: float) -> str:
                     )
                 with asking.makefile("rb") as answer:
                     secret = answer.read(_HANDED + 1).decode("ascii", "replace")
-        except (BlockingIOError, ConnectionResetError) as error:  # too many processes ask at once
+        except (BlockingIOError, ConnectionResetError) as error:  # too many processes connect at once
             if time.monotonic() >= deadline:
                 raise RendezvousError(_not_handed(error)) from error
             time.sleep(_PATIENCE)

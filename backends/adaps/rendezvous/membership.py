@@ -1,6 +1,6 @@
-"""The entries by which nodes introduce themselves in the store, and the list of all members.
+"""The entries of nodes in the store, and the list of all members.
 
-Every process that reaches the store can read and write there, so entries are validated before use.
+Every process that reaches the store can read and write it, so entries are validated before use.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class MemberList(msgspec.Struct, frozen=True):
-    """The list that rank 0 publishes when all nodes have come.
+    """The list that rank 0 publishes when all nodes have arrived.
 
     Attributes
     ----------
     members : list of str
-        For each rank a random token and its `Member` as JSON, as the process itself wrote them.
+        For each rank, a random token and its `Member` as JSON, as written by the process itself.
     offer : str
-        The name under which rank 0 hands over the job's secret; empty if every node has one.
+        Name where rank 0 provides the job's secret; empty if every node has it.
     """
 
     members: list[str]
     offer: str
 
 
-# Threads that use a type of msgspec for the first time at once can crash, so it is used here first.
+# Threads that use a type of msgspec for the first time concurrently can crash, so the types are used here
+# first.
 _MEMBERS = msgspec.json.Decoder(Member)
 _MEMBER_LISTS = msgspec.json.Decoder(MemberList)
 
 
 def read_member_list(text: str) -> MemberList:
-    """The list of all members; RendezvousError if the store holds another text."""
+    """Return the list of all members; RendezvousError if the store contains an invalid text."""
     try:
         return _MEMBER_LISTS.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -54,12 +55,12 @@ def read_member_list(text: str) -> MemberList:
 
 
 def read_members(member_list: MemberList) -> list[Member]:
-    """The members of a list, by rank.
+    """Return the members of a list, by rank.
 
     Raises
     ------
     RendezvousError
-        If an entry is invalid, or nodes cannot work together. Every node raises the same sentence.
+        If an entry is invalid, or nodes cannot work together. Every node raises an equal error.
     """
     members = [_read_member(entry.partition(" ")[2], rank) for rank, entry in enumerate(member_list.members)]
     _check(members)
@@ -102,7 +103,7 @@ def _check(members: Sequence[Member]) -> None:
 
 
 def ranks_in_words(ranks: list[int]) -> str:
-    """``rank 1`` or ``ranks 1, 2``."""
+    """Return ``rank 1`` or ``ranks 1, 2``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

@@ -1,14 +1,15 @@
-"""How nodes exchange their addresses in a store.
+"""The exchange of nodes' addresses through a store.
 
-The store may outlive the processes that use it: that of torchrun's agent survives restarts. No environment
-variable distinguishes one start of the job from the next, because each agent counts its own restarts. So the
-processes agree on it. A process that comes as rank 0 opens a new generation. The others see it, and add their
-addresses to it. When all have, rank 0 publishes the list of members. Entries of older generations are never
-read, and a process that is not in the list waits for the next generation.
+The store may outlive the processes that use it: the store of torchrun's agent survives restarts. No
+environment variable distinguishes one start of the job from the next, because each agent counts its own
+restarts. Therefore the processes agree on a generation. A process that arrives as rank 0 opens a new
+generation. The other processes read it and add their addresses to it. When all have done so, rank 0 publishes
+the list of members. Entries of older generations are never read, and a process that is not in the list waits
+for the next generation.
 
-The store is open to every process that reaches its port, so it contains no secret. Its content is trusted
-only after the handshake of the connections, which proves that both sides know the job's secret and the same
-list.
+Every process that reaches the port of the store can read it, so it contains no secret. Its content is trusted
+only after the handshake of the connections, which proves that both sides have the job's secret and equal
+lists.
 """
 
 from __future__ import annotations
@@ -43,48 +44,49 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "Rendezvous", "RendezvousResult", "rendezvous_at"]
 
 _POLL_SECONDS = 0.02
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 
 
 @dataclass(frozen=True)
 class RendezvousResult:
-    """The addresses and the secret that every node has after a rendezvous."""
+    """The addresses and the secret, which every node has after a rendezvous."""
 
     addresses: list[str]
     secret: str
-    """Valid for this rendezvous only, so that a process of an earlier start of the job is rejected."""
+    """Secret that is only valid for this rendezvous, so that a process of an earlier start is rejected."""
 
 
 class Clock:
-    """The time of a rendezvous."""
+    """The clock of a rendezvous."""
 
     def now(self) -> float:
-        """Seconds of `time.monotonic`."""
+        """Return the seconds of `time.monotonic`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait for `seconds`."""
         time.sleep(seconds)
 
 
 class Rendezvous:
-    """Finds the other nodes of a cluster by way of a store, in which all keys begin with `prefix`.
+    """Finds the other nodes of a cluster through a store. All its keys begin with `prefix`.
 
     Parameters
     ----------
     store : torch.distributed.Store
-        The store of all nodes.
+        Store of all nodes.
     rank, world_size : int
-        This node's number, and the number of nodes.
+        Rank of this node, and number of nodes.
     prefix : str
         Prefix of all keys.
     interface : callable
-        Returns the default address at which a node listens.
+        Function that returns the default listening address of a node.
     reopen : callable, optional
-        Returns another connection, until a deadline, when the one to the store was lost: a process that comes
-        early may have found the store of the job's last start, about to end.
+        Function that returns another connection before a deadline, after the connection to the store was
+        lost. A process that arrives early may have found the store of the job's previous start, which is
+        about to end.
     clock : Clock, optional
-        The time by which the rendezvous waits.
+        Clock for the waits of the rendezvous.
     agreement : mapping of str to str, optional
         Values that must be equal on all nodes.
     """
@@ -110,14 +112,14 @@ class Rendezvous:
         self._clock = Clock() if clock is None else clock
         self._agreement = dict(agreement or {})
         self.host = ""
-        """The address at which this node listens, once `meet` was called."""
+        """Address where this node listens, set by `meet`."""
         self._generation_met: int | None = None
         self._life: str | None = None
 
     def meet(self, address: str, deadline: float) -> RendezvousResult:
-        """Publish this node's address; blocks until the addresses of all nodes and the secret are known.
+        """Publish this node's address. Blocks until the addresses of all nodes and the secret are known.
 
-        Every address was given by a process that came to this very rendezvous.
+        Every address comes from a process that takes part in this rendezvous.
 
         Raises
         ------
@@ -139,7 +141,7 @@ class Rendezvous:
                 return self._follow(entry, given, deadline)
             except RendezvousError:
                 raise
-            except RuntimeError as error:  # raised by a store whose connection is broken
+            except RuntimeError as error:  # the store's connection is broken
                 if self._reopen is None:
                     reason = str(error).partition("\n")[0]
                     raise RendezvousError(f"the rendezvous store was lost: {reason}") from error
@@ -147,17 +149,17 @@ class Rendezvous:
 
     @property
     def life(self) -> str:
-        """16 hexadecimal digits that the members of this rendezvous share with no other process."""
+        """Return 16 hexadecimal digits that the members of this rendezvous share with no other process."""
         assert self._life is not None, "there was no rendezvous yet"
         return self._life
 
     def key(self, name: str) -> str:
-        """A key of the store for the members, which no other rendezvous uses."""
+        """Return a key of the store for the members. No other rendezvous uses it."""
         assert self._generation_met is not None, "there was no rendezvous yet"
         return self._key(self._generation_met, "own", name)
 
     def store_of(self, name: str) -> Store:
-        """A store for the members, whose keys no other rendezvous uses."""
+        """Return a store for the members. Its keys are used by no other rendezvous."""
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         store = self.store.store if isinstance(self.store, TimedStore) else self.store
@@ -206,13 +208,13 @@ class Rendezvous:
     def _await_all(
         self, generation: int, kind: str, deadline: float, meanwhile: Callable[[], None] = lambda: None
     ) -> list[bytes]:
-        """Wait, as rank 0, until every rank has written its key; returns their values."""
+        """Wait, as rank 0, until every rank has written its key. Returns the values."""
         keys = [self._key(generation, kind, rank) for rank in range(self.world_size)]
         while not self.store.check(keys):
             if self._generation() != generation:
                 raise RendezvousError(
-                    "another process has come as rank 0 after this one, which is of an earlier start of the "
-                    "job or was started twice"
+                    "another process has come as rank 0 after this one; this process belongs to an earlier "
+                    "start of the job, or rank 0 was started twice"
                 )
             if self._clock.now() >= deadline:
                 raise self._missing([rank for rank, key in enumerate(keys) if not self.store.check([key])])
@@ -223,16 +225,16 @@ class Rendezvous:
     def _result(self, generation: int, members: list[Member], secret: str, text: str) -> RendezvousResult:
         self._generation_met = generation
         self._life = hashlib.sha256(text.encode()).hexdigest()[:16]
-        # A user's secret is the same for every start of the job; the list of members makes the key differ.
+        # A user's secret is equal for every start of the job. The list of members makes the key different.
         own = hmac.new(secret.encode(), text.encode(), "sha256").hexdigest()
         return RendezvousResult([member.address for member in members], own)
 
     def _absent(self, generation: int) -> list[int]:
-        """The ranks that keep a generation from being complete, for a node that waits for it."""
+        """Return the ranks that have not arrived in a generation, for a node that waits for it."""
         if not generation or self.store.check([self._key(generation, "members")]):
-            return [0]  # it has to open the next generation
+            return [0]  # rank 0 must open the next generation
         keys = [self._key(generation, "member", rank) for rank in range(self.world_size)]
-        # If all have come, rank 0 has not written the list yet.
+        # If all have arrived, rank 0 has not written the list yet.
         return [rank for rank, key in enumerate(keys) if not self.store.check([key])] or [0]
 
     def _generation(self) -> int:
@@ -255,17 +257,17 @@ class Rendezvous:
         return f"{self.prefix}/world size of rank {rank}"
 
     def _key(self, *parts: object) -> str:
-        # Processes that expect another number of nodes have keys of their own, so they never meet these.
+        # Processes that expect different numbers of nodes use different keys, so they never meet.
         return "/".join([self.prefix, f"of {self.world_size}", *map(str, parts)])
 
 
-# Stores stay open until the process ends: otherwise a node that comes early to a second rendezvous might
+# Stores stay open until the process ends. Otherwise, a node that arrives early at a second rendezvous might
 # connect to the first one's store while it is being closed.
 _stores: dict[tuple[str, int], Store] = {}
 
 
 def rendezvous_at(place: Place, deadline: float, agreement: Mapping[str, str] | None = None) -> Rendezvous:
-    """Open the store of torchrun's environment, or connect to it, for this process's next rendezvous."""
+    """Open or connect to the store of torchrun's environment, for this process's next rendezvous."""
     where = place.host, place.port
     hosts = place.rank == 0 and not place.hosted
 

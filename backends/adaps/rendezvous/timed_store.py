@@ -1,4 +1,4 @@
-"""The store of a rendezvous, a `torch.distributed.TCPStore`, with calls that end at a deadline."""
+"""A `torch.distributed.TCPStore` for the rendezvous, with calls that end at a deadline."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ __all__ = ["TimedStore", "open_store", "wait_for"]
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.02
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 
 _LEAST = 1.0
-"""Seconds that a busy store may take to answer, even if less of the timeout is left."""
+"""Minimum time in seconds for an answer of a busy store, even if less of the timeout remains."""
 
 _SILENT = (
     "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
 )
-_BACKLOG = 4096  # the kernel lowers it to its own limit
+_BACKLOG = 4096  # the kernel reduces it to its own limit
 
 
 def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
-    """Connect to the store at `host`:`port`, which this process creates if it `hosts`.
+    """Connect to the store at `host`:`port`, and create it first if this process `hosts` it.
 
     Raises
     ------
     RendezvousError
-        If the port is in use, or no process listens there until the deadline.
+        If the port is in use, or no process listens there before the deadline.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     if not hosts:
         _await_listener(host, port, deadline)
     while True:
-        # Opening the server waits for no other process.
+        # Opening the server does not wait for other processes.
         seconds = max(deadline - time.monotonic(), 5 * _LEAST if hosts else _LEAST)
         listener = _listener(host, port, deadline) if hosts else None
         # multi_tenant: a process group of the user in this process may use the same server.
@@ -55,7 +55,8 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
             host,
             port,
             is_master=hosts,
-            timeout=timedelta(seconds=seconds + 5.0),  # longer than ours, whose message says more
+            # longer than the deadline, because the error here is clearer
+            timeout=timedelta(seconds=seconds + 5.0),
             wait_for_workers=False,
             multi_tenant=True,
             master_listen_fd=None if listener is None else listener.detach(),
@@ -65,7 +66,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
         except TimeoutError:
             raise RendezvousError(f"the rendezvous store at {host}:{port} {_SILENT}") from None
         except RuntimeError as error:
-            # A server under load may close a connection; try another one.
+            # A server under load may close a connection, so another one is tried.
             if hosts or time.monotonic() >= deadline:
                 used = "EADDRINUSE" in str(error)
                 reason = "the port is in use" if used else str(error).partition("\n")[0]
@@ -77,7 +78,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
 
 
 def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> bool:
-    """Block until the store has all keys; False at the deadline."""
+    """Block until the store has all keys. Returns False at the deadline."""
     # The store's own wait ignores Ctrl-C and prints a warning at the timeout, so it is not used.
     while not store.check(keys):
         if time.monotonic() >= deadline:
@@ -87,9 +88,9 @@ def wait_for(store: Store | TimedStore, keys: list[str], deadline: float) -> boo
 
 
 class TimedStore:
-    """A connection to a store, whose calls end at a deadline even if the store's process is stopped.
+    """A connection to a store. Its calls end at a deadline even if the store's process is stopped.
 
-    The store's own calls wait for an answer without end, and ignore Ctrl-C.
+    The store's own calls wait for an answer without a limit, and ignore Ctrl-C.
     """
 
     def __init__(self, store: Store | TimedStore, deadline: float, given_up: Callable[[], Any]) -> None:
@@ -106,7 +107,7 @@ class TimedStore:
         return self._ask(partial(self._store.get, key))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0, and return the sum."""
+        """Add to a number, which starts at 0, and return the sum."""
         return self._ask(partial(self._store.add, key, amount))
 
     def check(self, keys: list[str]) -> bool:
@@ -122,16 +123,16 @@ class TimedStore:
         try:
             return _answer(call, max(self._deadline - time.monotonic(), _LEAST))
         except TimeoutError:
-            self._given_up()  # a late answer would be taken for that to the next question
+            self._given_up()  # a late answer would be mistaken for the answer to the next call
             raise RendezvousError(f"the rendezvous store {_SILENT}") from None
 
 
 def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
     """Listen at `host` only, because the store itself would listen on all interfaces.
 
-    If `host` is an address that is translated on its way to this host, the listener is at all interfaces as
-    well. None leaves the choice to the store: a name may mean other addresses of this host elsewhere, and if
-    the port is taken, this process may have a store there, which is shared.
+    If `host` is an address that is translated on its way to this host, the listener uses all interfaces. None
+    leaves the choice to the store: a name may have other addresses on other hosts, and if the port is taken,
+    this process may have a store there, which is shared.
     """
     where = host_addresses.literal(host)
     if where is None:
@@ -173,7 +174,7 @@ def _listening(where: str, port: int) -> socket.socket:
 
 
 def _answer(call: Callable[[], T], seconds: float) -> T:
-    """Return or raise the result of a call; TimeoutError if it takes longer, and it goes on unobserved."""
+    """Return or raise the result of a call; TimeoutError if it takes longer, but it continues unobserved."""
     results: list[T] = []
     errors: list[BaseException] = []
     done = threading.Event()
@@ -181,7 +182,7 @@ def _answer(call: Callable[[], T], seconds: float) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # raised again in the thread that made the call
+        except BaseException as error:  # raised again in the calling thread
             errors.append(error)
         done.set()
 
@@ -208,5 +209,5 @@ def _await_listener(host: str, port: int, deadline: float) -> None:
                     f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
                     f"{error.strerror or error}"
                 ) from error
-        # Nothing signals when the port opens, so polling is the only way.
+        # Polling is the only way, because no event signals that the port is open.
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Simulates a training on a cluster: the server's real code, on simulated machines and links.
+"""Simulates a training on a cluster, with the server's real code on simulated machines and links.
 
 Example
 -------

@@ -1,4 +1,4 @@
-"""The simulated machines, and the links between them."""
+"""Simulated machines, and links between them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _BYTES_PER_MICRO = 1e9 / 8 / 1e6
 
 @dataclass(frozen=True)
 class Machine:
-    """A node's machine.
+    """The machine of a node.
 
     Parameters
     ----------
     cores : int
         Number of cores, which its workers and channels share.
     speed : float
-        Speed of a core, in the unit of the `Costs`.
+        Speed of a core, relative to the machine of the `Costs`.
     gbit_per_second : float, optional
-        Bandwidth of its network card in each direction, which all its links share. Default: that of its
-        fastest link.
+        Bandwidth of its network card in each direction, which all its links share. Default: the bandwidth of
+        its fastest link.
     host : str, optional
-        Name of the host that it runs on: nodes of one host share its cores, and must have equal ones. Without
-        a name each node has a host of its own.
+        Name of its host. Nodes on one host share its cores, so they must have equal numbers of cores. Without
+        a name, each node has a separate host.
     """
 
     cores: int = 1
@@ -46,12 +46,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """The link between two nodes, alike in both directions.
+    """The link between two nodes, equal in both directions.
 
     Parameters
     ----------
     latency_ms : float
-        Latency of one way, in milliseconds.
+        Latency in one direction, in milliseconds.
     gbit_per_second : float
         Bandwidth in each direction.
     """
@@ -73,11 +73,11 @@ class Cluster:
     machines : sequence of Machine
         The machines in the order of their ranks.
     line : NetworkLink
-        The link between any two nodes for which `lines` has no other.
+        Link between any two nodes that have no entry in `lines`.
     lines : mapping of (int, int) to NetworkLink
-        The exceptions, by the lesser and the greater number of the nodes.
+        Other links, by the smaller and the larger rank of the two nodes.
     costs : Costs
-        CPU time of the server.
+        Processor time of the server's operations.
     """
 
     machines: Sequence[Machine]
@@ -104,33 +104,33 @@ class Cluster:
 
     @classmethod
     def alike(cls, nodes: int, machine: Machine | None = None, line: NetworkLink | None = None) -> Cluster:
-        """A cluster of equal nodes and links.
+        """Return a cluster of equal nodes and links.
 
         Parameters
         ----------
         nodes : int
             Number of nodes, at least 1.
         machine : Machine, optional
-            The machine of each node. Default: one with two cores.
+            Machine of each node. Default: a machine with two cores.
         line : NetworkLink, optional
-            The link between any two nodes.
+            Link between any two nodes.
         """
         machines = (machine or Machine(cores=2),) * _argument_checks.count("nodes", nodes)
         return cls(machines, line or NetworkLink())
 
     def between(self, one: int, other: int) -> NetworkLink:
-        """The link between two nodes.
+        """Return the link between two nodes.
 
         Parameters
         ----------
         one, other : int
-            The numbers of the nodes.
+            Ranks of the nodes.
         """
         return self.lines.get((min(one, other), max(one, other)), self.line)
 
 
 def machines_of(cluster: Cluster) -> list[tuple[int | None, int, float, float]]:
-    """Machines as the core takes them: first node of the host, cores, speed, bytes per microsecond."""
+    """Return machines for the core: first node of the host, cores, speed, bytes per microsecond."""
     nodes = range(len(cluster.machines))
     first_of: dict[str, int] = {}
     machines = []
@@ -146,7 +146,7 @@ def machines_of(cluster: Cluster) -> list[tuple[int | None, int, float, float]]:
 
 
 def links_of(cluster: Cluster) -> list[tuple[float, float]]:
-    """Links from each node to each, as the core takes them: microseconds, and bytes per microsecond."""
+    """Return links from each node to each for the core: microseconds, and bytes per microsecond."""
     nodes = range(len(cluster.machines))
     links = (cluster.between(one, other) for one in nodes for other in nodes)
     return [(1e3 * link.latency_ms, link.gbit_per_second * _BYTES_PER_MICRO) for link in links]

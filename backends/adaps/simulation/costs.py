@@ -1,4 +1,4 @@
-"""CPU time of the server's operations, which the simulator adds up."""
+"""Processor time of the server's operations, which the simulator adds up."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ __all__ = ["Costs"]
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU time of the server, in microseconds of one core.
+    """Processor time of the server, in microseconds of one core.
 
-    Defaults are rounded from those of the recorded study ``predictions``; ``adabench resources --costs``
-    measures this machine's.
+    The defaults are rounded values of the recorded study ``predictions``. ``adabench resources --costs``
+    measures the values of this machine.
 
     Parameters
     ----------
     call : float
-        Cost of a worker's call, and of each time that a channel's thread looks for work.
+        Cost of a worker's call, and of each time that a channel's thread checks for work.
     wake : float
-        Cost of a thread that goes on after it has waited; 0 where `frame` includes it.
+        Cost of a thread's wake-up after a wait; 0 if `frame` includes it.
     resume : float
-        Additional time of a step that a worker computes after it has waited.
+        Additional computing time of a worker's step after a wait.
     key : float
         Cost of a key that a worker reads, writes or announces.
     value : float
         Cost of a byte of the rows that a worker reads or writes.
     copy : float
-        Additional cost of a key that is a replica here: the worker notes the change for the owner.
+        Additional cost of a key with a replica on this node, because the worker records the change for the
+        owner.
     elsewhere : float
-        Additional cost, at the worker, of a key that another node has to be asked for.
+        Additional cost, at the worker, of a key that is requested from another node.
     intent : float
-        Cost of an announced key that a channel acts on, its begin and its end.
+        Cost of an announced key that a channel acts on, for its begin and its end.
     message : float
-        Cost of a question or an answer, at each end.
+        Cost of a request or an answer, at each end.
     upkeep : float
-        Cost, at each end, of a message that decides where a row is, moves or copies it, or updates copies.
+        Cost, at each end, of a message that determines a row's location, moves or copies it, or updates
+        copies.
     frame, byte : float
-        Cost of a frame, and of a byte of frames, at each end.
+        Cost of a frame, and of a byte of a frame, at each end.
     speed : float
-        Speed of the machine where these were measured: on one of half the speed all takes twice as long.
+        Speed of the machine of these costs. On a machine with half the speed, all costs double.
     """
 
     call: float = 0.2
@@ -64,7 +66,7 @@ class Costs:
         _argument_checks.positive("speed of the machine of the costs", self.speed)
 
     def in_order(self) -> tuple[float, ...]:
-        """The costs in the order in which the core takes them, which is that of the fields."""
+        """Return the costs in the order of the fields, for the core."""
         return tuple(getattr(self, field.name) for field in fields(self) if field.name in _OPERATIONS)
 
 
@@ -82,4 +84,4 @@ _OPERATIONS = {
     "frame": "a frame",
     "byte": "a byte",
 }
-"""The operation that each field is the cost of, as messages name it."""
+"""Operation with the cost of each field, for messages."""

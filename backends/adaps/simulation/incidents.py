@@ -1,4 +1,4 @@
-"""Incidents that slow nodes down, or end them, while they train."""
+"""Incidents that slow nodes down, or end them, during training."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Incident", "LostNode", "Stall", "Straggler", "events_of"]
 
 @dataclass(frozen=True)
 class Straggler:
-    """A node that is slower than its machine for some steps.
+    """A node that is slower than its machine during some steps.
 
     Parameters
     ----------
     node : int
         Rank of the node.
     speed : float
-        The part of its machine's speed that is left, above 0.
+        Remaining part of its machine's speed, above 0.
     begin, end : int
-        Numbers of steps of the node's first worker: it is slower once `begin` are done, until `end` are.
+        First and last number of completed steps of the node's first worker between which the node is slower.
     """
 
     node: int
@@ -42,16 +42,17 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Stall:
-    """A node whose threads all stand still for a while.
+    """A node with threads that all stop for a while.
 
     Parameters
     ----------
     node : int
         Rank of the node.
     step : int
-        Number of steps that the node's first worker has done when the stall begins.
+        Number of steps that the node's first worker has completed when the stall begins.
     seconds : float
-        Duration: less than half of ``peer_timeout``, or other nodes may consider the node lost.
+        Duration in seconds. It must be less than half of ``peer_timeout``, or other nodes may consider the
+        node lost.
     """
 
     node: int
@@ -65,14 +66,14 @@ class Stall:
 
 @dataclass(frozen=True)
 class LostNode:
-    """A node whose machine or cable fails for good: it sends nothing any more.
+    """A node with a permanent failure of its machine or cable. It sends nothing any more.
 
     Parameters
     ----------
     node : int
         Rank of the node.
     step : int
-        Number of steps that its first worker has done when the node is lost.
+        Number of steps that its first worker has completed when the node is lost.
     """
 
     node: int
@@ -89,7 +90,7 @@ _Event = tuple[str, int, int, float]
 
 
 def events_of(incidents: Sequence[Incident], firsts: Sequence[Stream], peer_timeout: float) -> list[_Event]:
-    """Incidents as the core takes them; `firsts` are the streams of each node's first worker."""
+    """Return incidents for the core. `firsts` has the streams of each node's first worker."""
     events: list[_Event] = []
     for number, incident in enumerate(incidents):
         step = incident.begin if isinstance(incident, Straggler) else incident.step
@@ -114,12 +115,12 @@ def events_of(incidents: Sequence[Incident], firsts: Sequence[Stream], peer_time
             events.append(("stall", node, step, incident.seconds * 1e6))
         else:
             events.append(("loss", node, step, 0.0))
-    # Where one straggling ends as the next begins, the end comes first.
+    # If one straggler's end coincides with another's begin, the end comes first.
     return sorted(events, key=lambda event: (event[2], event[0] != "speed" or event[3] != 1.0))
 
 
 def _check_together(one: Incident, other: Incident) -> None:
-    """Raise ValueError if two incidents of one node exclude each other."""
+    """Raise ValueError if two incidents of one node are incompatible."""
     node = one.node
     if isinstance(one, Straggler) and isinstance(other, Straggler):
         if other.begin < one.end and one.begin < other.end:

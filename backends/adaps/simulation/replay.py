@@ -24,37 +24,37 @@ _MICROS = 1e6
 
 
 class SimulationOptions(TypedDict, total=False):
-    """The keyword arguments of `simulate`; each has a default.
+    """The keyword arguments of `simulate`. All have a default.
 
     Attributes
     ----------
     dense : sequence of str
-        Names of tables all of whose rows are accessed in every step, and which streams do not name.
+        Names of tables whose rows are all accessed in every step. Streams do not contain them.
     compute : float
-        Seconds that a step computes on a core of the machine of the costs, 0.01 by default.
+        Computing time of a step, in seconds on a core of the machine of the costs, 0.01 by default.
     lookahead : int or mapping of str to int
-        Batches announced ahead of their use, of all tables or by their names, 20 by default. Dense tables are
-        announced for good, unless a mapping has 0 for them.
+        Number of batches to announce in advance, for all tables or by their names, 20 by default. Dense
+        tables are announced permanently, unless a mapping has 0 for them.
     warm_up : int or None
-        First steps of every worker, which are not counted; counting then ends with the first worker that has
-        nothing more to announce. Without it everything is counted, from the first step, for which the rows
-        that were announced are there, until nothing is under way after the last one.
+        Number of first steps of every worker that are not counted. Counting then ends when the first worker
+        has no batch left to announce. With None, all steps are counted: from the first step, for which
+        announced rows have already arrived, until no frame is on the network after the last step.
     epoch : int
-        Steps of an epoch, 0, the default, for none. After each epoch a worker waits until everything that was
-        written is visible everywhere, and for all other workers. Nothing is announced across its end, and the
-        first batches are announced when the first step begins.
+        Number of steps of an epoch; 0, the default, for no epochs. After each epoch, a worker waits until all
+        writes are visible everywhere, and then for all other workers. No batch is announced beyond the end of
+        an epoch. The first batches are announced when the first step begins.
     workers, channels, timing, max_rounds_per_second
-        As in `NodeOptions`.
+        Options as in `NodeOptions`.
     traced_steps : int
-        Number of counted steps that are kept as `Simulation.spans`, 0 by default.
+        Number of counted steps that are recorded in `Simulation.spans`, 0 by default.
     incidents : sequence of Straggler, Stall or LostNode
-        Incidents of nodes. A lost node ends the training of all: their calls raise `PeerLost` when it has
-        sent nothing for seven eighths of `peer_timeout`, and those of nodes that have no step left do at the
-        end.
+        Incidents of nodes. A lost node ends the training of all nodes. Their calls raise `PeerLost` when the
+        node has sent nothing for seven eighths of `peer_timeout`. Calls of nodes that have no step left raise
+        it at the end.
     peer_timeout : float
-        Seconds, as in `NodeOptions`.
+        Timeout in seconds, as in `NodeOptions`.
     seed : int
-        Seed for the moments at which workers begin, and for the order of simultaneous events.
+        Seed for the times when workers start, and for the order of simultaneous events.
     """
 
     dense: Sequence[str]
@@ -82,25 +82,25 @@ def simulate(
 ) -> Simulation:
     """Replay the accesses of workers with the server's real code, on simulated machines and links.
 
-    Every worker repeats the steps of `autoada`: it announces the batch that is `lookahead` ahead, pulls the
-    dense tables, but for its first step, and its rows, table after table, computes, pushes gradients of its
-    rows and of dense tables, pulls those again, and advances its clock. Before its first step it pulls the
-    dense tables, those of node 0 first, as that node is also the first in a real training. Equal arguments
-    give equal results. Counts and bytes that do not depend on time, as under ``static``, are those of a real
-    run.
+    Every worker repeats the steps of `autoada`. It announces the batch that is `lookahead` steps ahead, pulls
+    the dense tables, except in its first step, and its rows, table after table. Then it computes, pushes the
+    gradients of its rows and of dense tables, pulls the dense tables again, and advances its clock. Before
+    its first step, it pulls the dense tables, first on node 0, as in a real training. Equal arguments give
+    equal results. Counts and bytes that do not depend on time, for example with ``static``, equal the counts
+    and bytes of a real run.
 
     Parameters
     ----------
     streams : sequence of Stream
-        One per worker, node after node.
+        One stream per worker, sorted by node.
     policy : Policy or str
-        How each table is managed, as for `Node`; or one of its techniques for all.
+        Management of each table, as for `Node`, or a technique for all tables.
     cluster : Cluster, optional
-        The cluster, with as many machines as there are nodes. Default: equal ones of two cores.
+        Cluster with one machine per node. Default: equal machines with two cores.
     tables : sequence of Table
-        As for `Node`.
+        Tables, as for `Node`.
     **options : SimulationOptions
-        Everything else, each by its keyword: `SimulationOptions` describes all of them and their defaults.
+        All other arguments, as keywords. `SimulationOptions` describes them and their defaults.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def simulate(
         If the policy does not fit the tables or the number of nodes, or contains a setting that the server
         does not execute.
     ValueError
-        If streams are too few or too short, or name tables or rows that do not exist, or incidents are at
-        nodes or steps that do not exist.
+        If streams are missing or too short, or if streams or incidents refer to tables, rows, nodes or steps
+        that do not exist.
     """
     _argument_checks.known_options("simulate", options, SimulationOptions)
     workers = _argument_checks.count("workers", options.get("workers", 1))
@@ -176,7 +176,7 @@ def _managed(
 
 
 def _lookaheads(lookahead: int | Mapping[str, int], names: Sequence[str], dense: Sequence[str]) -> list[int]:
-    """The lookahead of each table; 1 announces a dense table for good."""
+    """Return the lookahead of each table; 1 announces a dense table permanently."""
     always = {name: 1 if name in dense else 0 for name in names}
     if not isinstance(lookahead, Mapping):
         given = _argument_checks.whole("lookahead", lookahead, "batches")

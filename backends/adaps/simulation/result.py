@@ -14,32 +14,33 @@ __all__ = ["NodeSimulation", "Simulation"]
 
 @dataclass(frozen=True)
 class NodeSimulation:
-    """Activity of one node during the counted steps.
+    """The activity of one node during the counted steps.
 
     Attributes
     ----------
     steps : int
-        Steps of all its workers.
+        Number of steps of all its workers.
     computing, visiting, waiting : float
-        Its workers' seconds: what steps compute; calls that its own part of the server serves; waiting for
-        other nodes, in pulls and pushes.
+        Time of its workers, in seconds: computing steps, calls that run on this node, and waiting for other
+        nodes in pulls and pushes.
     on_network : float
-        Seconds of waiting while a frame to or from this node was under way. In the rest of the waiting, other
-        nodes or this one's channels worked.
+        Time of waiting, in seconds, during which a frame to or from this node was on the network. In the rest
+        of the waiting time, other nodes or this node's channels worked.
     working, channels : float
-        Seconds of a core that its workers' threads worked, computing and in calls, and its channels'.
+        Processor time, in seconds, of its workers' threads, in computing and in calls, and of its channels'
+        threads.
     seconds : float
-        Time at which its workers had done their last step.
+        Time when its workers completed their last step.
     lost_at : float or None
-        Time at which the node was lost, if it was.
+        Time when the node was lost; None if it was not.
     peer_lost : int or None
-        Rank of a lost node, if calls of this one raised `PeerLost` that names it. Such a call is no part of
+        Rank of a lost node, if calls of this node raised `PeerLost` for it. Such calls are not included in
         `waiting`.
     peer_lost_at : float or None
-        Time at which they began to raise.
+        Time when its calls began to raise `PeerLost`.
     counters : dict of str to float
-        Counters, as `Node.stats` returns them; those of seconds that calls block are 0, as the simulator's
-        never do.
+        Counters, as `Node.stats` returns them. Counters of blocked time are 0, because the simulator's calls
+        never block.
     tables : dict of str to dict of str to float
         Counters of each table, as ``node.table(name).stats()`` returns them.
     """
@@ -60,12 +61,12 @@ class NodeSimulation:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes sent to all other nodes."""
+        """Number of bytes sent to all other nodes."""
         return int(self.counters["bytes_sent"])
 
     @property
     def messages_sent(self) -> int:
-        """Messages about rows, to all other nodes."""
+        """Number of messages about rows that were sent to all other nodes."""
         return sum(
             int(count)
             for table in self.tables.values()
@@ -74,7 +75,7 @@ class NodeSimulation:
         )
 
     def local_share(self, table: str) -> float:
-        """The part of the rows that were read without a message; NaN if none was read.
+        """Return the fraction of rows that were read without a message; NaN if none were read.
 
         Parameters
         ----------
@@ -84,7 +85,7 @@ class NodeSimulation:
         return _local_share([self.tables[table]])
 
     def shares(self) -> dict[str, float]:
-        """Parts of its workers' time, named as in `Simulation.shares`."""
+        """Return the fractions of its workers' time, named as in `Simulation.shares`."""
         return _time_shares([self])
 
 
@@ -95,15 +96,16 @@ class Simulation:
     Attributes
     ----------
     seconds : float
-        Time until the last counted step was done.
+        Time until the last counted step was completed.
     workers : int
-        Number of workers of a node.
+        Number of workers per node.
     nodes : tuple of NodeSimulation
         Activity of each node.
     spans : tuple of (str, int, int, int, int, int)
-        Activities of threads, and frames, in the traced steps: ``announce``, ``pull``, ``compute``, ``push``,
-        ``synchronize``, ``meet``, ``wait``, ``channel`` or ``frame``; the node; its thread, channels first,
-        or the node that the frame goes to; keys or bytes; begin and end in microseconds.
+        Activities of threads, and frames, in the traced steps. A span consists of the kind (``announce``,
+        ``pull``, ``compute``, ``push``, ``synchronize``, ``meet``, ``wait``, ``channel`` or ``frame``), the
+        node, its thread, with channels first, or the receiving node of a frame, the number of keys or bytes,
+        and begin and end in microseconds.
     """
 
     seconds: float
@@ -113,42 +115,42 @@ class Simulation:
 
     @property
     def steps(self) -> int:
-        """Steps of all workers."""
+        """Number of steps of all workers."""
         return sum(node.steps for node in self.nodes)
 
     @property
     def seconds_per_step(self) -> float:
-        """Seconds of a step of a worker, while all others made theirs."""
+        """Seconds per step of a worker, while all other workers also made a step."""
         return self.seconds * self.workers * len(self.nodes) / max(self.steps, 1)
 
     @property
     def bytes_per_step(self) -> float:
-        """Bytes that a node sends per step of a worker."""
+        """Number of bytes that a node sends per step of a worker."""
         return sum(node.bytes_sent for node in self.nodes) / max(self.steps, 1)
 
     @property
     def messages_per_step(self) -> float:
-        """Messages about rows per step of a worker."""
+        """Number of messages about rows per step of a worker."""
         return sum(node.messages_sent for node in self.nodes) / max(self.steps, 1)
 
     def shares(self) -> dict[str, float]:
-        """Parts of the time of workers' steps, which add up to 1.
+        """Return the fractions of the time of workers' steps, which add up to 1.
 
         Returns
         -------
         dict of str to float
-            ``compute``, ``visits`` of their own node's rows, waiting for ``rows`` that other nodes or this
-            one's channels worked at, and for the ``network``.
+            Fraction of each activity: ``compute``, ``visits`` to rows on the worker's own node, waiting for
+            ``rows`` while other nodes or this node's channels work, and waiting for the ``network``.
         """
         return _time_shares(self.nodes)
 
     def local_share(self, table: str | None = None) -> float:
-        """The part of the rows that all nodes read without a message; NaN if none was read.
+        """Return the fraction of rows that all nodes read without a message; NaN if none were read.
 
         Parameters
         ----------
         table : str, optional
-            Name of the table; without it rows of all tables count.
+            Name of the table. By default, rows of all tables are counted.
         """
         return _local_share(
             [node.tables[name] for node in self.nodes for name in ([table] if table else node.tables)]
@@ -157,7 +159,7 @@ class Simulation:
     def write_chrome_trace(self, path: str | PathLike[str]) -> None:
         """Write the traced steps as Chrome trace JSON, for chrome://tracing or ui.perfetto.dev.
 
-        A node is a process of the viewer; its channels, its workers and its links to others are the threads.
+        A node is a process in the viewer. Its channels, its workers and its links to other nodes are threads.
 
         Parameters
         ----------

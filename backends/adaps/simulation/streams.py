@@ -1,4 +1,4 @@
-"""The rows that simulated workers access, step by step."""
+"""The rows that simulated workers access in each step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Stream:
     Parameters
     ----------
     steps : sequence of mapping of str to array
-        For each step the rows of each table that it reads and writes, by the table's name. A row that a step
-        names twice is accessed once.
+        Rows of each table that the worker reads and writes, by the table's name, for each step. A row that
+        occurs twice in a step is accessed once.
     placed : mapping of str to array
-        Rows that begin on the worker's node.
+        Rows that are on the worker's node at the start.
     """
 
     steps: Sequence[Mapping[str, npt.ArrayLike]]
@@ -39,8 +39,8 @@ class Stream:
 def keys_of(
     number: int, stream: Stream, tables: Sequence[Table], dense: Sequence[str]
 ) -> tuple[Keys, Keys, Keys]:
-    """A worker's stream as the core takes it: keys placed here, keys of all steps, and each step's end."""
-    import numpy as np  # not with the package, whose import is to be quick
+    """Return a worker's stream for the core: placed keys, keys of all steps, and each step's end."""
+    import numpy as np  # imported here, so that importing the package is fast
 
     ends = itertools.accumulate(table.rows for table in tables)
     tables_at = {table.name: (end - table.rows, table.rows) for table, end in zip(tables, ends, strict=True)}
@@ -55,7 +55,7 @@ def keys_of(
             _argument_checks.one_of(f"table in the stream of worker {number}", name, tables_at)
             first_key, count = tables_at[name]
             rows = np.sort(np.asarray(accessed[name], dtype=np.int64), axis=None)
-            rows = rows[np.diff(rows, prepend=-(2**62)) != 0]  # in a third of np.unique's time
+            rows = rows[np.diff(rows, prepend=-(2**62)) != 0]  # takes a third of np.unique's time
             if rows.size and not 0 <= rows[0] <= rows[-1] < count:
                 wrong = rows[0] if rows[0] < 0 else rows[-1]
                 raise ValueError(

@@ -1,5 +1,5 @@
-// A check of what can only be wrong by a mistake in this code. The simulation and the builds with sanitizers
-// make it; elsewhere it costs nothing.
+// An assertion of an invariant of this code. The simulation and the sanitizer builds check it; other builds
+// skip it at no cost.
 #pragma once
 
 #ifdef ADAPS_CHECKED

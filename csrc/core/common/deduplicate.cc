@@ -14,7 +14,7 @@ namespace adaps {
 namespace {
 
 constexpr std::uint32_t kFree = std::numeric_limits<std::uint32_t>::max();
-// Slots at first: enough for ids that are all distinct, up to a table that fits into the L1 cache.
+// Initial number of slots: enough for ids that are all distinct, up to a table that fits into the L1 cache.
 constexpr std::size_t kSmallest = 64;
 constexpr std::size_t kLargestAtFirst = 4096;
 
@@ -61,7 +61,7 @@ bool follow_each_other(std::span<const std::int64_t> keys) {
          std::ranges::adjacent_find(keys, [](auto one, auto next) { return next != one + 1; }) == keys.end();
 }
 
-// Such a part has each key once, and so is its own sum.
+// A range contains each key once, so it is its own sum.
 bool is_range(const KeyedRows& part) { return !part.ignored && follow_each_other(part.keys); }
 
 const KeyedRows* range_with_all(std::span<const KeyedRows> parts) {
@@ -75,7 +75,7 @@ const KeyedRows* range_with_all(std::span<const KeyedRows> parts) {
   return &*largest;
 }
 
-// All keys are of `range`, where the place of each is known.
+// All keys are in `range`, so the position of each key follows from its distance to the first key.
 RowSums sum_within(const KeyedRows& range, std::span<const KeyedRows> parts, std::size_t length) {
   RowSums total{{range.keys.begin(), range.keys.end()}, std::vector<float>(range.keys.size() * length)};
   const auto add_all = [&](std::span<const std::int64_t> keys, const float* rows) {

@@ -1,4 +1,4 @@
-// Distinct ids of a batch, and where each id stands among them.
+// Finds the distinct ids of a batch, and sums rows by key.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ struct RowSums {
   std::vector<float> rows;
 };
 
-// Adds up rows of `length` floats by key, from zero in the order in which they are given, as torch's gradient
-// of an embedding does. Rows of the key `ignored` count as zeros.
+// Sums rows of `length` floats by key. Each sum starts from zero and adds the rows in the given order, as
+// torch's embedding gradient does. Rows of the key `ignored` count as zeros.
 RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length,
                    std::optional<std::int64_t> ignored);
 
-// What sum_by_key is given: a row for each key. Of keys that follow each other each is there once.
+// Rows with one key each, as sum_by_key takes them. Keys that ascend by one contain no duplicates.
 struct KeyedRows {
   std::span<const std::int64_t> keys;
   const float* rows;
   std::optional<std::int64_t> ignored;
 };
 
-// Adds up each of `parts` by key, and then their sums, in order: as torch adds up the gradients of several
-// reads of a weight.
+// Sums each of `parts` by key, and then adds these sums in order. Torch adds the gradients of several reads
+// of a weight in this order.
 RowSums sum_in_turn(std::span<const KeyedRows> parts, std::size_t length);
 
 }  // namespace adaps

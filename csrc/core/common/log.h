@@ -1,4 +1,4 @@
-// Messages for events that no exception can report, as no call of the user's is running.
+// Log messages for events that no exception can report, because no call of the user is running.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace adaps {
 enum class LogLevel { kDebug, kWarning };
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-// Messages go to `sink` from now on, one at a time but from any thread; an empty one restores the default,
+// Sends all later messages to `sink`, one at a time but from any thread. An empty sink restores the default,
 // which writes warnings to standard error. The sink must not call set_log_sink() or log_message().
 void set_log_sink(LogSink sink);
 void log_message(LogLevel level, const std::string& message);

@@ -11,8 +11,7 @@
 
 namespace adaps {
 
-// One bit per node: to look for the few that are in it, among as many as a cluster may have, takes no time to
-// speak of.
+// One bit per node. Finding the few members takes negligible time, even in the largest cluster.
 class NodeSet {
  public:
   explicit NodeSet(std::size_t nodes) : words_((nodes + kBits - 1) / kBits) {}
@@ -24,12 +23,13 @@ class NodeSet {
     return std::all_of(words_.begin(), words_.end(), [](std::uint64_t word) { return word == 0; });
   }
 
-  // Calls function(node) in ascending order. It may insert and erase: what is behind the node's word counts.
+  // Calls function(node) in ascending order. The function may insert and erase nodes; only changes after the
+  // current node's word affect the iteration.
   template <typename Function>
   void for_each(Function function) const {
     for (std::size_t i = 0; i < words_.size(); ++i) visit(i, words_[i], function);
   }
-  // The same for those that are in both sets.
+  // Calls function(node) for the nodes in both sets, in ascending order.
   template <typename Function>
   void for_each_in(const NodeSet& other, Function function) const {
     for (std::size_t i = 0; i < words_.size(); ++i) visit(i, words_[i] & other.words_[i], function);

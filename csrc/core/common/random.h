@@ -36,9 +36,9 @@ class Random : public SplitMix64 {
   // Different streams of one seed are independent.
   explicit Random(std::uint64_t seed, std::uint64_t stream = 0) : SplitMix64(mix(mix(seed) ^ stream)) {}
 
-  // In [0, n); the bias of at most n / 2^32 does not matter where this is used.
+  // A number in [0, n). Its bias of at most n / 2^32 does not matter for the callers.
   std::uint64_t below(std::uint64_t n) { return ((next() >> 32) * n) >> 32; }
-  // In [0, 1).
+  // A number in [0, 1).
   double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   bool chance(double probability) { return unit() < probability; }
   double uniform(double low, double high) { return low + (high - low) * unit(); }

@@ -1,4 +1,4 @@
-// A lock for a few instructions, and seldom for as long as a list of them grows.
+// A lock for critical sections of a few instructions. Rarely, a section grows a list.
 #pragma once
 
 #include <sched.h>
@@ -7,8 +7,8 @@
 
 namespace adaps {
 
-// Between two looks at a lock that is held for tens of nanoseconds. If it takes longer, its holder is not
-// running: the core is yielded to it.
+// Waits between two tries to take a lock that is held for tens of nanoseconds. After many tries, the holder
+// is probably not running, so the core is yielded to it.
 inline void pause(int spins) {
   if (spins < 64) {
 #if defined(__x86_64__)
@@ -21,8 +21,8 @@ inline void pause(int spins) {
   }
 }
 
-// For std::lock_guard. A std::mutex takes two atomic operations and two calls per critical section, which
-// cost more than what they guard here; this one takes one and none.
+// A mutex for std::lock_guard. A std::mutex takes two atomic operations and two calls per critical section,
+// which cost more than the sections that use this lock. A SpinLock takes one atomic operation and no call.
 class SpinLock {
  public:
   void lock() {

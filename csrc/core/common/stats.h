@@ -1,4 +1,4 @@
-// What a node counts.
+// Counters of a node.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace adaps {
 
-// A counter with one writing thread and any number of readers: no locked instruction on the hot path.
+// A counter with one writing thread and any number of readers. It needs no locked instruction.
 class Counter {
  public:
   void add(std::uint64_t n = 1) {
@@ -22,42 +22,42 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// Keys of one operation by how they were served.
+// Number of keys of one operation, by the place that served them.
 struct AccessCounters {
   Counter local;    // at the owner
   Counter replica;  // from a replica on this node
   Counter remote;   // by a message
 };
 
-// Of one table, written by one worker thread.
+// Counters of one table, written by one worker thread.
 struct TableAccesses {
   AccessCounters pulled, pushed, set;
-  AccessCounters sampled;    // of what was pulled, the rows of samples
-  Counter sampled_fallback;  // rows of samples that too little was here for
+  AccessCounters sampled;    // pulled rows that belong to samples
+  Counter sampled_fallback;  // rows of local samples that were drawn from all rows
 };
 
 // Written by one worker thread.
 struct alignas(64) WorkerCounters {
-  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the owner's version in them
+  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the value in them
   Counter intents;                            // keys signalled
-  Counter intents_late;                       // of these, for clocks that were over
-  Counter gradients_skipped;                  // with NaN or infinity in them
+  Counter intents_late;                       // keys signalled after their clocks were over
+  Counter gradients_skipped;                  // gradients that contain NaN or infinity
   Counter blocked_micros;                     // in pull, push and set
-  Counter queue_full_micros;                  // before a call that needs a message, see Worker
-  Counter sync_micros;                        // in wait_sync
+  Counter queue_full_micros;  // time that calls waited for space in the request queue, see Worker
+  Counter sync_micros;        // in wait_sync
   Counter barrier_micros;
 };
 
 // Written by one channel thread.
 struct alignas(64) ChannelCounters {
   Counter rounds, frames_sent, frames_received, bytes_sent, bytes_received, messages_received;
-  Counter upkeep_received;  // of these messages, those of is_upkeep
+  Counter upkeep_received;  // messages for which is_upkeep is true
   Counter intents_acted, intents_late;
   Counter relocations;  // keys that became owned here by a transfer
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // from sending an intent until the key is local
-  Counter unsent_full_micros;      // something waited for room, see SendBacklog; of all peers
+  Counter unsent_full_micros;      // time during which data waited for space at any peer, see SendBacklog
 };
 
 enum class TraceKind : std::uint8_t {

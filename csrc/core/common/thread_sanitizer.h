@@ -1,4 +1,4 @@
-// Whether this is built for ThreadSanitizer, which must not see what races on purpose.
+// Whether this build uses ThreadSanitizer, from which deliberate races are hidden.
 #pragma once
 
 #define ADAPS_THREAD_SANITIZER 0

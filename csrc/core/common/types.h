@@ -1,4 +1,4 @@
-// Vocabulary types of the parameter server.
+// Basic types of the parameter server.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Clock = std::int64_t;
 using Version = std::uint32_t;
 // Counts relocations of a key; a location entry keeps its low 18 bits.
 using RelocationCount = std::uint32_t;
-// Microseconds of a monotonic clock that the driver of a channel provides; the protocol has none of its own.
+// Microseconds of a monotonic clock. The driver of a channel provides it, since the protocol reads no clock.
 using Micros = std::int64_t;
 
 inline constexpr Micros kNever = std::numeric_limits<Micros>::max();
@@ -28,80 +28,81 @@ inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
 inline constexpr int kMaxWorkers = 4096;
 inline constexpr int kMaxChannels = 1024;
 inline constexpr std::uint64_t kMaxKeys = (std::uint64_t{1} << 40) - 1;
-// The largest clock that a call may name: differences of two clocks stay far from overflow.
+// Largest clock that a call accepts, so that differences of two clocks stay far from overflow.
 inline constexpr Clock kMaxClock = Clock{1} << 62;
 
 enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
 
-// What the values and changes of a table are on the network: floats as they are, or rounded to fewer bytes.
+// Encoding of a table's values and changes on the network: unchanged floats, or floats rounded to fewer
+// bytes.
 enum class Wire : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt8 };
 
-// What the values of a table are in memory; optimizer state is float32 in any case.
+// Encoding of a table's values in memory. Optimizer state is always float32.
 enum class Dtype : std::uint8_t { kFloat32, kBfloat16 };
 
-// What becomes of gradients with NaN or infinity in them.
+// Treatment of gradients that contain NaN or infinity.
 enum class NonFinite : std::uint8_t { kRaise, kSkip, kPass };
 
-// Returns the name of a value from the names of its enumeration, in their order.
+// Returns the name of an enumeration's value. `names` has one name for each value, in order.
 template <typename Enum, std::size_t kCount>
 const char* name_in(const char* const (&names)[kCount], Enum value) {
   const auto index = static_cast<std::size_t>(value);
   return index < kCount ? names[index] : "unknown";
 }
-// Names of the Python package.
+// The Python package uses these names.
 const char* name_of(Technique technique);
 const char* name_of(Wire wire);
 const char* name_of(NonFinite policy);
 
-// What every node of a cluster must agree on, and what each may tune.
+// Settings of a node. Some must be equal on all nodes of a cluster; each node may choose the others.
 struct Settings {
   NodeId rank = 0;
   NodeId nodes = 1;
   int workers = 1;
   int channels = 1;
   Technique technique = Technique::kAdaptive;
-  // Act on an intent only when its start is near (see ActionTimer); if false, at once.
+  // Act on an intent only shortly before its start (see ActionTimer). If false, act at once.
   bool timing = true;
-  // Upper bound of exchange rounds; a round happens only when there is something to exchange.
+  // Maximum rate of exchange rounds. A round takes place only if there are changes to exchange.
   double max_rounds_per_second = 500.0;
-  // Upper bound of what a channel's rounds put on the network; rounds are spaced accordingly.
+  // Maximum rate at which a channel's rounds send bytes. Rounds are spaced accordingly.
   double max_round_bytes_per_second = 400e6;
-  // How long what nobody waits for may wait for others to the same node; else as frame_wait.h says, which is
-  // not at all with few nodes.
+  // Maximum time that messages without a waiting caller are kept to share a frame with later messages to the
+  // same node. If not set, frame_wait.h determines it; with few nodes it is 0.
   std::optional<Micros> frame_wait{};
   NonFinite nonfinite = NonFinite::kRaise;
-  // How long nodes may wait at a barrier, or for the end, for one that lives but does not come.
+  // Maximum time that nodes wait, at a barrier or when closing, for a node that is alive but does not arrive.
   Micros stall_timeout = kNever;
-  // How much of one kind of work a channel does between two looks at the network, so that a call with
-  // millions of keys neither keeps others waiting nor this node from saying that it lives. A key counts as
-  // one, and so do 64 floats of its row.
+  // Amount of one kind of work that a channel does between two polls of the network. It is limited so that a
+  // call with millions of keys neither delays other calls nor this node's keep-alives. A key counts as 1, and
+  // 64 floats of its row count as 1.
   std::size_t slice = 16384;
-  // After how many requests, made or answered in a row, what is there leaves, if as many more follow: whoever
-  // gets it has woken up when the others come.
+  // Number of consecutive requests or answers after which a frame is sent, if at least as many follow. The
+  // receiver then wakes up while the rest is being prepared.
   std::size_t first_requests = 192;
-  // Gradients of one key that go together; the next ones wait for the answer.
+  // Maximum size of one key's gradients that are sent together. Later gradients wait for the answer.
   std::size_t max_gradient_bytes = std::size_t{1} << 20;
-  // Bytes of a worker's calls that may be on the way to other nodes, or back, before a call waits.
+  // Maximum number of bytes of a worker's calls that are on the network. Further calls wait.
   std::size_t max_queued_bytes = std::size_t{256} << 20;
-  // Bytes of rows and changes that nobody's call asks for which may wait for one other node, because it takes
-  // them more slowly than this one has them, before further ones are kept back.
+  // Maximum number of bytes of rows and changes, without a waiting caller, that are queued for one node that
+  // receives more slowly than this node sends. Further ones are kept back.
   std::size_t max_unsent_bytes = std::size_t{64} << 20;
 
-  // Microseconds between two rounds at the least.
+  // Minimum time between two rounds.
   Micros round_distance() const {
     return static_cast<Micros>(std::min(1e6 / max_rounds_per_second, kRarestRounds));
   }
 
  private:
-  static constexpr double kRarestRounds = 1e15;  // microseconds: about 30 years, as good as never
+  static constexpr double kRarestRounds = 1e15;  // about 30 years, so effectively never
 };
 
 inline bool newer(Version a, Version b) { return static_cast<std::int32_t>(a - b) > 0; }
 
-// Version 0 is the initial content, which every node can make itself; no written value has it.
+// Version 0 is the initial value, which every node can compute. No written value has version 0.
 inline Version next_version(Version version) { return version + 1 == 0 ? 1 : version + 1; }
 
-// A node of the cluster is gone; every blocked and every later call fails with this.
+// A node of the cluster was lost. Every blocked call and every later call fails with this exception.
 class PeerLost : public std::runtime_error {
  public:
   PeerLost(NodeId rank, const std::string& why) : std::runtime_error(why), rank_(rank) {}
@@ -111,7 +112,7 @@ class PeerLost : public std::runtime_error {
   NodeId rank_;
 };
 
-// A peer sent something that the protocol does not allow; its connection is closed.
+// A peer violated the protocol. Its connection is closed.
 class ProtocolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

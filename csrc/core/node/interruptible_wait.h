@@ -1,4 +1,4 @@
-// How every call of a worker or a closing node blocks.
+// The blocking wait of all calls of workers and of a closing node.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@
 
 namespace adaps {
 
-// How often a blocked call looks for interrupts.
+// Interval at which a blocked call checks for interrupts.
 inline constexpr std::chrono::milliseconds kInterruptPeriod{100};
 
-// Waits with the lock held until `done()`. Throws PeerLost if a peer is lost, and what `check_interrupts`,
-// which is called without the lock and may be empty, throws.
+// Waits, with the lock held, until `done()` is true. Throws PeerLost if a peer is lost. `check_interrupts` is
+// called without the lock, may be empty, and may throw.
 template <typename Done>
 void wait_interruptibly(const NodeContext& node, std::unique_lock<std::mutex>& lock,
                         std::condition_variable& changed, const std::function<void()>& check_interrupts,

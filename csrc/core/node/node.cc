@@ -25,14 +25,15 @@ namespace {
 
 using Clocks = std::chrono::steady_clock;
 
-// How long a closing node waits for its sockets to write what is left.
+// Maximum time that a closing node waits for its sockets to write all queued frames.
 constexpr Micros kShutdownTimeout = 1'000'000;
 
 Micros now_micros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clocks::now().time_since_epoch()).count();
 }
 
-// What a channel's thread waits on: its sockets or, in a cluster of one, only a wake-up.
+// The object on which a channel's thread waits: its sockets or, in a cluster of one node, a condition
+// variable.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -140,7 +141,7 @@ class Node::Impl {
 
   void drive(std::size_t i) {
 #ifdef __linux__
-    pthread_setname_np(pthread_self(), "adaps channel");  // as profilers and top show it
+    pthread_setname_np(pthread_self(), "adaps channel");  // shown by profilers and top
 #endif
     Channel& channel = *state.channels[i];
     Driver& driver = *drivers[i];
@@ -158,7 +159,7 @@ class Node::Impl {
       }
       driver.close();
     } catch (const std::exception& error) {
-      // This channel is dead: every call on this node has to fail with the reason.
+      // The channel cannot continue, so every call on this node must fail with the reason.
       state.fail(state.settings.rank, std::string("its channel thread ended: ") + error.what());
     }
   }

@@ -1,4 +1,4 @@
-// A node: the tables' share of one process, its worker handles and its channel threads.
+// A node: one process's part of the tables, its worker handles and its channel threads.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,14 @@ struct ConnectOptions {
   double peer_timeout_seconds = 5.0;
 };
 
-// Life: construct, [listen, connect], use workers, close. A cluster of one needs neither listen nor connect.
+// Life cycle: construct, listen, connect, use workers, close. A cluster of one node needs neither listen nor
+// connect.
 class Node {
  public:
   Node(std::vector<TableSpec> tables, const Settings& settings);
-  ~Node();  // closes without the collective part if close() was not called
+  ~Node();  // closes without waiting for the other nodes, unless close() was called
 
-  // This node's address for the others.
+  // Starts to listen. Returns this node's address for the other nodes.
   std::string listen(const std::string& host, std::uint16_t port);
   void connect(const std::vector<std::string>& addresses, const ConnectOptions& options,
                const std::function<void()>& interrupted);
@@ -43,19 +44,20 @@ class Node {
   // For snapshots (snapshot.h).
   NodeContext& context();
 
-  // Throws PeerLost if a peer is.
+  // Throws PeerLost if a peer was lost.
   void check() const;
 
-  // Names and numbers of everything that is counted; see stats.h.
+  // Names and values of all counters of the node; see stats.h.
   std::map<std::string, double> stats() const;
-  // What is counted of one table: its keys by how they were served, and messages about them.
+  // Names and values of one table's counters: its keys by the place that served them, and messages about
+  // them.
   std::map<std::string, double> table_stats(std::size_t table) const;
-  // Records the events of these keys from now on, beginning with one for each key's current state.
+  // Records all later events of these keys, starting with an event for each key's current state.
   void trace(std::span<const Key> keys);
   std::vector<TraceEvent> trace_events() const;
 
-  // Collective and idempotent: finalizes the workers, waits until every node is here, ends the threads.
-  // `interrupted` as for Worker.
+  // Collective and idempotent. Finalizes the workers, waits until all nodes have called close(), and ends the
+  // threads. `interrupted` is used as in Worker.
   void close(const std::function<void()>& interrupted);
 
  private:

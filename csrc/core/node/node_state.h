@@ -1,4 +1,4 @@
-// All of a node but its threads: what its workers and channels share, and the channels.
+// The state of a node without its threads: the data that its workers and channels share, and the channels.
 #pragma once
 
 #include <memory>

@@ -4,7 +4,7 @@ namespace adaps {
 
 namespace {
 
-// Counters by name, those of workers and of channels added up.
+// Values of counters by name, summed over workers and channels.
 struct Sums {
   void add(const std::string& name, std::uint64_t count) { by_name[name] += static_cast<double>(count); }
   void add(const std::string& name, const Counter& counter) { add(name, counter.get()); }

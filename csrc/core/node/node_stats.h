@@ -1,4 +1,4 @@
-// Names and numbers of everything that a node counts; see stats.h.
+// Names and values of all counters of a node; see stats.h.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace adaps {
 
 std::map<std::string, double> stats_of(const NodeState& state);
-// Of one table: its keys by how they were served, and messages about them.
+// Counters of one table: its keys by the place that served them, and messages about them.
 std::map<std::string, double> stats_of(const NodeState& state, std::size_t table);
 
 }  // namespace adaps

@@ -16,10 +16,11 @@ namespace adaps {
 
 namespace {
 
-// Candidates for a row that is not in the sample yet, and for one that is here, before another way is taken.
+// Number of candidates for each row, before another method is used: for a row that is not in the sample yet,
+// and for a row that is local.
 constexpr std::size_t kTriesPerRow = 8;
 constexpr std::size_t kTriesPerLocalRow = 64;
-// Candidates whose memory is asked for at once.
+// Number of candidates that are prefetched together.
 constexpr std::size_t kBlock = 32;
 
 // Rows of one sample: a hash table with open addressing.
@@ -28,7 +29,7 @@ class RowSet {
   explicit RowSet(std::size_t most) : slots_(std::bit_ceil(2 * most + 2), kFree) {}
 
   bool contains(std::uint64_t row) const { return slots_[find(row)] == row; }
-  // Whether it was not there.
+  // Returns whether the row was new.
   bool add(std::uint64_t row) {
     std::uint64_t& slot = slots_[find(row)];
     return std::exchange(slot, row) != row;
@@ -47,7 +48,8 @@ class RowSet {
   std::vector<std::uint64_t> slots_;
 };
 
-// One row after the other, each with its probability among those that are not in the set, which gets them.
+// Draws rows one after the other. Each draw uses the probabilities of the rows that are not in the set
+// `taken`, and adds its row to the set.
 class Distinct {
  public:
   Distinct(const Distribution& distribution, Random& random, RowSet& taken)
@@ -63,10 +65,11 @@ class Distinct {
   }
 
  private:
-  // Where most candidates are taken. All that are left get a random time, exponential with their probability
-  // as the rate; the earliest are as if drawn one after the other (Efraimidis and Spirakis 2006).
+  // Draws the remaining rows when most candidates are already in the set. Each remaining row gets a random
+  // time from an exponential distribution whose rate is its probability. The rows with the earliest times are
+  // distributed as if they were drawn one after the other (Efraimidis and Spirakis 2006).
   void draw_last(std::span<std::uint64_t> rows) {
-    std::priority_queue<std::pair<double, std::uint64_t>> earliest;  // the latest of them on top
+    std::priority_queue<std::pair<double, std::uint64_t>> earliest;  // the latest time is on top
     for (std::uint64_t row = 0; row < distribution_.rows(); ++row) {
       const double probability = distribution_.probability(row);
       if (probability == 0.0 || taken_.contains(row)) continue;
@@ -88,7 +91,7 @@ class Distinct {
   RowSet& taken_;
 };
 
-// Draws when the sample is taken, and announces nothing.
+// Draws a sample when it is taken, and signals no intent.
 class Naive : public Sampler {
  public:
   using Sampler::Sampler;
@@ -102,7 +105,7 @@ class Naive : public Sampler {
   void prepare(Sample&, Clock, Clock, std::vector<Announcement>&) override {}
 };
 
-// Draws what `naive` draws, but beforehand, and announces it.
+// Draws the same samples as `naive`, but in advance, and signals intent for them.
 class Preloc : public Sampler {
  public:
   using Sampler::Sampler;
@@ -115,8 +118,8 @@ class Preloc : public Sampler {
   }
 };
 
-// Has a pool of rows and hands it out again and again, in a random order. A row that has been used up makes
-// room for another one.
+// Has a pool of rows and returns them repeatedly, in random order. A row that was used often enough is
+// replaced by another row.
 class Pool : public Sampler {
  public:
   Pool(NodeContext& node, int worker, const Table& table, const SamplingSpec& spec)
@@ -144,7 +147,7 @@ class Pool : public Sampler {
         if (!drawn.empty())
           announcements.push_back({std::move(drawn), start, end + clocks_of_row(sample.size)});
         begin_pass();
-        // What is in the sample already comes later in this pass.
+        // Rows that are already in the sample come later in this pass.
         if (distinct)
           std::stable_partition(pool_.begin(), pool_.end(), [&](const Row& row) {
             return !decisions().is_left_out(taken.contains(row.key));
@@ -156,7 +159,7 @@ class Pool : public Sampler {
     announcements.push_back({sample.keys, start, end});
   }
 
-  // Draws rows in the place of those that are used up.
+  // Replaces the rows that were used often enough by newly drawn rows.
   std::vector<Key> renew() {
     const bool first = pool_.empty();
     if (first) pool_.resize(spec().replacement ? spec().pool_size : largest());
@@ -167,11 +170,12 @@ class Pool : public Sampler {
     std::vector<Key> drawn(used_up.size());
     if (spec().replacement) {
       for (Key& key : drawn) key = table().first_key() + strata_.draw();
-    } else if (!drawn.empty()) {  // then it is all of them: they are as if drawn one by one
+    } else if (!drawn.empty()) {  // all rows are new, so they are drawn together
       draw(Random(random_.next()), drawn);
     }
     for (std::size_t i = 0; i < drawn.size(); ++i) {
-      // With different times to go from the first, so that a part of the pool is new in each pass.
+      // In the first pool, rows start with different numbers of remaining uses, so that each pass replaces a
+      // part of the pool.
       used_up[i]->uses_left = first && spec().replacement ? 1 + i % spec().reuse : spec().reuse;
       used_up[i]->key = drawn[i];
     }
@@ -187,7 +191,7 @@ class Pool : public Sampler {
     next_ = 0;
   }
 
-  // As many as it takes to use a row up, if there is one sample in each.
+  // Number of clocks after which a row is used up, with one sample per clock.
   Clock clocks_of_row(std::size_t size) const {
     return static_cast<Clock>(pool_.size() * spec().reuse / size);
   }
@@ -198,7 +202,7 @@ class Pool : public Sampler {
   StratifiedDraws strata_;
 };
 
-// Takes what is here; what is missing then is drawn from all rows.
+// Takes local rows. If there are too few of them, draws the rest from all rows.
 class Local : public Sampler {
  public:
   using Sampler::Sampler;
@@ -210,7 +214,8 @@ class Local : public Sampler {
     RowSet taken(distinct ? keys.size() : 0);
     const Key first = table().first_key();
     std::size_t here = 0;
-    // As long as one of so many candidates is here: where nothing is, it ends with the first of them.
+    // Continues while at least one in kTriesPerLocalRow candidates is local. If none is, the loop ends after
+    // that number of candidates.
     for (std::size_t tried = 0; here < keys.size() && tried < kTriesPerLocalRow * (here + 1);) {
       Key candidates[kBlock];
       for (Key& candidate : candidates) {
@@ -252,7 +257,7 @@ std::unique_ptr<Sampler> Sampler::make(NodeContext& node, int worker, const Tabl
   const std::optional<SamplingSpec>& spec = table.spec().sampling;
   if (!spec)
     throw std::invalid_argument("table '" + table.spec().name +
-                                "' has no sampling: say how its rows are drawn when it is made");
+                                "' has no sampling; create it with a Sampling");
   switch (spec->scheme) {
     case SamplingScheme::kNaive:
       return std::make_unique<Naive>(node, worker, table, *spec);

@@ -1,8 +1,9 @@
-// Samples that a worker draws from a table: which rows, what is announced for them, and what is read at once
-// (docs/concepts/protocol.md, section 19).
+// Draws a worker's samples from a table: the rows, the intent that is signalled for them, and the values that
+// are read at once (docs/concepts/protocol.md, section 19).
 //
-// A sample is prepared before it is taken. Which rows a scheme draws follows from the seed, the node, the
-// worker, the table and the number of the sample; with `local` also from what is here when it is taken.
+// A sample is prepared before it is taken. The rows of a sample depend on the seed, the node, the worker, the
+// table and the number of the sample. With the scheme `local`, they also depend on the rows that are local
+// when the sample is taken.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +19,25 @@ namespace adaps {
 
 struct NodeContext;
 
-// Keys for which intent has to be signalled, for the clocks [start, end).
+// Keys for which intent must be signalled, for the clocks [start, end).
 struct Announcement {
   std::vector<Key> keys;
   Clock start;
   Clock end;
 };
 
-// One that is prepared.
+// A prepared sample.
 struct Sample {
-  std::uint64_t number = 0;  // of this worker and table, from 0
+  std::uint64_t number = 0;  // index of the sample for this worker and table, from 0
   std::size_t size = 0;
-  std::vector<Key> keys;  // empty if they are drawn only when it is taken
+  std::vector<Key> keys;  // empty if the keys are drawn when the sample is taken
 };
 
-// The samples of one table by one worker.
+// Draws the samples of one table for one worker.
 class Sampler {
  public:
-  // Of the table's scheme. Throws std::invalid_argument naming the table if it has none.
+  // Creates the sampler for the table's scheme. Throws std::invalid_argument that names the table if it has
+  // no sampling.
   static std::unique_ptr<Sampler> make(NodeContext& node, int worker, const Table& table);
 
   Sampler(NodeContext& node, int worker, const Table& table, const SamplingSpec& spec);
@@ -45,25 +47,26 @@ class Sampler {
 
   const Table& table() const { return table_; }
 
-  // A sample that will be used in the clocks [start, end). `announcements` gets what has to be signalled.
-  // Throws std::invalid_argument naming the size if no sample can be like that.
+  // Prepares a sample that will be used in the clocks [start, end). Appends the keys for which intent must be
+  // signalled to `announcements`. Throws std::invalid_argument that names the size if no such sample is
+  // possible.
   Sample prepare(std::size_t size, Clock start, Clock end, std::vector<Announcement>& announcements);
 
-  // The keys of a sample, in the order drawn. So many of the first ones as it returns were here, and their
-  // values are in `values`, one after the other; the others are still to be pulled. Without `values`
-  // nothing is read.
+  // Writes the keys of a sample, in the order drawn. Returns the number of the first keys that were local.
+  // Their values are written to `values`; the caller must pull the others. If `values` is null, no values are
+  // read.
   virtual std::size_t take(const Sample& sample, std::span<Key> keys, float* values);
 
  protected:
   virtual void prepare(Sample& sample, Clock start, Clock end, std::vector<Announcement>& announcements) = 0;
-  // The most rows of a sample; by default those that there are to draw.
+  // Maximum number of rows of a sample. By default, the number of rows that can be drawn.
   virtual std::uint64_t largest() const;
 
   const SamplingSpec& spec() const { return spec_; }
-  // Numbers of a sample, or of something else that is drawn one after the other.
+  // Kinds of random streams. The items of each kind are numbered.
   enum class Stream : std::uint8_t { kSamples, kPools };
   Random random(Stream stream, std::uint64_t number) const;
-  // As many keys as there is room for, from all rows of the table.
+  // Fills `keys` with keys drawn from all rows of the table.
   void draw(Random random, std::span<Key> keys) const;
 
   NodeContext& node_;

@@ -14,7 +14,7 @@ namespace adaps {
 
 namespace {
 
-// Keys whose slots are asked for ahead of their use.
+// Number of keys by which slots are prefetched ahead of their use.
 constexpr std::size_t kScanPrefetchDistance = 16;
 
 void mark_changed(NodeContext& node, LockedKey& key) {
@@ -95,7 +95,7 @@ std::size_t ChangedRows::take(bool all) {
     if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
   }
   versions_.resize(rows_.size());
-  // Not make_unique: it would write all of it once more, while everybody waits.
+  // make_unique would additionally clear the array, while all workers wait.
   values_ = std::make_unique_for_overwrite<float[]>(std::max<std::size_t>(rows_.size() * length_, 1));
   std::vector<float> initial(table_.width());
   std::size_t taken = 0;
@@ -153,7 +153,7 @@ std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* v
     }
     if (seen_[row]) {
       throw std::invalid_argument("row " + std::to_string(row) + " of table '" + table_.spec().name +
-                                  "' is there twice");
+                                  "' occurs twice");
     }
     seen_[row] = true;
     if (i + kScanPrefetchDistance < rows.size() &&

@@ -1,8 +1,8 @@
-// Reads the rows that a node owns for a checkpoint or an export, and writes them from a checkpoint.
+// Reads the rows that a node owns, for a checkpoint or an export, and writes them from a checkpoint.
 //
-// Between freeze() and thaw() no key moves, and no worker may be in any other call: then every row that was
-// ever touched is owned by exactly one node. Rows are numbers within their table, values and optimizer states
-// lie row after row; what a state means is its update rule's business.
+// Between freeze() and thaw(), no key moves, and no worker may be in any other call. Every row that was ever
+// used is then owned by exactly one node. Rows are identified by their index in the table. Values and
+// optimizer states are stored row after row. The format of a state depends on the table's update rule.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace adaps {
 
-// Keys stay where they are until thaw(): intents that begin or end are acted on only then. It holds once
-// every node has frozen and a wait_sync, a barrier and another wait_sync are over.
+// Keys stay on their nodes until thaw(): the begin and end of intents take effect only then. This is
+// guaranteed after every node has called freeze(), and then a wait_sync, a barrier and another wait_sync.
 void freeze(NodeContext& node);
 void thaw(NodeContext& node);
 
@@ -25,30 +25,30 @@ void thaw(NodeContext& node);
 std::uint64_t count_owned(const NodeContext& node, const Table& table);
 
 struct Taken {
-  std::size_t rows;    // how many
-  std::uint64_t next;  // the row to go on from; the number of rows of the table at its end
+  std::size_t rows;    // number of rows taken
+  std::uint64_t next;  // first row of the next call; the table's number of rows at the end
 };
 
-// Copies owned rows from row `first` on, in rising order, at most as many as `rows` has room for. For each of
-// them `values` has room for length() floats, and `states` for width() - length().
+// Copies owned rows in ascending order, starting at row `first`. Copies at most rows.size() rows. For each
+// row, `values` has space for length() floats, and `states` for width() - length() floats.
 Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
                  float* values, float* states);
 
-// Copies the values that an export of a table has to tell: all, or what has changed since the last one. A
-// row's version says which it is. It goes wherever the row goes and only rises, so no node has to know what
-// others told: a row that comes back with the version that was told here is as it was then. One that has come
-// from elsewhere is told again, if it ever changed.
+// Copies the values for an export of a table: all rows, or the rows that changed after the last export. A
+// row's version determines whether it changed. The version moves with the row and never decreases, so nodes
+// need not exchange which rows they exported. A row that returns to this node with the version that was
+// exported here is unchanged. A row that comes from another node is exported again if it was ever changed.
 class ChangedRows {
  public:
   ChangedRows(NodeContext& node, const Table& table);
 
-  // Between freeze() and thaw(): copies rows that this node owns, and returns their number. With `all`, rows
-  // at home here that nobody ever touched are among them.
+  // Copies changed rows that this node owns, and returns their number. Must be called between freeze() and
+  // thaw(). With `all`, copies all owned rows, including rows that have their home here and were never used.
   std::size_t take(bool all);
-  // Writes copied rows to `rows`, in rising order from the so-manieth on, and their values row after row;
-  // there have to be as many. May be called while the node works, and when it is gone.
+  // Writes rows.size() of the copied rows to `rows`, in ascending order, starting at the copied row with
+  // index `first`, and their values to `values`. May be called while the node works, and after it was closed.
   void read(std::size_t first, std::span<std::int64_t> rows, float* values) const;
-  // Lets go of what was copied. If it was `told`, it need not be told again until it changes.
+  // Frees the copied rows. If they were exported (`told`), they are not exported again until they change.
   void settle(bool told);
 
   std::size_t count() const { return rows_.size(); }
@@ -57,23 +57,23 @@ class ChangedRows {
   NodeContext& node_;
   const Table& table_;
   const std::size_t length_;
-  std::vector<Version> told_;  // by row; 0, which stands for the initial content, where nothing else was
+  std::vector<Version> told_;  // last exported version by row; 0, the initial value's version, if none
   std::vector<std::int64_t> rows_;
   std::vector<Version> versions_;
   std::unique_ptr<float[]> values_;
 };
 
-// Restores a table: every node puts every row of a checkpoint. As the last of its files may still prove
-// wrong, the rows are kept apart and change nothing until finish().
+// Restores a table: every node calls put() for every row of a checkpoint. A later file of the checkpoint may
+// turn out to be invalid, so the rows are stored separately and change nothing before finish().
 class TableRestore {
  public:
   TableRestore(NodeContext& node, const Table& table);
 
-  // Keeps those of the rows that this node owns, and returns their number. Throws std::out_of_range or
-  // std::invalid_argument naming the first row that does not exist or was put before; then it cannot be
-  // finished.
+  // Stores the rows that this node owns, and returns their number. Throws std::out_of_range or
+  // std::invalid_argument that names the first row that does not exist or was put before. The restore cannot
+  // be finished after such an error.
   std::size_t put(std::span<const std::int64_t> rows, const float* values, const float* states);
-  // Writes what was kept, and gives owned rows that were not put their initial content.
+  // Writes the stored rows. All other owned rows get their initial value.
   void finish();
 
  private:
@@ -82,9 +82,9 @@ class TableRestore {
   std::vector<bool> seen_;
   struct Kept {
     std::vector<Key> keys;
-    std::vector<float> rows;  // values with their states
+    std::vector<float> rows;  // values, each followed by its state
   };
-  std::vector<Kept> kept_;  // of each put
+  std::vector<Kept> kept_;  // one for each call of put()
 };
 
 }  // namespace adaps

@@ -62,8 +62,8 @@ void require_floats(std::size_t given, std::size_t keys, std::size_t needed) {
                                 std::to_string(keys) + " keys need " + std::to_string(needed));
 }
 
-// Goes through gradients in blocks of rows that follow each other, which fit into a cache, and whose key
-// words share stamps with no row of a later block, if the parts are in order.
+// Divides gradients into blocks of consecutive rows that fit into a cache. If the parts are in order, no key
+// word of a block shares a stamp with a later block.
 class GradientBlocks {
  public:
   GradientBlocks(const Table& table, std::span<const RowStep> parts, float scale)
@@ -72,7 +72,7 @@ class GradientBlocks {
         scale_(scale),
         parts_(parts) {}
 
-  // The next block; false if there is none.
+  // Prepares the next block. Returns false if there is none.
   bool next() {
     keys_.clear();
     gradients_.clear();
@@ -86,7 +86,8 @@ class GradientBlocks {
  private:
   static constexpr std::size_t kFloats = 16'384;
 
-  // Takes a row of the part, or goes on to the next part; false if the block ends ahead of the row.
+  // Adds a row of the part to the block, or continues with the next part. Returns false if the block must end
+  // before the row.
   bool takes(const RowStep& part) {
     if (taken_ >= part.floats) {
       taken_ = 0;
@@ -110,12 +111,13 @@ class GradientBlocks {
   const std::size_t rows_at_once_;
   const float scale_;
   std::span<const RowStep> parts_;
-  std::size_t taken_ = 0;  // of the first part
+  std::size_t taken_ = 0;  // floats of the first part that were taken
   std::vector<Key> keys_;
   std::vector<float> gradients_;
 };
 
-// What was added to a row by hand, if anything was; NaN that was there before is the same.
+// Computes the change that the user's code wrote into a row. Returns whether there is any; a NaN that stays
+// NaN is no change.
 bool find_written(const float* value, const float* pulled, std::span<float> delta) {
   if (std::memcmp(value, pulled, delta.size_bytes()) == 0) return false;
   bool any = false;
@@ -173,7 +175,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
     finite = finite_rows(node_.tables, keys, in);
     state.counters.gradients_skipped.add(keys.size() - finite.keys.size());
     keys = finite.keys;
-    operation->kept = std::move(finite.values);  // until the last of it is sent
+    operation->kept = std::move(finite.values);  // until the last message is sent
     operation->in = operation->kept.data();
   }
   start(node_, *operation, keys);
@@ -221,7 +223,8 @@ void Worker::push_sums(std::span<const GivenGradients> reads) {
     if (table == nullptr) table = &node_.tables.find(read.keys.front());
     const auto elsewhere = [&](Key key) { return !table->contains(key); };
     if (std::ranges::any_of(read.keys, elsewhere))
-      throw std::invalid_argument("the keys are of several tables; gradients are added up for one at a time");
+      throw std::invalid_argument(
+          "the keys are in several tables; pass the gradients of one table at a time");
     const std::span ids(reinterpret_cast<const std::int64_t*>(read.keys.data()), read.keys.size());
     const auto ignored =
         read.ignored ? std::optional(static_cast<std::int64_t>(*read.ignored)) : std::nullopt;
@@ -236,7 +239,7 @@ void Worker::push_sums(std::span<const GivenGradients> reads) {
 void Worker::step_rows(std::span<const RowStep> parts) {
   check_usable();
   if (node_.settings.nodes != 1 || node_.settings.workers != 1)
-    throw std::logic_error("rows are stepped in place by a worker that is alone; there are others");
+    throw std::logic_error("only a single worker can step rows in place; there are other workers");
   bool skips = false;
   for (const RowStep& part : parts) {
     if (part.first >= node_.tables.num_keys()) bad_key(part.first, node_.tables.num_keys());
@@ -316,7 +319,7 @@ std::span<const Key> Worker::checked_with_effect() {
   return keys_;
 }
 
-// Nothing of the call has been sent yet, so an exception while it waits for room simply ends it.
+// No part of the call has been sent yet, so an exception during the wait only ends the call.
 void Worker::wait_until_queue_drains() {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.queue_full_micros);
@@ -325,8 +328,8 @@ void Worker::wait_until_queue_drains() {
                      [this] { return may_queue_more(node_, index_); });
 }
 
-// After a failure or an interrupt the operation is abandoned: it stays in memory, as channels may still refer
-// to it, but they do not touch its arrays any more.
+// A failed or interrupted operation is abandoned. It stays in memory, because channels may still refer to it,
+// but they do not access its arrays any more.
 void Worker::block(const std::shared_ptr<Operation>& operation) {
   Completion& completion = operation->completion;
   std::unique_lock lock(completion.mutex);
@@ -357,14 +360,14 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
                   "worker " + std::to_string(index_) + " signalled intent for clocks [" +
                       std::to_string(start) + ", " + std::to_string(end) + ") at clock " +
                       std::to_string(clock) +
-                      ": it has no effect; signal it before its end (said once; stats() counts "
+                      ": it has no effect; signal it before its end (logged once; stats() counts "
                       "intents_late)");
     }
     return;
   }
   keys = checked_with_effect();
   if (keys.empty()) return;
-  start = std::max<Clock>(start, 0);  // the first clock
+  start = std::max<Clock>(start, 0);  // 0 is the first clock
   if (node_.partitions.size() == 1) {
     node_.partitions[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
     return;
@@ -489,7 +492,7 @@ bool Worker::is_done(Ticket ticket) {
     node_.check();
     return false;
   }
-  // The thread that finished it may still hold the completion's mutex.
+  // The thread that completed the operation may still hold the completion's mutex.
   {
     const std::lock_guard guard((*operation)->completion.mutex);
   }

@@ -1,4 +1,4 @@
-// A worker: the calls of one worker thread on its node's parameter server.
+// A worker: the interface of one worker thread to its node.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ namespace adaps {
 
 struct NodeContext;
 
-// Identifies an asynchronous call; kDone for one that was complete when the call returned.
+// Identifies an asynchronous call. kDone identifies a call that was complete when it returned.
 using Ticket = std::int64_t;
 inline constexpr Ticket kDone = -1;
 
-// Values and gradients of the rows from `first` on. The last one may be given in part: the rest of it has no
-// gradient.
+// Values and gradients of consecutive rows, starting with row `first`. The last row may be incomplete: its
+// remaining floats have no gradient.
 struct RowStep {
   Key first;
   float* values;
@@ -32,8 +32,8 @@ struct RowStep {
   std::size_t floats;
 };
 
-// What a worker keeps outside of the rows of a table, all of them: what they are there, what they were when
-// they were pulled last, and what changed() saw of them.
+// A worker's copies of all rows of a table, outside the server: their current values, their values when they
+// were last pulled, and the state that changed() uses.
 struct RowCopies {
   const Table& table;
   float* values;
@@ -41,8 +41,8 @@ struct RowCopies {
   std::int64_t* seen;
 };
 
-// Gradients of one read of a table: a row for each key, which may come several times. What is given for the
-// key `ignored` counts as zeros.
+// Gradients of one read of a table: one row for each key. Keys may occur several times. Gradients of the key
+// `ignored` count as zeros.
 struct GivenGradients {
   std::span<const Key> keys;
   const float* gradients;
@@ -50,25 +50,25 @@ struct GivenGradients {
   std::optional<Key> ignored;
 };
 
-// One worker thread's handle; not for use by several threads at once (its clock may be read by any).
+// The handle of one worker thread. Several threads must not use it at once, except to read its clock.
 //
-// Where Settings::max_queued_bytes of its calls are on the way, one that needs a message waits for room.
+// If Settings::max_queued_bytes of its calls are on the network, a call that needs a message waits.
 //
-// Keys outside [0, num_keys) throw std::out_of_range naming the key; a value array of the wrong size throws
-// std::invalid_argument naming both sizes. Nothing is done then. After the loss of a peer every call throws
-// PeerLost.
+// A key outside [0, num_keys) throws std::out_of_range that names the key. A value array of the wrong size
+// throws std::invalid_argument that names both sizes. Such calls change nothing. After the loss of a peer,
+// every call throws PeerLost.
 class Worker {
  public:
   Worker(NodeContext& node, int index);
   ~Worker();
 
-  // Values of the keys one after the other; `floats` is the size of the array. Duplicates are allowed and
-  // behave as if given one after the other. The arrays must live until the call is complete. If
-  // `asynchronous`, returns a ticket, else kDone.
+  // Reads, adds to, or sets the rows of the keys. The values are concatenated, and `floats` is the size of
+  // the array. Duplicates are allowed and behave as if given one after the other. The arrays must exist until
+  // the call is complete. Returns a ticket if `asynchronous` is true, and kDone otherwise.
   Ticket pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous);
-  // Settings::nonfinite says what becomes of gradients with NaN or infinity in them; if they are refused,
-  // with std::invalid_argument naming table and row, nothing is done.
+  // Applies gradients. Settings::nonfinite determines the treatment of NaN and infinity. If it refuses them,
+  // the call throws std::invalid_argument that names table and row, and changes nothing.
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
@@ -79,56 +79,59 @@ class Worker {
   // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
   // std::invalid_argument if it has another size.
   bool changed(std::span<const Key> keys, std::span<std::int64_t> seen);
-  // push_gradients, but those of a key that is given several times are added up before (sum_in_turn). The
-  // keys are of one table.
+  // Like push_gradients, but sums the gradients of each key first (sum_in_turn). All keys are in one table.
   void push_sums(std::span<const GivenGradients> reads);
-  // For the only worker of the only node: rows become `values`, gradients are applied to them, and `values`
-  // become what they are then; as set, push_gradients and pull. Throws std::logic_error if there are other
-  // workers, and then, or if Settings::nonfinite refuses a gradient, nothing is done.
+  // Sets rows to `values`, applies gradients to them, and writes the results to `values`, like set,
+  // push_gradients and pull. This is only for the single worker of a single node. Throws std::logic_error if
+  // there are other workers. Changes nothing if it throws, or if Settings::nonfinite refuses a gradient.
   void step_rows(std::span<const RowStep> parts);
 
-  // Adds to rows what was written into their copies since they were pulled, applies gradients times `scale`
-  // to them, and makes the copies what they are then: push, push_gradients, changed and pull, in one pass
-  // over rows that are here. If Settings::nonfinite refuses a gradient, nothing is done.
+  // Adds to rows the changes that the user wrote into their copies after the last pull, applies gradients
+  // times `scale`, and updates the copies. This is equivalent to push, push_gradients, changed and pull, but
+  // needs only one pass over local rows. If Settings::nonfinite refuses a gradient, nothing is changed.
   void step_copies(const RowCopies& copies, std::span<const RowStep> parts, float scale);
 
-  // Announces access in this worker's clocks [start, end). Returns at once.
+  // Announces that this worker will access the keys in its clocks [start, end). Returns at once.
   void intent(std::span<const Key> keys, Clock start, Clock end);
-  // Blocks until the keys, which this worker signalled for its current clock, can be read without a message;
-  // keys that no intent brings here are not waited for. For the start of a pipeline: later keys come while
-  // others are in use.
+  // Blocks until the keys can be read without a message. This worker must have signalled them for its current
+  // clock. Does not wait for keys that no intent makes local. Its purpose is the start of a pipeline; later
+  // keys arrive while earlier ones are used.
   void wait_intent(std::span<const Key> keys);
 
-  // Announces that this worker will read a sample of `size` rows of a table in its clocks [start, end); the
-  // table's scheme (SamplingSpec) says what that does. Returns at once, with a number for pull_sample.
-  // Throws std::invalid_argument if no sample can be like that.
+  // Announces that this worker will read a sample of `size` rows of a table in its clocks [start, end). The
+  // effect depends on the table's scheme (SamplingSpec). Returns at once, with a number for pull_sample.
+  // Throws std::invalid_argument if no such sample is possible.
   Ticket prepare_sample(const Table& table, std::size_t size, Clock start, Clock end);
-  // Rows of a sample, numbers within its table, and their values, as from pull(); without `values` only the
-  // rows. Each sample can be read once: throws std::invalid_argument for any other number, and if an array
-  // has another size.
+  // Reads the rows of a sample, as indices in the table, and their values, like pull(). If `values` is null,
+  // reads only the rows. Each sample can be read once. Throws std::invalid_argument for any other number, or
+  // if an array has the wrong size.
   Ticket pull_sample(Ticket sample, std::span<std::int64_t> rows, float* values, std::size_t floats,
                      bool asynchronous);
 
   void advance_clock();
-  // Sets the clock of a restored training, if it is ahead of the worker's. The skipped clocks do not count
-  // when the pace is estimated.
+  // Sets the clock of a restored training, if it is larger than the worker's clock. The skipped clocks are
+  // ignored when the worker's pace is estimated.
   void skip_to_clock(Clock clock);
   Clock current_clock() const;
 
   bool is_done(Ticket ticket);
-  // Throws std::invalid_argument for a ticket never issued.
+  // Throws std::invalid_argument for an unknown ticket.
   void wait(Ticket ticket);
   void waitall();
-  // Everything this node wrote is applied, and everything applied anywhere before the call is visible here.
+  // Completes when all writes of this node are applied, and all writes that were applied anywhere before the
+  // call are visible here.
   Ticket wait_sync(bool asynchronous = false);
   // Waits for all workers of all nodes.
   void barrier();
-  // A barrier that tells every worker whether all of them are well; if not, gives a node where one is not.
+  // A barrier whose result is equal for all workers: nothing if every worker passed `well` as true, and
+  // otherwise a node with a worker that passed false.
   std::optional<NodeId> agree(bool well);
-  // Leaves the cluster: makes no collective call after this one. Closing the node implies it.
+  // Leaves the cluster. This worker must make no collective call afterwards. Closing the node has the same
+  // effect.
   void finalize();
 
-  // Called several times per second while a call blocks; may throw, which abandons the call.
+  // Sets a function that is called several times per second while a call blocks. If it throws, the call is
+  // abandoned.
   void set_interrupt_check(std::function<void()> check);
 
  private:
@@ -141,12 +144,12 @@ class Worker {
   std::span<const Key> checked_with_effect();
   void wait_until_queue_drains();
   Sampler& sampler(const Table& table);
-  // Pushes what was written into the copies of some rows.
+  // Pushes the changes that the user wrote into the copies of some rows.
   void push_written(const RowCopies& copies, std::span<const Key> keys);
   Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
              bool asynchronous);
-  // Whether gradients are such that Settings::nonfinite refuses them or leaves some out: false if all are
-  // finite. Throws std::invalid_argument if they are refused.
+  // Whether some gradients must be skipped because they are not finite. Throws std::invalid_argument if
+  // Settings::nonfinite refuses them.
   bool must_skip(std::span<const Key> keys, const float* gradients, std::size_t floats) const;
   void block(const std::shared_ptr<Operation>& operation);
   const std::shared_ptr<Operation>* find(Ticket ticket) const;
@@ -157,12 +160,13 @@ class Worker {
   Ticket next_ticket_ = 0;
   bool finalized_ = false;
   bool told_late_ = false;
-  std::vector<Key> keys_;  // of the call that runs
+  std::vector<Key> keys_;  // keys of the current call
   struct PreparedSample {
     Sampler* sampler;
     Sample sample;
   };
-  std::vector<std::unique_ptr<Sampler>> samplers_;  // by table, once one of its samples was prepared
+  // by table, created when the first sample of the table is prepared
+  std::vector<std::unique_ptr<Sampler>> samplers_;
   std::unordered_map<Ticket, PreparedSample> prepared_;
   Ticket next_sample_ = 0;
   std::unordered_map<Ticket, std::shared_ptr<Operation>> outstanding_;

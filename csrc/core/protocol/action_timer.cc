@@ -7,16 +7,18 @@ namespace adaps {
 
 namespace {
 constexpr double kQuantile = 0.9999;
-constexpr double kNormalQuantile = 3.719016485455709;  // of kQuantile
+// quantile kQuantile of the standard normal distribution
+constexpr double kNormalQuantile = 3.719016485455709;
 constexpr double kSmoothing = 0.1;
 constexpr double kLargestSummedMean = 500.0;
 constexpr double kRounding = 1e-9;
-constexpr double kFarAway = 1e15;  // microseconds
+constexpr double kFarAway = 1e15;  // in microseconds
 }  // namespace
 
 Clock poisson_quantile(double mean) {
   if (mean <= 0.0) return 0;
-  if (mean > kLargestSummedMean) {  // Cornish and Fisher's expansion, right to the unit at these means
+  // expansion of Cornish and Fisher, which is exact to the integer at these means
+  if (mean > kLargestSummedMean) {
     const double z = kNormalQuantile;
     return static_cast<Clock>(std::ceil(mean + z * std::sqrt(mean) + (z * z - 1.0) / 6.0 - 0.5));
   }
@@ -46,7 +48,7 @@ void ActionTimer::observe(Clock ticks, Micros elapsed, Micros two_rounds) {
 
 Clock ActionTimer::ahead(Micros lead, Micros later) const {
   if (since_tick_ == kNever) return window_;
-  // at most one: however late its next tick is, the clock has not made it yet
+  // At most 1: a delayed tick does not change the clock before it occurs.
   const double passed = std::min(pace_ * static_cast<double>(since_tick_ + later), 1.0);
   return std::max(window_, static_cast<Clock>(passed + pace_ * static_cast<double>(lead) + kRounding));
 }
@@ -58,8 +60,8 @@ Clock ActionTimer::reach(Micros lead) const {
 
 Micros ActionTimer::until_ahead(Clock clocks, Micros lead) const {
   if (since_tick_ == kNever || pace_ <= 0.0) return kNever;
-  const double rest = static_cast<double>(clocks) - pace_ * static_cast<double>(lead);  // clocks
-  if (rest >= 1.0) return kNever;  // the next tick comes first
+  const double rest = static_cast<double>(clocks) - pace_ * static_cast<double>(lead);  // in clocks
+  if (rest >= 1.0) return kNever;  // the next tick is earlier
   return std::max<Micros>(static_cast<Micros>(std::ceil(rest / pace_)) + 1 - since_tick_, 0);
 }
 

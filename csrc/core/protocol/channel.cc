@@ -37,7 +37,7 @@ void Channel::take_submissions() {
         batch_.requests.begin(), batch_.requests.end(),
         [](const KeyRequest* request) { return request->operation->kind == OperationKind::kLocalize; });
   }
-  // Behind the requests: who waits for keys to come has signalled them before.
+  // Intents are taken after the requests, because a worker that waits for keys has signalled them before.
   partition().intents.take_submitted();
 }
 
@@ -74,7 +74,7 @@ Micros Channel::on_tick() {
   context_.backlog.look(now);
   take_submissions();
   work_off_batch();
-  // Each kind of work has a slice of its own, or a flood of one would keep the others from theirs.
+  // Each kind of work has a separate slice, so that much work of one kind does not delay the others.
   const bool frozen = context_.node.frozen.load();
   slice.begin();
   if (!frozen) ownership_.take_up_postponed();
@@ -127,11 +127,11 @@ void Channel::flush(bool everything) {
   syncs_.send_flushed();
 }
 
-// Before frames leave: what is kept where it is until they do.
+// Adds changes and refreshes that were kept until a frame leaves.
 void Channel::send_with_frames() {
   Outbox& outbox = context_.outbox;
   if (!outbox.lets_wait()) return;
-  // The end of a node takes along what its workers have left.
+  // When all workers have left, their remaining changes are sent.
   if (decisions().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
     outbox.leave_all_now();
   const std::uint64_t before = outbox.appended();
@@ -145,7 +145,8 @@ void Channel::send_with_frames() {
   syncs_.send_echoes();
 }
 
-// Whoever waits for many rows, here or on another node, wakes up while the most of them are still worked on.
+// Sends the first frames early, so that the worker that waits for many rows wakes up while the others are
+// processed.
 void Channel::send_first(std::size_t requests, bool many_left) {
   if (requests == context_.node.settings.first_requests && many_left && send_drained_) send_drained_();
 }

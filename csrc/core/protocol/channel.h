@@ -1,11 +1,11 @@
-// The protocol of one channel: a state machine without I/O, threads or a clock of its own
+// The protocol of one channel: a state machine that does no I/O, creates no threads and reads no clock
 // (docs/concepts/protocol.md).
 //
 // One thread, or the simulator, drives a channel with on_frame, on_tick, on_peer_down and on_sent, and then
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
-// The channel dispatches messages and slices of work to its parts. A part knows only those above it in this
-// list:
+// The channel dispatches messages and slices of work to its parts. A part depends only on the parts above it
+// in this list:
 //   Refreshes      refreshes from an owner to its holders, some of which are held back
 //   Replicas       life cycle of a replica, and the merging of its changes at the owner
 //   Ownership      ownership of keys, and the decision to relocate

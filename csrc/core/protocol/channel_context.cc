@@ -43,7 +43,8 @@ std::size_t ChannelContext::affordable(std::span<const Key> keys) {
   return count;
 }
 
-// After the second stale hop, once, by way of the home node, without telling it anything.
+// After two outdated hops, the request is sent via the home node, once. The home node's location is not
+// updated.
 NodeId ChannelContext::next_hop(LockedKey& key, Route& route) const {
   if (route.hops < kMaxHops) ++route.hops;
   const NodeId home = node.directory.home(key.key());

@@ -1,5 +1,5 @@
-// What the parts of one channel share: the node, the channel's share of the keys, what is to be sent, and the
-// time. It refers to none of the parts.
+// Objects that the parts of one channel share: the node, the channel's keys, the messages to send, and the
+// time. It does not refer to the parts.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,13 @@ struct ChannelContext {
 
   // --- keys ---
 
-  // Throws ProtocolError if a message names a key that no table has.
+  // Throws ProtocolError if no table has the key of a message.
   void check_key(Key key) const;
   // Throws ProtocolError if a request or an intent cannot come from its origin: a node outside of the
   // cluster, or another node than the sender although no node has passed it on.
   void check_origin(NodeId from, Route route, NodeId origin) const;
   LockedKey lock(Key key) { return {node.store, key, table_hint}; }
-  // Gives the home node's key that nobody touched yet its initial value.
+  // Gives a key its initial value if this is its home node and it was never used.
   void materialize(LockedKey& key) {
     if (!key.untouched_here()) return;
     key.materialize();
@@ -45,21 +45,21 @@ struct ChannelContext {
   }
   Holders holders_of(LockedKey& key) { return {partition.tables.holders, key.header().first_holder()}; }
   std::uint32_t intents(const LockedKey& key) const { return node.store.intents(key.key()); }
-  // What a replica's owner has not got; nullptr if there is nothing.
+  // Changes of a replica that its owner has not received, or nullptr if there are none.
   Unapplied* changes_of(LockedKey& key) {
     return key.header().has_changes() ? &partition.tables.unapplied.at(key.header().changes()) : nullptr;
   }
   void release_changes(LockedKey& key) {
     partition.tables.unapplied.release(std::exchange(key.header().changes(), 0));
   }
-  // A key that was asked for has come.
+  // Records that a requested key has arrived.
   void note_lead(const SlotHeader& header);
 
   // --- work in slices ---
 
   void spend(Key key) { slice.spend(node.tables.find(key, table_hint).width()); }
-  // Calls function(key) for the keys after the first `done` ones, as many as the slice allows. Returns
-  // whether all keys are done.
+  // Calls function(key) for the keys after the first `done` ones, as far as the slice allows. Returns whether
+  // all keys are done.
   template <typename Function>
   bool process_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
@@ -67,7 +67,7 @@ struct ChannelContext {
     done += some.size();
     return done == keys.size();
   }
-  // The same for a function that mostly reads key words and counts of intents only.
+  // Like process_slice, for a function that mostly reads key words and intent counts.
   template <typename Function>
   bool process_counting_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
@@ -78,19 +78,19 @@ struct ChannelContext {
 
   // --- messages ---
 
-  // Appends a message that says itself whether the key's value goes with it.
+  // Appends a message whose `payload` field determines whether the key's value follows.
   template <typename Message>
   std::size_t append_with_value(LockedKey& key, NodeId to, const Message& message) {
     if (message.payload != Payload::kValue) return outbox.append(to, message);
     return outbox.append(to, message, {key.stored(key.width())});
   }
-  // Passes on a request or an intent that came to a node which does not own the key.
+  // Forwards a request or an intent for a key that this node does not own.
   template <typename Message>
   void forward(LockedKey& key, Message message, std::span<const float> payload = {}) {
     counters.requests_forwarded.add();
     const NodeId to = next_hop(key, message.route);
     outbox.append(to, message, {payload});
-    outbox.leave_now(to);  // it has waited where it began
+    outbox.leave_now(to);  // it has already waited at its origin
   }
   // Sends the last message about the key now, because a call waits for its answer.
   void send_request_now(const LockedKey& key) { outbox.leave_now(key.location()); }
@@ -105,10 +105,10 @@ struct ChannelContext {
   SendBacklog backlog;
   WorkSlice slice;
   const Table* table_hint = nullptr;
-  std::vector<float> encoded;  // what a lossy wire has of one row or change, until it is in the outbox
+  std::vector<float> encoded;  // encoding of one row or change, until it is in the outbox
 
  private:
-  // How many of the keys the slice has room for.
+  // Number of keys that fit into the slice.
   std::size_t affordable(std::span<const Key> keys);
   NodeId next_hop(LockedKey& key, Route& route) const;
 };

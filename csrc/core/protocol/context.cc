@@ -54,7 +54,7 @@ Directory directory_of(const Settings& settings, const Tables& tables) {
   for (std::size_t i = 0; i < tables.size(); ++i) {
     for (const HomeRange& home : tables[i].spec().homes) {
       if (home.node != kHomeByHash && home.node >= settings.nodes)
-        throw std::invalid_argument("rows of table '" + tables[i].spec().name + "' are at home at node " +
+        throw std::invalid_argument("rows of table '" + tables[i].spec().name + "' have the home node " +
                                     std::to_string(home.node) + "; there are " +
                                     std::to_string(settings.nodes) + " nodes");
     }

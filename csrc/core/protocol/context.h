@@ -1,4 +1,4 @@
-// What the workers and the channels of a node share. Both refer to it and it refers to neither; NodeState
+// State that the workers and channels of a node share. Both refer to it, and it refers to neither. NodeState
 // owns all of them.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace adaps {
 
-// Events of chosen keys. Cheap when nothing is traced.
+// Records events of selected keys. It costs little if no key is selected.
 class Trace {
  public:
   void choose(std::span<const Key> keys);
@@ -43,21 +43,21 @@ class Trace {
   std::vector<TraceEvent> events_;
 };
 
-// Counts the workers of a node that have arrived at a barrier or have left; when the last one has, the node
-// tells node 0.
+// Counts the workers of a node that have arrived at a barrier or have left. After the last one, the node
+// notifies node 0.
 class LocalBarrier {
  public:
   explicit LocalBarrier(int workers) : present_(workers) {}
-  // A worker arrives, maybe saying that something failed; true if all that are left have.
+  // A worker arrives and may report a failure. Returns whether all remaining workers have arrived.
   bool arrive(Operation& operation, bool failed = false);
-  // A worker has left for good; true if others remain and all of them have arrived.
+  // A worker leaves permanently. Returns whether other workers remain and all of them have arrived.
   bool leave();
   // Whether no worker is left.
   bool all_left() const;
-  // Whether a worker that has arrived said that something failed.
+  // Whether a worker that has arrived reported a failure.
   bool failed() const;
-  // Ends the barrier and returns the operations that waited at it. `failed_node` is a node on which a worker
-  // said that something failed, if there is one.
+  // Ends the barrier and returns the operations that waited at it. `failed_node` is a node with a worker that
+  // reported a failure, if there is one.
   std::vector<Operation*> take(std::optional<NodeId> failed_node);
   // The `failed_node` of the last take(), for the workers that waited at that barrier.
   std::optional<NodeId> failed_node() const;
@@ -78,7 +78,7 @@ enum class Leaving : std::uint8_t {
 };
 
 struct NodeContext {
-  // Throws std::invalid_argument naming the setting that is wrong.
+  // Throws std::invalid_argument that names the wrong setting.
   NodeContext(std::vector<TableSpec> specs, const Settings& settings_in);
   NodeContext(const NodeContext&) = delete;
   NodeContext& operator=(const NodeContext&) = delete;
@@ -87,22 +87,22 @@ struct NodeContext {
     return *partitions[static_cast<std::size_t>(directory.channel(key))];
   }
 
-  // By which technique a key is managed: every decision that depends on it asks here.
+  // The technique that manages a key. Every decision that depends on the technique uses this function.
   Technique technique_of(Key key) const {
     if (!mixed) return settings.technique;
     return decisions().managing(tables, key).technique.value_or(settings.technique);
   }
 
-  // Throws PeerLost if a peer is.
+  // Throws PeerLost if a peer was lost.
   void check() const;
   std::optional<NodeId> lost_peer() const;
   void fail(NodeId peer, const std::string& reason);
-  // Wakes a closing node, so that it looks again whether all have left.
+  // Wakes a closing node, so that it checks again whether all nodes have left.
   void announce_ending();
 
   const Settings settings;
   Tables tables;
-  // Whether a table, or some rows of it, have another technique than the settings.
+  // Whether some rows or tables have a technique that differs from the settings.
   const bool mixed;
   Directory directory;
   Store store;
@@ -112,9 +112,9 @@ struct NodeContext {
   LocalBarrier barrier;
   std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;
-  std::atomic<Micros> now{0};       // as the channels were last told
+  std::atomic<Micros> now{0};       // the last time that a channel received
   std::atomic<bool> frozen{false};  // no key moves; see snapshot.h
-  std::atomic<bool> exact{false};   // no wire rounds changes; see encoded.h
+  std::atomic<bool> exact{false};   // no wire rounds changes; see wire_encoding.h
   std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };
 
   std::mutex ending_mutex;
@@ -126,7 +126,7 @@ struct NodeContext {
   std::string failure_reason;
 };
 
-// Alone, a node owns every key.
+// A single node owns all keys, so intent has no effect.
 inline bool Decisions::uses_intent(const NodeContext& node, Key key) const {
   return node.settings.nodes > 1 && node.technique_of(key) != Technique::kStatic;
 }

@@ -1,5 +1,5 @@
-// Decisions on which the protocol's correctness rests, one function for each (docs/concepts/protocol.md,
-// section 15). Their callers carry the decisions out.
+// Decisions that the protocol's correctness depends on, one function for each (docs/concepts/protocol.md,
+// section 15). The callers execute the decisions.
 //
 // In the simulation build the functions are virtual: tests/simulation/mutants.cc replaces one at a time,
 // which proves that the simulator detects a wrong decision. In other builds they are plain inline functions.
@@ -38,7 +38,7 @@ struct NodeContext;
 
 enum class IntentResponse : std::uint8_t { kRelocate, kReplicate };
 
-// A wait_sync whose MARK has been sent and not yet echoed by all nodes.
+// A wait_sync with a sent MARK that some nodes have not echoed yet.
 struct PendingSync {
   Operation* operation;
   std::uint32_t number;
@@ -105,7 +105,7 @@ struct Decisions {
   }
   // Whether a node may request a key. It may not while an earlier exchange about the key is unfinished.
   ADAPS_DECISION bool may_ask(State state) const { return state == State::kNone; }
-  // Registers a holder. The owner must know every holder.
+  // Registers a holder. The owner must have a record of every holder.
   ADAPS_DECISION void add_holder(Holders holders, NodeId node, Version sent) const {
     holders.add(node, sent);
   }
@@ -138,14 +138,14 @@ struct Decisions {
   ADAPS_DECISION void take_stored(LockedKey& key, Reader& reader) const {
     key.take(reader.floats(key.table().stored_words(key.width())));
   }
-  // Rounds a packed row stochastically, so that the expected value of what is stored is exact.
+  // Rounds a packed row stochastically, so that the stored value has the exact value as its expectation.
   ADAPS_DECISION void round(LockedKey& key, std::uint64_t seed) const { key.keep(seed); }
   // Returns the seed for rounding a row. It differs between versions and is equal on all nodes.
   ADAPS_DECISION std::uint64_t seed_of_rounding(LockedKey& key) const {
     return mix(mix(key.key()) ^ key.header().version());
   }
-  // Applies an acknowledged change to a packed copy. The copy is stored as its owner stores it; changes that
-  // the owner has not applied yet are kept apart from it.
+  // Applies an acknowledged change to a packed copy. The copy is stored as at its owner. Changes that the
+  // owner has not applied yet are stored separately.
   ADAPS_DECISION void settle(LockedKey& key, const Delta& applied) const {
     const Table& table = key.table();
     if (applied.change != Change::kGradient || applied.hyperparameters != table.now().with.fingerprint()) {
@@ -171,7 +171,8 @@ struct Decisions {
   }
   // Returns the version after absorbing changes, which make a new value.
   ADAPS_DECISION Version absorbed(Version version) const { return next_version(version); }
-  // Merges unapplied changes into a value that contains neither: that of a REFRESH, or a packed copy.
+  // Merges unapplied changes into a value that contains neither of them: the value of a REFRESH, or a packed
+  // copy.
   ADAPS_DECISION void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // Returns the number format of a key's value and changes on the network, which its table defines for each
   // row.
@@ -180,9 +181,10 @@ struct Decisions {
   ADAPS_DECISION std::size_t cadence_of(const Table& table, Key key) const {
     return table.management_number(key);
   }
-  // Whether changes are due after so many clocks. They are sent at most once every `exchange` clocks.
+  // Whether changes are due, `since` clocks after the last exchange. They are sent at most once every
+  // `exchange` clocks.
   ADAPS_DECISION bool is_due(Clock since, Clock exchange) const { return since >= exchange; }
-  // Returns the clock at which the next round is requested: the first at which changes are due.
+  // Returns the clock of the next requested round: the first clock when changes are due.
   ADAPS_DECISION Clock round_at(Clock due) const { return due; }
   // Whether newly dirty keys may be added to a flush that has begun. Otherwise they could be sent twice.
   ADAPS_DECISION bool may_join_flush(bool everything) const { return everything; }
@@ -193,7 +195,7 @@ struct Decisions {
   }
   // Returns the rounding error of a sent change, which its sender keeps exactly once.
   ADAPS_DECISION float rest(float change, float sent) const { return change - sent; }
-  // Whether an unsent change is sent with DROP. A rounding error must be, too.
+  // Whether an unsent change is sent with DROP. A rounding error must also be sent.
   ADAPS_DECISION bool goes_with_drop(const Delta& unsent) const { return static_cast<bool>(unsent); }
   // Whether rounding errors are merged into changes before a checkpoint.
   ADAPS_DECISION bool merges_rests() const { return true; }
@@ -245,12 +247,13 @@ struct Decisions {
 
   // --- requests ---
 
-  // Whether two occurrences belong to one request. All those of a key do, so that none overtakes another.
+  // Whether two occurrences belong to one request. All occurrences of a key do, so that none overtakes
+  // another.
   ADAPS_DECISION bool go_together(Key a, Key b) const { return a == b; }
   // Whether a request waits for the answer to the part before it. Parts of a long push are sent one at a
   // time.
   ADAPS_DECISION bool waits_for_part_before(const KeyRequest& request) const { return request.follows; }
-  // Returns the occurrence whose value a set stores: the last one.
+  // Returns the occurrence that determines the value of a set: the last one.
   ADAPS_DECISION std::uint32_t occurrence_that_counts(const KeyRequest& set) const { return set.last; }
   // Whether a set is preceded by a flush of the node's earlier pushes to the key.
   ADAPS_DECISION bool is_to_be_flushed_before_set(const Unapplied& changes) const {
@@ -284,10 +287,10 @@ struct Decisions {
 
   // --- wait_sync ---
 
-  // Whether a wait_sync needs a MARK of its own. An earlier MARK does not cover later writes.
+  // Whether a wait_sync needs a separate MARK. An earlier MARK does not cover later writes.
   ADAPS_DECISION bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
-  // Flushes all changes that existed when MARK arrived, and returns the position at which that flush ends.
-  // The ECHO follows them.
+  // Flushes all changes that existed when MARK arrived, and returns the position where this flush ends. The
+  // ECHO follows the changes.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
   // Returns how many held-back refreshes precede the ECHO: all of them.
   ADAPS_DECISION std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
@@ -312,7 +315,7 @@ struct Decisions {
         return false;
     }
   }
-  // Returns the frame to which a message is appended. Messages to a node keep their order.
+  // Returns the frame for the next message. Messages to a node keep their order.
   ADAPS_DECISION Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
   // Whether a waiting frame is due.
   ADAPS_DECISION bool is_time(Micros due, Micros now) const { return due <= now; }
@@ -331,7 +334,7 @@ struct Decisions {
   ADAPS_DECISION std::uint64_t taken(std::uint64_t bytes) const { return bytes; }
   // Queues a change that is kept back.
   ADAPS_DECISION void keep_change(std::deque<Key>& waiting, Key key) const { waiting.push_back(key); }
-  // Queues an intent whose decision is kept back.
+  // Queues an intent when its decision is kept back.
   ADAPS_DECISION void keep_intent(std::deque<IntentMessage>& waiting, const IntentMessage& intent) const {
     waiting.push_back(intent);
   }

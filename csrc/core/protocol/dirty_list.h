@@ -1,4 +1,4 @@
-// Keys with something to send in the next round, and the deltas of replicas.
+// Keys with changes to send in the next round, and the changes of replicas.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,15 @@
 
 namespace adaps {
 
-// A change of a replica's row that its owner has not received yet, in the form that UpdateRule defines. If a
-// single gradient made it, that gradient follows in `floats`, as a message carries it. What a lossy wire
-// rounded off earlier changes is a rest, of kind kNone: it waits for the next change, and no wait_sync waits
-// for it.
+// A change of a replica's row that its owner has not received yet, in the form that UpdateRule defines. If
+// the change comes from a single gradient, the gradient follows in `floats`, in its message format. A
+// rounding error that a lossy wire left of earlier changes is called a rest, and has the kind kNone. A rest
+// waits for the next change, and no wait_sync waits for it.
 struct Delta {
   BlockPool::Block floats;
   std::uint64_t epoch = 0;
   Change change = Change::kNone;
-  std::uint16_t hyperparameters = 0;  // of that gradient: their fingerprint
+  std::uint16_t hyperparameters = 0;  // fingerprint of the gradient's hyperparameters
   explicit operator bool() const { return floats != nullptr; }
   bool is_rest() const { return floats != nullptr && change == Change::kNone; }
   void set_base(std::size_t change_length, Version base) const {
@@ -39,45 +39,47 @@ struct Delta {
   }
 };
 
-// Whether a single gradient of a row can be sent in fewer floats than what is sent otherwise.
+// Whether the gradient of a row takes fewer floats than the alternative message.
 inline bool is_shorter_as_gradient(const Table& table, std::size_t otherwise) {
   return kGradientHeader + table.length() < otherwise;
 }
 
-// How many floats a change of a row takes at the most, with the gradient that may follow it.
+// Maximum number of floats of a row's change, including a gradient.
 inline std::size_t floats_of_change(const Table& table) {
-  // What a lossy wire has of a very short row is longer than the row.
+  // On a lossy wire, the encoding of a very short row is longer than the row.
   const bool follows = table.is_lossy() || is_shorter_as_gradient(table, table.width());
   return table.change_length() + (follows ? kGradientHeader + table.length() : 0);
 }
 
-// Exists only while a replica is dirty, or has a rest.
+// Exists only while a replica is dirty or has a rest.
 struct Unapplied {
   Delta unsent;
   Delta in_flight;
 };
 
-// A refresh that waits for the one before it of the same key and holder, or for the next frame to it, so that
-// what waits to be sent is bounded by the keys that are held, however often they are written.
+// A refresh that waits for the network to accept the previous refresh of the same key and holder, or for the
+// next frame to the holder. The number of waiting refreshes is bounded by the number of held keys, regardless
+// of the number of writes.
 struct HeldBack {
   Key key;
-  std::uint32_t frame;  // the one that carries the refresh before
+  std::uint32_t frame;  // the frame with the previous refresh
 };
 
-// What keys need beyond their slots, one per partition. An entry belongs to one key, whose header holds its
-// index; it is read and written only under that key's lock.
+// Data of keys outside their slots, with one object per partition. An entry belongs to one key, and the key's
+// header contains the entry's index. It is accessed only under that key's lock.
 struct KeyTables {
   explicit KeyTables(const Tables& tables) {
     for (std::size_t i = 0; i < tables.size(); ++i)
       changes.push_back(std::make_unique<BlockPool>(floats_of_change(tables[i])));
   }
 
-  std::vector<std::unique_ptr<BlockPool>> changes;  // by table; before what has blocks of them
+  // by table; declared first, because the following members own blocks of these pools
+  std::vector<std::unique_ptr<BlockPool>> changes;
   StablePool<Unapplied> unapplied;
   StablePool<Holder> holders;
 
-  // Fetches the entry of a key whose header was asked for earlier. Nobody holds its lock, so what the header
-  // says is a hint.
+  // Fetches the entry of a key after its header was prefetched. The key's lock is not held, so the header is
+  // only a hint.
   void prefetch(Store& store, Key key, const Table*& hint) const {
     if constexpr (!kLooksWithoutLock) return;
     const SlotHeader* header = store.shared_header(key, hint);
@@ -90,8 +92,8 @@ struct KeyTables {
     }
   }
 
-  // And then, of a copy, its changes: those that a DELTA takes along, or those that are added to what a
-  // REFRESH brings.
+  // Fetches the changes of a copy, after the entry: the changes that a DELTA sends, or the changes that are
+  // added to the value of a REFRESH.
   enum class Changes : std::uint8_t { kToSend, kToAdd };
   void prefetch_changes(Store& store, Key key, const Table*& hint, Changes which) const {
     if constexpr (!kLooksWithoutLock) return;
@@ -112,20 +114,20 @@ struct KeyTables {
   }
 
  private:
-  // Others may write what is looked at to know what to fetch. That does no harm, but ThreadSanitizer reports
-  // it.
+  // Whether prefetching may read headers and entries that other threads write. This is harmless, but
+  // ThreadSanitizer reports it.
   static constexpr bool kLooksWithoutLock = ADAPS_THREAD_SANITIZER == 0;
 };
 
 class DirtyList {
  public:
-  // True if the list was empty.
+  // Returns whether the list was empty.
   bool add(Key key) {
     const std::lock_guard guard(lock_);
     keys_.push_back(key);
     return keys_.size() == 1;
   }
-  // Exchanges the list with an empty one.
+  // Moves the list to `out` and leaves it empty.
   void take(std::vector<Key>& out) {
     out.clear();
     const std::lock_guard guard(lock_);

@@ -8,8 +8,8 @@ std::uint64_t Epochs::add() {
   for (;;) {
     const std::uint64_t epoch = current_.load();
     pending_[epoch % kRing].fetch_add(1);
-    // If a wait_sync has closed the epoch meanwhile, it may not have seen this write any more: count it in
-    // the epoch that is open now, so that the next wait_sync does.
+    // A wait_sync may have closed the epoch in between without seeing this write. It is then counted in the
+    // epoch that is open now, so that the next wait_sync waits for it.
     if (current_.load() == epoch) return epoch;
     remove(epoch);
   }

@@ -14,15 +14,15 @@ namespace adaps {
 
 class Epochs {
  public:
-  // A write begins to be outstanding; returns the epoch that remove() wants back.
+  // Counts a new outstanding write. Returns its epoch, which must be passed to remove().
   std::uint64_t add();
   void remove(std::uint64_t epoch);
 
-  // Closes the current epoch for a wait_sync; the operation gets finish() once every write of it and of all
-  // earlier epochs is applied.
+  // Closes the current epoch for a wait_sync. Calls the operation's finish() when all writes of this epoch
+  // and of all earlier ones are applied.
   void wait(Operation& operation);
   bool anyone_waits() const { return waiting_.load(std::memory_order_seq_cst) > 0; }
-  // For failures: forgets the waiting operations and returns them.
+  // For failures: removes and returns the waiting operations.
   std::vector<Operation*> abandon();
   std::int64_t outstanding() const;
 

@@ -6,7 +6,7 @@
 namespace adaps {
 
 namespace {
-// Bytes of value and state that go with every round.
+// Maximum size of a row, value and state, that is exchanged in every round, in bytes.
 constexpr double kShort = 16.0;
 }  // namespace
 

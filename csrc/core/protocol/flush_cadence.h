@@ -1,4 +1,4 @@
-// How often the changes of a table's rows are exchanged.
+// Determines how often the changes of a table's rows are exchanged.
 #pragma once
 
 #include <vector>
@@ -9,28 +9,28 @@
 
 namespace adaps {
 
-// Exchanging a value costs as many bytes as it has; not exchanging it costs freshness, which grows with the
-// time since the last exchange. The sum of both is smallest when the time between two exchanges grows with
-// the square root of the size. So short rows go with every round, and the long blocks of a dense layer, which
-// every step changes, once in several clocks. Rows can also have a number of clocks of their own, which
-// nothing but a wait_sync goes below: it sends everything.
+// An exchange costs network bytes in proportion to a row's size. A longer interval between exchanges costs
+// freshness. The sum of both costs is minimal if the interval is proportional to the square root of the size.
+// Therefore short rows are exchanged in every round, and the long rows of a dense layer, which every step
+// changes, once in several clocks. A row can also have an explicit number of clocks. Only a wait_sync, which
+// sends all changes, overrides it.
 //
-// Rows of a table that have the same number are a group: they are due together.
+// Rows of a table with equal numbers form a group. They are due at the same time.
 class FlushCadence {
  public:
   explicit FlushCadence(const Tables& tables);
 
   std::size_t groups() const { return last_.size(); }
-  // The group of a key of the table with this number.
+  // Returns the group of a key. `table` is the index of its table.
   std::size_t group(const Tables& tables, std::size_t table, Key key) const {
     const std::vector<std::size_t>& found = groups_[table];
     return found[found.size() == 1 ? 0 : decisions().cadence_of(tables[table], key)];
   }
-  // Whether clocks alone decide when a group is due.
+  // Whether the group has an explicit number of clocks.
   bool by_clocks(std::size_t group) const { return last_[group].exchange != 0; }
   bool any_by_clocks() const { return any_by_clocks_; }
 
-  // Whether a round at this time takes the group's changes along.
+  // Whether a round at this time exchanges the group's changes.
   bool due(std::size_t group, Micros now, Clock clock) const {
     const Last& last = last_[group];
     if (last.exchange != 0) return decisions().is_due(clock - last.clock, last.exchange);
@@ -40,13 +40,13 @@ class FlushCadence {
     last_[group].time = now;
     last_[group].clock = clock;
   }
-  // When the group's changes are due at the latest, if no clock advances. Right after an exchange there is
-  // little new to send, so before kSomeClocks clocks have passed the limit is the longer one.
+  // Latest time when the group's changes are due, if no clock advances. Directly after an exchange there are
+  // few new changes, so the limit is longer before kSomeClocks clocks have passed.
   Micros latest(std::size_t group, Clock clock) const {
     const Last& last = last_[group];
     return last.time + (clock - last.clock < kSomeClocks ? kLongestPause : kLongest);
   }
-  // The clock at which a group by clocks is due.
+  // The clock when a group with an explicit number of clocks is due.
   Clock due_at(std::size_t group) const { return last_[group].clock + last_[group].exchange; }
 
  private:
@@ -55,8 +55,8 @@ class FlushCadence {
   static constexpr Micros kLongestPause = 200'000;
 
   struct Last {
-    Clock interval = 1;  // clocks between two exchanges, as the length suggests
-    Clock exchange = 0;  // as is said, if it is
+    Clock interval = 1;  // clocks between two exchanges, derived from the length
+    Clock exchange = 0;  // explicit number of clocks, or 0
     Clock clock = 0;
     Micros time = 0;
   };

@@ -14,7 +14,7 @@ Flusher::Flusher(ChannelContext& channel, Replicas& replicas)
       room_awaited_(channel.node.settings.nodes) {}
 
 void Flusher::flush(bool everything) {
-  // The clock of a node whose workers have all left stands still; nobody is to wait for it.
+  // The clock does not advance after all workers of the node have left, so all changes are due.
   everything = everything || (cadence_.any_by_clocks() && channel_.node.barrier.all_left());
   const Clock clock = newest_clock();
   const bool joins = under_way();
@@ -79,8 +79,8 @@ void Flusher::finish() {
   allowed_ = channel_.now + std::max(settings.round_distance(), pause);
 }
 
-// `at_once`: what changed waits for no frame. A change that has to wait is kept where it is, and so goes with
-// all that is added to it meanwhile.
+// Sends the key's changes. With `at_once`, they do not wait for a frame. A change that must wait stays with
+// the key, where later changes are merged into it.
 void Flusher::flush_key(Key number, bool at_once) {
   LockedKey key = channel_.lock(number);
   if (!key.has_slot()) return;
@@ -114,7 +114,7 @@ void Flusher::keep_back(LockedKey& key) {
   }
 }
 
-// What changed of the key goes to whoever is to know of it.
+// Lets the frames leave that carry the key's changes, to its owner or its holders.
 void Flusher::leave_now(LockedKey& key) {
   if (key.state() == State::kReplica) {
     channel_.outbox.leave_now(key.header().location);
@@ -161,7 +161,8 @@ void Flusher::send_kept_back(NodeId owner) {
   }
 }
 
-// Keys of which clocks decide do not join a flush that is under way: it may have sent them already.
+// Defers newly dirty keys of groups with explicit clocks. They do not join a flush that has begun, because it
+// may have sent them already.
 void Flusher::let_wait() {
   const Table* hint = nullptr;
   std::erase_if(newly_dirty_, [&](Key key) {

@@ -1,4 +1,4 @@
-// When changes of keys go out (docs/concepts/protocol.md, section 8).
+// Determines when changes of keys are sent (docs/concepts/protocol.md, section 8).
 #pragma once
 
 #include <algorithm>
@@ -20,29 +20,30 @@ class Flusher {
  public:
   Flusher(ChannelContext& channel, Replicas& replicas);
 
-  // Sends the changes of dirty keys, as far as the slice goes, or defers them if they are not due yet. If a
-  // flush is still under way, the keys join it, but for those of which clocks decide when they are due.
+  // Sends the changes of dirty keys, as far as the slice allows, or defers them if they are not due yet. If a
+  // flush has already begun, the keys join it, except for groups with an explicit number of clocks.
   void flush(bool everything);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
-  // Whether a flush of everything would have something to send.
+  // Whether a flush of all changes would send a message.
   bool has_dirty() const { return !channel_.partition.dirty.empty() || any_deferred_; }
 
-  // Asks for a flush as soon as the network has room.
+  // Requests a flush as soon as the rate limit allows it.
   void request() { wanted_ = channel_.now; }
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
-  // When the next flush is due; kNever if nothing waits for one.
+  // Time of the next flush; kNever if no change waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
-  // Sends changes that were kept back because too much waited for their owners, as far as the slice goes.
+  // Sends changes that were kept back because too many bytes waited for their owners, as far as the slice
+  // allows.
   void send_kept_back();
-  // Those for an owner to which a frame leaves now.
+  // Sends the kept-back changes for an owner when a frame to it leaves.
   void send_kept_back(NodeId owner);
-  // Whether the slice did not get through.
+  // Whether the slice ended before all of them were sent.
   bool may_go_on() const { return more_kept_back_; }
-  // Bytes that were sent for flushes, later: they count for when the next one is allowed.
+  // Adds bytes that were sent later for flushes. They delay the next flush according to the rate limit.
   void count(std::uint64_t bytes) { bytes_ += bytes; }
 
-  // Keys that were ever to be flushed, and that were.
+  // Total number of keys in flushes so far, and number of those that were processed.
   std::uint64_t end() const { return end_; }
   std::uint64_t flushed() const { return flushed_; }
 
@@ -58,20 +59,20 @@ class Flusher {
   ChannelContext& channel_;
   Replicas& replicas_;
   FlushCadence cadence_;
-  Micros allowed_ = 0;                      // not before, so that the network is not filled
-  Micros wanted_ = kNever;                  // at the latest
+  Micros allowed_ = 0;                      // earliest time, because of the rate limit
+  Micros wanted_ = kNever;                  // latest time
   std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
   std::vector<Key> newly_dirty_;
   std::vector<std::deque<Key>> kept_back_;  // by owner
-  NodeSet room_awaited_;                    // owners for which something is kept back until there is room
+  NodeSet room_awaited_;                    // owners with changes that are kept back until there is space
   bool more_kept_back_ = false;
-  // of the flush that is under way
+  // The flush that has begun:
   std::vector<Key> keys_;
   std::size_t next_ = 0;
   std::uint64_t bytes_ = 0;
-  // of all flushes
+  // All flushes:
   std::uint64_t end_ = 0;
   std::uint64_t flushed_ = 0;
 };

@@ -6,9 +6,9 @@
 namespace adaps {
 
 namespace {
-// With so many nodes a frame to each of them in every round costs next to nothing.
+// With at most this number of nodes, a frame to each of them in every round costs almost nothing.
 constexpr double kFew = 8.0;
-// Times the root of how many there are beyond those.
+// Factors of the square root of the number of further nodes.
 constexpr double kMicros = 1500.0;
 constexpr double kClocks = 0.15;
 }  // namespace

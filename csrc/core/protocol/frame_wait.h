@@ -1,17 +1,18 @@
-// How long what nobody waits for waits for others to the same node (docs/concepts/protocol.md, section 8).
+// Time that messages without a waiting caller are kept to share a frame with later messages
+// (docs/concepts/protocol.md, section 8).
 #pragma once
 
 #include "common/types.h"
 
 namespace adaps {
 
-// A frame costs as much as some fifty messages. The more nodes there are, the fewer messages a node has for
-// each of them: from a few dozen nodes on, frames cost most of all that a channel does. Waiting costs
-// freshness. Per node and time, n nodes cost n frames divided by the wait, and the sum of both is smallest
-// when the wait grows with the square root of n: then so do the frames.
+// A frame costs as much as about fifty messages. With more nodes, a node has fewer messages for each of them.
+// With several dozen nodes, frames are the largest cost of a channel. Waiting reduces the number of frames,
+// but costs freshness. With n nodes, a node sends n frames per wait, so the sum of both costs is minimal if
+// the wait is proportional to the square root of n.
 //
-// `pace`: clocks of the fastest worker per microsecond, 0 if that is not known. What is said of the settings
-// goes before all that.
+// `pace` is the number of clocks of the fastest worker per microsecond, 0 if unknown. An explicit value in
+// the settings overrides the computation.
 Micros frame_wait(const Settings& settings, double pace);
 
 }  // namespace adaps

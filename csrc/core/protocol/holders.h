@@ -10,18 +10,18 @@
 
 namespace adaps {
 
-// What a holder knows of a frame's number.
+// Bits of a frame's number that a holder stores.
 inline constexpr std::uint32_t kKnownOfFrame = (std::uint32_t{1} << 31) - 1;
 
-// One of them, and where it stands among the others of the same key: a binary tree whose branches follow the
-// bits of the node's number, the lowest one at the root. So every holder is found in thirteen steps at most,
-// in about the logarithm of how many there are, and nothing is ever rearranged.
+// A holder and its position in the binary tree of a key's holders. The branches follow the bits of the node's
+// number, with the lowest bit at the root. Therefore a search takes at most thirteen steps, and about the
+// logarithm of the number of holders on average. The tree is never rearranged.
 struct Holder {
-  Version sent = 0;                 // the version that it has, or will have when its link is drained
+  Version sent = 0;                 // version that the holder has when all sent messages have arrived
   std::uint32_t frame : 31 = 0;     // the number of the frame that carried its last refresh
-  std::uint32_t held_back : 1 = 0;  // a newer refresh waits, see Refreshes
-  std::uint64_t even : 26 = 0;      // the first one of those whose next bit is 0,
-  std::uint64_t odd : 26 = 0;       // and of those whose next bit is 1: names in the pool
+  std::uint32_t held_back : 1 = 0;  // a newer refresh is held back, see Refreshes
+  std::uint64_t even : 26 = 0;      // name of the child whose next bit is 0
+  std::uint64_t odd : 26 = 0;       // name of the child whose next bit is 1
   std::uint64_t node : 12 = 0;
 };
 static_assert(sizeof(Holder) == 16);
@@ -33,7 +33,7 @@ class Holders {
   Holders(StablePool<Holder>& pool, std::uint32_t& first) : pool_(pool), first_(first) {}
 
   bool empty() const { return first_ == 0; }
-  // The only one, if there is just one.
+  // Returns the holder if there is exactly one, otherwise nullptr.
   Holder* only() const {
     if (empty()) return nullptr;
     Holder& holder = pool_.at(first_);
@@ -48,10 +48,10 @@ class Holders {
     }
     return nullptr;
   }
-  // Calls function(holder) until it gives false; whether it never did.
+  // Calls function(holder) until it returns false. Returns whether it never did.
   template <typename Function>
   bool all(Function function) const {
-    std::array<std::uint32_t, kDeepest + 1> waiting;  // one more than is left of the branch at the least
+    std::array<std::uint32_t, kDeepest + 1> waiting;  // at most one more entry than levels
     std::size_t count = 0;
     if (!empty()) waiting[count++] = first_;
     while (count > 0) {
@@ -73,7 +73,7 @@ class Holders {
     return !all([&](const Holder& holder) { return holder.sent == version; });
   }
 
-  // A node that is none yet.
+  // Adds a node that is not a holder yet.
   void add(NodeId node, Version sent) {
     const std::uint32_t added = pool_.allocate();
     pool_.at(added) = {.sent = sent, .node = node};
@@ -86,10 +86,10 @@ class Holders {
     for (; next(*above, bits) != 0; bits >>= 1) above = &pool_.at(next(*above, bits));
     set_next(*above, bits, added);
   }
-  // Below the one that goes, any leaf can stand in its place.
+  // Removes a holder. Any leaf of its subtree can take its position.
   void remove(NodeId node) {
     Holder* above = nullptr;
-    NodeId bits = node;  // of the branch from `above`
+    NodeId bits = node;  // bits of the branch from `above`
     std::uint32_t at = first_;
     for (NodeId below = node; at != 0 && pool_.at(at).node != node; below >>= 1) {
       above = &pool_.at(at);

@@ -8,10 +8,11 @@
 namespace adaps {
 
 namespace {
-// How many keys one tick asks for under full replication, so that frames stay of moderate size.
+// Number of keys that one tick requests under full replication, which limits the size of frames.
 constexpr Key kPermanentBatch = 8192;
 
-// Whether a row of a table is kept for good. Of rows that are managed alike one tells.
+// Whether any row of a table is replicated permanently. One row of each range suffices, because a range has
+// one management.
 bool keeps_any(const NodeContext& node, const Table& table) {
   bool any = decisions().keeps_for_good(node, table.first_key());
   for (const ManagedRange& range : table.spec().managed)
@@ -51,7 +52,7 @@ void IntentHandler::start(Key number, Micros until_start) {
   if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
 
-// If this was the node's last intent for the key, it gives up a replica that it held only for intent.
+// Ends an intent. After the node's last intent for the key, it drops a replica that it held only for intents.
 void IntentHandler::end(Key number) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
@@ -68,9 +69,9 @@ void IntentHandler::end(Key number) {
     case State::kReplica:
       replicas_.try_drop(key);
       return;
-    case State::kNone:      // under relocation: another node got the key, and this one did not ask again
-    case State::kPending:   // set-up will try to drop
-    case State::kDropping:  // its answer looks at the count
+    case State::kNone:  // under relocation, another node got the key, and this node did not request it again
+    case State::kPending:   // on_setup will try to drop
+    case State::kDropping:  // the answer to its DROP checks the count
       return;
   }
 }

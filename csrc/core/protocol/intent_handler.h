@@ -1,4 +1,4 @@
-// Handles the begin and the end of an intent. IntentQueues decides when these are.
+// Handles the begin and the end of intents, at times that IntentQueues decides.
 #pragma once
 
 #include "common/types.h"
@@ -12,7 +12,7 @@ class IntentHandler {
  public:
   IntentHandler(ChannelContext& channel, Ownership& ownership, Replicas& replicas);
 
-  // Acts on the intents that are due, for one slice; the next call goes on where it ends.
+  // Acts on the intents that are due, for one slice. The next call continues at the end of the slice.
   void act_on_intents(Micros last_round);
 
   // Under full replication every key is requested once.

@@ -20,7 +20,7 @@ bool IntentQueues::submit(int worker, std::vector<Key> keys, Clock start, Clock 
 }
 
 bool IntentQueues::on_clock(int worker, Clock clock) {
-  // New lead times were measured, which may make an intent due earlier: ask for a round now.
+  // New lead times were measured, which may make an intent due earlier, so a round is requested now.
   if (lead_pending_.load(std::memory_order_relaxed)) settle_requested_.store(true);
   return settle_requested_.load() || clock >= queues_[static_cast<std::size_t>(worker)]->next_due.load();
 }
@@ -77,8 +77,8 @@ void IntentQueues::note_next(Queue& queue, Clock clock, Micros now, Micros last_
   update_next_due(queue, clock);
 }
 
-// The next clock at which a round is needed: to act on an intent, or to check one that may become due before
-// the clock advances again.
+// Computes the next clock that needs a round: to act on an intent, or to check an intent that may become due
+// before the clock advances again.
 void IntentQueues::update_next_due(Queue& queue, Clock clock) {
   const std::lock_guard guard(mutex_);
   const Clock reach = queue.reach.load(std::memory_order_relaxed);

@@ -1,6 +1,6 @@
-// Intents that wait for their start and, once they are acted on, for their end (docs/concepts/protocol.md,
-// section 8): two queues for each worker. When an intent is acted on is decided here; what happens to the key
-// then is its owner's decision (Ownership::grant).
+// Two queues of intents for each worker: intents that wait for their start and, after they were acted on, for
+// their end (docs/concepts/protocol.md, section 8). This class decides when an intent is acted on. The key's
+// owner decides the effect (Ownership::grant).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class IntentQueues {
  public:
   IntentQueues(const Settings& settings, const WorkerStates& workers);
 
-  // --- workers, any thread; each says whether a round has something to do now ---
+  // --- for workers, from any thread; submit() and on_clock() return whether a round has work to do now ---
 
   bool submit(int worker, std::vector<Key> keys, Clock start, Clock end);
   bool on_clock(int worker, Clock clock);
@@ -31,22 +31,22 @@ class IntentQueues {
   // --- the channel's thread ---
 
   void take_submitted();
-  // A key that was asked for has come after so many microseconds.
+  // Records the time that a requested key took to arrive.
   void note_lead(Micros lead);
-  // A round begins, `since` microseconds after the last one: measures the pace of the workers' clocks.
+  // Begins a round, `since` microseconds after the last one, and measures the pace of the workers' clocks.
   void begin_round(Micros since);
-  // Intents are due that the last slice of work did not get to.
+  // Whether some due intents were not processed in the last slice.
   bool acting() const { return acting_; }
-  // When the next intent is to be acted on if no clock advances before.
+  // Time when the next intent is due if no clock advances before.
   Micros due() const { return due_; }
 
-  // Clocks of the fastest worker per microsecond; 0 if that is not known.
+  // Clocks of the fastest worker per microsecond; 0 if unknown.
   double pace() const;
 
-  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` skip the first `done`
-  // keys, work on the others until the slice is used up, count them in `done`, and return whether that was
-  // all; `until` says how many microseconds it is until the intent starts. Returns whether another round is
-  // due.
+  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` process the keys after
+  // the first `done` ones until the slice is used up. They add the number of processed keys to `done` and
+  // return whether all are processed. `until` is the time until the intent starts, in microseconds. act()
+  // returns whether another round is due.
   template <typename Begin, typename End>
   bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end) {
     acting_ = true;
@@ -56,7 +56,8 @@ class IntentQueues {
       Queue& queue = *queues_[i];
       const Clock clock = workers_[i]->clock.load();
       const Clock horizon = horizon_of(queue, clock, now - last_round);
-      // Starts before ends: while an intent is extended, the key must not be without one in between.
+      // Starts are processed before ends, so that a key has an intent at all times while its intent is
+      // extended.
       while (!queue.waiting.empty() && queue.waiting.begin()->first <= horizon) {
         const auto first = queue.waiting.begin();
         const Micros until = queue.timer.until(first->first - clock, now - last_round);
@@ -79,15 +80,15 @@ class IntentQueues {
   struct Signal {
     std::vector<Key> keys;
     Clock end;
-    std::size_t done = 0;  // how many of the keys were worked on in earlier slices
+    std::size_t done = 0;  // number of keys that earlier slices have processed
   };
-  struct Queue {                            // of one worker
+  struct Queue {                            // intents of one worker
     std::multimap<Clock, Signal> waiting;   // by start
     std::multimap<Clock, Signal> acted_on;  // by end
     ActionTimer timer;
     Clock observed_clock = 0;
-    std::atomic<Clock> next_due{kForever};  // the clock at which a round has something to do for it
-    std::atomic<Clock> reach{9};            // of the timer
+    std::atomic<Clock> next_due{kForever};  // the next clock that needs a round
+    std::atomic<Clock> reach{9};            // reach of the timer
   };
   struct Submitted {
     int worker;
@@ -109,7 +110,7 @@ class IntentQueues {
       queue.acted_on.emplace(signal.end, Signal{std::move(signal.keys), signal.end});
     return true;
   }
-  // The latest start that is acted on now, `since_round` microseconds after the last round.
+  // Latest start of the intents that are acted on now, `since_round` microseconds after the last round.
   Clock horizon_of(Queue& queue, Clock clock, Micros since_round);
   void note_next(Queue& queue, Clock clock, Micros now, Micros last_round);
   void update_next_due(Queue& queue, Clock clock);
@@ -118,11 +119,11 @@ class IntentQueues {
   const Micros round_distance_;
   const WorkerStates& workers_;
   std::vector<std::unique_ptr<Queue>> queues_;
-  std::mutex mutex_;  // guards submitted_, and next_due against intents being submitted
+  std::mutex mutex_;  // guards submitted_, and updates of next_due while intents are submitted
   std::vector<Submitted> submitted_;
   LeadTime lead_;
-  std::atomic<bool> lead_pending_{false};      // lead_ was told of keys since it last settled
-  std::atomic<bool> settle_requested_{false};  // and a clock has advanced since then
+  std::atomic<bool> lead_pending_{false};      // lead_ has received observations since it last settled
+  std::atomic<bool> settle_requested_{false};  // a clock has advanced since then
   bool acting_ = false;
   Micros due_ = kNever;
 };

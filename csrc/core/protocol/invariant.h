@@ -1,4 +1,4 @@
-// Checks of what the protocol says can never happen.
+// Checks of the protocol's invariants.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace adaps {
 
 #ifdef ADAPS_SIMULATION
 
-// Set by the simulator: told what was violated. Processing goes on as it would without the check if this
-// returns.
+// The simulator sets this function, which receives the violated invariant. If it returns, processing
+// continues as without the check.
 using InvariantHandler = void (*)(const char* text);
 inline InvariantHandler invariant_handler = nullptr;
 
@@ -29,7 +29,7 @@ inline void invariant_violated(const char* text) {
 
 }  // namespace adaps
 
-// `text` names the rule of docs/concepts/protocol.md in a few words, as in "setup only when pending".
+// `text` names the rule of docs/concepts/protocol.md in a few words, for example "setup only when pending".
 #define ADAPS_INVARIANT(condition, text) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \

@@ -21,24 +21,24 @@ namespace adaps {
 
 namespace {
 
-// Bytes that a request takes while it is under way, beside its floats: its message and its own memory.
+// Memory of a request before it is complete, without its floats: its message and its own objects.
 constexpr std::size_t kRequestBytes = sizeof(RequestMessage) + sizeof(KeyRequest) + sizeof(Occurrence);
-// How many keys are prefetched at a time where they are locked: a lock waits for all that its core has under
-// way, so it comes behind a block's prefetches, not between them.
+// Number of keys that are prefetched together before they are locked. A lock waits for all pending memory
+// accesses of its core, so it follows a block of prefetches instead of interrupting them.
 constexpr std::size_t kBlock = 32;
-// Number of keys by which the prefetch of a row precedes a read without a lock. The key's word is prefetched
-// twice as far ahead.
+// Distance in keys between the prefetch of a row and a read without a lock. The prefetch of the key's word
+// has twice this distance.
 constexpr std::size_t kReadPrefetchDistance = 24;
 
-// What a key's word has where the call needs nothing but the value: a pull where there is one, a write where
-// no other node has a copy.
+// Bits of a key word that allow a call without looking at the header: a pull needs a readable value, and a
+// write needs an owned key without holders.
 constexpr std::uint32_t needed_bits(OperationKind kind) {
   const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
   return word::kSlot | (reads ? word::kReadable : word::kAlone);
 }
 
-// The table of the key that was asked for last, and where its rows are: in one place that no call and no
-// atomic access makes the compiler read again.
+// The table of the last key, and the addresses of its rows. They are copied to one object, because calls and
+// atomic accesses would make the compiler reload them.
 class Rows {
  public:
   explicit Rows(const Store& store) : store_(store) {}
@@ -54,7 +54,7 @@ class Rows {
   std::size_t length() const { return length_; }
   bool are_packed() const { return is_packed_; }
   std::size_t value_words() const { return value_words_; }
-  std::size_t width() const { return width_; }  // of a slot, in words
+  std::size_t width() const { return width_; }  // width of a slot, in words
   float* value(std::uint32_t index) const { return values_ + index * width_; }
   SlotHeader& header(std::uint32_t index) const { return headers_[index]; }
 
@@ -84,15 +84,15 @@ class Rows {
   bool is_packed_ = false;
 };
 
-// The requests of an operation by key: a hash table with open addressing that exists only once something was
-// missed.
+// An operation's requests by key: a hash table with open addressing. It is only allocated when a key is not
+// local.
 class MissedKeys {
  public:
   MissedKeys(Operation& operation, std::size_t keys) : operation_(operation), keys_(keys) {}
 
   bool any() const { return !slots_.empty(); }
 
-  // Adds an occurrence if the key was missed before.
+  // Adds an occurrence to the key's request. Returns false if the key has no request.
   bool add_again(Key key, std::size_t offset, std::uint32_t most) {
     const std::uint32_t index = slots_[find(key)];
     if (index == kFree) return false;
@@ -100,7 +100,8 @@ class MissedKeys {
     return true;
   }
 
-  // A request takes at most `most` occurrences; further ones go to a request that follows it.
+  // Adds a request for the key. A request takes at most `most` occurrences; further ones are added to a
+  // request that follows it.
   void add(Key key, std::size_t offset, std::uint32_t most) {
     if (slots_.empty()) slots_.assign(std::bit_ceil(2 * keys_ + 2), kFree);
     const std::size_t slot = find(key);
@@ -191,7 +192,7 @@ void write(const Table& table, float* value, const float* in) {
   }
 }
 
-// The changes of a replica to which one more is added.
+// Returns the change of a replica that the next write is added to.
 Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kind, LockedKey& key,
                       const float* in, const UpdateStep& step) {
   SlotHeader& header = key.header();
@@ -209,8 +210,8 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
   if (kind == OperationKind::kPushGradients && sends_gradients(key.table(), key.key())) {
     unsent.change = Change::kGradient;
     unsent.hyperparameters = step.with.fingerprint();
-    // With a change in flight the row equals no version of the owner's, so the base is one that cannot match;
-    // on_ack corrects it if that change turns out to be exact.
+    // If a change is in flight, the row equals no version of the owner, so the base is a version that cannot
+    // match. on_ack corrects the base if that change turns out to be exact.
     const Version base = changes.in_flight ? header.version() - 1 : header.version();
     const GradientHeader applied{step.with.learning_rate, static_cast<std::uint32_t>(step.number), base};
     ADAPS_ASSERT(key.table().change_length() + kGradientHeader + key.length() <= pool.floats());
@@ -234,7 +235,7 @@ void read(Partition& partition, LockedKey& key, float* out) {
   }
 }
 
-// One occurrence, in a state that allows it.
+// Serves one occurrence. The key's state must allow it.
 template <OperationKind kKind>
 void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, const float* in) {
   if constexpr (kKind == OperationKind::kPull) {
@@ -249,12 +250,12 @@ void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, 
     Delta& unsent = unsent_changes(node, partition, kKind, key, in, step);
     apply_pending_changes(partition, key);
     decisions().apply_at_replica(kKind, key, in, unsent.floats.get(), step);
-    key.discard();  // of a packed copy: the change says it
+    key.discard();  // the change contains the effect on a packed copy
     partition.mark_dirty(key);
   }
 }
 
-// All occurrences of a request, in a state that allows them.
+// Serves all occurrences of a request. The key's state must allow it.
 template <OperationKind kKind>
 void serve_all(NodeContext& node, Partition& partition, LockedKey& key, const KeyRequest& request) {
   const Operation& operation = *request.operation;
@@ -291,7 +292,7 @@ void touch(NodeContext& node, LockedKey& key) {
     node.trace.add(node.now.load(std::memory_order_relaxed), key.key(), TraceKind::kAlloc);
 }
 
-// A read of a replica, for the statistics.
+// Records a read of a replica for the statistics.
 void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counters) {
   if (!ReplicaAges::sampled(key)) return;
   const std::optional<Micros> age = node.partition_of(key).ages.age(key, node.clock());
@@ -306,7 +307,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
   prefetch_floats(store.arena(table).value(seen & word::kIndexMask), table.value_words());
 }
 
-// Prefetches the value of a key, most often of the table that rows are read of.
+// Prefetches the value of a key, which is most often in the same table as the previous keys.
 [[gnu::always_inline]] inline void prefetch_value(const Store& store, const Rows& rows, Key key) {
   const std::uint32_t seen = store.peek(key);
   if ((seen & word::kSlot) == 0) return;
@@ -317,15 +318,15 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
   }
 }
 
-// Of the keys that are read after the one that is at hand.
+// Prefetches words and values of keys after the current key.
 [[gnu::always_inline]] inline void prefetch_next(const Store& store, const Rows& rows,
                                                  std::span<const Key> keys) {
   if (2 * kReadPrefetchDistance < keys.size()) store.prefetch_word(keys[2 * kReadPrefetchDistance]);
   if (kReadPrefetchDistance < keys.size()) prefetch_value(store, rows, keys[kReadPrefetchDistance]);
 }
 
-// Reads rows without their locks, as far as they are of one table and here, and gives how many; `owned`
-// counts those that this node owns. Every key that it comes to prefetches later ones.
+// Reads rows without their locks, as long as they are local and in one table. Returns their number, and adds
+// the number of owned rows to `owned`. Each key prefetches later keys.
 template <typename OfCopy>
 std::size_t read_run(const Store& store, const Rows rows, std::span<const Key> keys, float* out,
                      std::uint64_t& owned, OfCopy of_copy) {
@@ -348,14 +349,16 @@ std::size_t read_run(const Store& store, const Rows rows, std::span<const Key> k
   return i;
 }
 
-// Reads a row without its lock, if its word has all bits of `needed`; gives the word, 0 if it did not.
+// Reads a row without its lock, if its word has all bits of `needed`. Returns the word, or 0 if it did not
+// read.
 template <bool kMayPack>
 std::uint32_t read_unlocked(const Store& store, const Rows& rows, Key key, std::uint32_t needed, float* out) {
   if (!kMayPack || !rows.are_packed()) {
     return store.words().read_if(
         key, needed, [&](std::uint32_t slot) { copy_racing(out, rows.value(slot), rows.length()); });
   }
-  // Of a packed copy changes may be kept apart, so that only an owner's value is all in its slot.
+  // Changes of a packed copy may be stored separately, so only the slot of an owner contains the complete
+  // value.
   thread_local std::vector<float> stored;
   const std::size_t words = rows.value_words();
   if (stored.size() < words) stored.resize(words);
@@ -366,8 +369,8 @@ std::uint32_t read_unlocked(const Store& store, const Rows& rows, Key key, std::
   return word;
 }
 
-// Prefetches a key's row to be written, with its header if that is needed, too: of an owner that is alone no
-// write looks at it.
+// Prefetches a row for a write. The header of an owned row without holders is only prefetched with
+// `any_header`, because most writes do not access it.
 void prefetch_row(const Store& store, Rows& rows, Key key, bool any_header) {
   const std::uint32_t seen = store.peek(key);
   if ((seen & word::kSlot) == 0) return;
@@ -377,7 +380,7 @@ void prefetch_row(const Store& store, Rows& rows, Key key, bool any_header) {
   if (any_header || !is_owned_alone(seen)) prefetch_line(&rows.header(slot));
 }
 
-// Prefetches what the next keys need: the words of the block after next, the slots of the next block.
+// Prefetches data of later keys: key words for the block after next, and slots for the next block.
 void prefetch_block(const Store& store, Rows& rows, std::span<const Key> keys, std::size_t at,
                     bool any_header) {
   const std::size_t words_end = std::min(at + 2 * kBlock, keys.size());
@@ -386,8 +389,8 @@ void prefetch_block(const Store& store, Rows& rows, std::span<const Key> keys, s
   for (std::size_t i = at; i < slots_end; ++i) prefetch_row(store, rows, keys[i], any_header);
 }
 
-// Prefetches what changes of copies among the keys will be written to, as if all were of the first key's
-// table and channel, as most often they are.
+// Prefetches memory for the changes of replicas among the keys. Assumes that all keys have the first key's
+// table and channel, which is true in most calls.
 void prefetch_new_changes(NodeContext& node, const Table& table, std::span<const Key> keys) {
   static_assert(kBlock <= BlockPool::kPrefetched);
   const auto copies =
@@ -404,7 +407,7 @@ AccessCounters& accesses_of(TableAccesses& table) {
                                         : table.pushed;
 }
 
-// `kMayPack`: whether values of a table are packed; where none are, no key is asked.
+// `kMayPack`: whether any table's values are packed. If not, keys are not checked for it.
 template <OperationKind kKind, bool kMayPack>
 void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kNeeded = needed_bits(kKind);
@@ -421,7 +424,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     note_read_of_copy(node, key, worker.counters);
   };
   std::size_t offset = 0;
-  // The table of the current run of keys, and where that run begins.
+  // Table and first index of the current run of keys in one table.
   const Table* counted = nullptr;
   std::size_t counted_from = 0;
   const auto count_until = [&](std::size_t end) {
@@ -434,7 +437,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     counted_from = end;
   };
   constexpr bool kReads = kKind == OperationKind::kPull;
-  Rows ahead(store);  // of the keys that are prefetched to be written
+  Rows ahead(store);  // table of the keys that are prefetched for writes
   const std::size_t begun = std::min(kReads ? 2 * kReadPrefetchDistance : kBlock, keys.size());
   for (std::size_t i = 0; i < begun; ++i) store.prefetch_word(keys[i]);
   if (kReads && !keys.empty()) {
@@ -448,7 +451,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     const Table& table = rows.table();
     if (!kReads && i % kBlock == 0) {
       prefetch_block(store, ahead, keys, i, false);
-      if (kKind != OperationKind::kSet)  // a copy serves none
+      if (kKind != OperationKind::kSet)  // replicas do not serve sets
         prefetch_new_changes(node, table, keys.subspan(i, std::min(kBlock, keys.size() - i)));
     }
     if (&table != counted) {
@@ -457,7 +460,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     }
     const std::size_t here = offset;
     offset += rows.length();
-    // A request carries every gradient for its key, but only one value of the other kinds.
+    // A request carries all gradients for its key, but only one value of the other kinds.
     std::uint32_t most = Occurrence::kEnd;
     if constexpr (kKind == OperationKind::kPushGradients) {
       if (&table != limited) most_gradients = gradients_in_message(node.settings, *(limited = &table));
@@ -467,7 +470,7 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
       if (missed.add_again(key, here, most)) continue;
     } else if constexpr (kReads) {
       if (!kMayPack || !rows.are_packed()) {
-        // With what this key is the first of; it is done with the last of them.
+        // Reads this key together with the following keys of its table, and continues after the last of them.
         const std::size_t read =
             read_run(store, rows, keys.subspan(i), operation.out + here, at_owner, of_copy);
         if (read > 0) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr NodeId kCounting = 0;  // the node that counts arrivals
 constexpr const char* kStalledReason =
-    "it lives, but has not come to where others wait for it within stall_timeout";
+    "it is alive, but did not arrive within stall_timeout where other nodes wait for it";
 
 [[noreturn]] void refuse(NodeId from, const char* reason) {
   throw ProtocolError("rank " + std::to_string(from) + " " + reason);
@@ -59,7 +59,7 @@ void Membership::release_if_complete(Micros now) {
   }
   if (!anyone && !all_left) return;
   std::fill(at_barrier_.begin(), at_barrier_.end(), false);
-  // Nodes that have left keep waiting until all have.
+  // Nodes that have left wait until all nodes have.
   const bool anyone_left = std::find(left_.begin(), left_.end(), true) != left_.end();
   waiting_since_ = anyone_left && !all_left ? now : kNever;
   ReleaseMessage message;
@@ -73,7 +73,7 @@ void Membership::release_if_complete(Micros now) {
   release(message);
 }
 
-// Workers are told which node failed, so a rank that does not exist must not reach them.
+// The failed node is passed to the workers, so the message must name an existing rank.
 void Membership::on_release(NodeId from, const ReleaseMessage& message) {
   if (from != kCounting || !counts_) refuse(from, "ends a barrier, which only rank 0 may on channel 0");
   const bool has_left = node_.leaving.load() == Leaving::kWaiting;
@@ -117,8 +117,8 @@ Micros Membership::stall_due() const {
   return waiting_since_ == kNever || timeout == kNever ? kNever : waiting_since_ + timeout;
 }
 
-// A node whose workers hang still answers messages and keeps its connections, so only the nodes that wait for
-// it at a barrier or at the end can tell.
+// Gives up on a node that does not arrive. A node with blocked workers still answers messages and keeps its
+// connections, so only the wait at a barrier or at the end detects it.
 void Membership::give_up_on_stalled() {
   waiting_since_ = kNever;
   NodeId missing = 0;

@@ -20,25 +20,25 @@ class Membership {
  public:
   Membership(NodeContext& node, Outbox& outbox, int channel);
 
-  // All workers of this node have arrived at a barrier, or left for good.
+  // All workers of this node have arrived at a barrier, or have left permanently.
   void arrived(bool for_good, Micros now);
   void on_barrier(NodeId from, const BarrierMessage& message, Micros now);
   void on_release(NodeId from, const ReleaseMessage& message);
 
-  // Tells every peer that the connection is about to be closed.
+  // Notifies every peer that the connection is about to be closed.
   void say_goodbye();
   void on_goodbye(NodeId from);
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
   // Every node has left the cluster.
   bool closed() const { return node_.leaving.load() == Leaving::kComplete; }
 
-  // When to give up on nodes that have not come to where others wait for them; kNever if nobody waits.
+  // Time to give up on nodes that do not arrive while others wait; kNever if no node waits.
   Micros stall_due() const;
   void give_up_on_stalled();
 
-  // Notes the loss and puts LOST for all other nodes into the outbox; does nothing if the peer had said
-  // goodbye or another loss is known. The node itself fails only with fail_for_lost_peer(), which is called
-  // once LOST is on its way: else the others would take this node for the one that is lost.
+  // Records the loss and appends LOST for all other nodes to the outbox. Does nothing if the peer had sent
+  // GOODBYE or if another loss was recorded. The node itself fails only in fail_for_lost_peer(), which is
+  // called after LOST was sent. Otherwise the other nodes would mistake this node for the lost one.
   void on_peer_down(NodeId peer, const std::string& reason);
   bool has_lost_peer() const { return lost_peer_.has_value(); }
   void fail_for_lost_peer();
@@ -67,8 +67,8 @@ class Membership {
   bool awaits_release_ = false;  // this node has arrived at a barrier, and its end has not been reported
   // On node 0, channel 0, by node:
   std::vector<bool> at_barrier_, left_;
-  std::optional<NodeId> failed_node_;  // a node at the barrier on which something failed
-  Micros waiting_since_ = kNever;      // when the first node came that waits for others now
+  std::optional<NodeId> failed_node_;  // a node at the barrier with a reported failure
+  Micros waiting_since_ = kNever;      // arrival time of the first node that waits now
   std::vector<bool> said_goodbye_;
   std::optional<LostPeer> lost_peer_;
   std::atomic<bool> goodbye_sent_{false};

@@ -1,6 +1,6 @@
-// Messages between nodes, as they lie in a frame (docs/concepts/protocol.md, section 3). Little-endian; every
-// entry is a multiple of four bytes, so that values can be used where they lie. How many floats follow an
-// entry is fixed by its table.
+// Messages between nodes, in their format in a frame (docs/concepts/protocol.md, section 3). They are
+// little-endian. The size of every entry is a multiple of four bytes, so that values can be used in place.
+// The key's table determines the number of floats after an entry.
 #pragma once
 
 #include <algorithm>
@@ -40,12 +40,12 @@ inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageTyp
 const char* name_of(MessageType type);
 // Whether a message of this type concerns one key.
 inline constexpr bool is_about_a_key(MessageType type) { return type <= MessageType::kNews; }
-// Whether it says where a row is to be, moves or copies it, or keeps copies alike.
+// Whether a message of this type determines a row's location, moves or copies the row, or updates copies.
 inline constexpr bool is_upkeep(MessageType type) {
   return is_about_a_key(type) && type != MessageType::kRequest && type != MessageType::kAnswer;
 }
 
-// Route of a request: hops so far (saturating), and whether it was sent by way of the home node already.
+// Route of a request: number of hops so far (saturating), and whether it was already sent via the home node.
 struct Route {
   std::uint8_t hops : 7;
   std::uint8_t via_home : 1;
@@ -79,8 +79,9 @@ struct AnswerMessage {  // followed by what a pull or pull_state reads; the orig
   Version version = 0;
   RelocationCount rc = 0;
 };
-// Whether a message carries a value. Initial content is not sent: the receiver computes it. An encoded value
-// is in the wire of its row, which is not float32 then; any other is as its table stores it.
+// Whether a message carries a value. Initial values are not sent, because the receiver computes them. An
+// encoded value uses the row's wire, which is not float32 in this case. Any other value has its table's
+// storage format.
 enum class Payload : std::uint8_t { kNone, kValue, kInitial, kEncoded };
 
 struct SetupMessage {  // followed by the row if payload is kValue or kEncoded; it is never kNone
@@ -98,19 +99,19 @@ struct RefreshMessage {  // followed by the row
   std::uint64_t key = 0;
   Version version = 0;
 };
-// How a holder tells the owner what it changed. With optimizer state as long as the value, a gradient is
-// about half as long as the change that it makes: if a single gradient was applied, it is sent instead, and
-// the owner applies it as the holder did.
+// The form of a holder's change in a message to the owner. If the optimizer state is as long as the value, a
+// gradient takes about half as many floats as the change that it causes. Therefore a single gradient is sent
+// instead of its change, and the owner applies it like the holder did.
 enum class Change : std::uint8_t { kNone, kDelta, kGradient, kEncoded };
 struct GradientHeader {
   float learning_rate;
-  std::uint32_t number;  // of the step; see UpdateStep
-  Version base;          // the version that the holder applied it to
+  std::uint32_t number;  // number of the step; see UpdateStep
+  Version base;          // version that the holder applied the gradient to
 };
 struct DeltaMessage {  // kDelta, kDrop; followed by a change's floats, or a GradientHeader and length floats
   MessageType type = MessageType::kDelta;
   Change change = Change::kDelta;
-  std::uint16_t hyperparameters = 0;  // of a gradient: the fingerprint of what it was applied with
+  std::uint16_t hyperparameters = 0;  // fingerprint of a gradient's hyperparameters
   std::uint64_t key = 0;
   RelocationCount rc = 0;
 };
@@ -137,18 +138,18 @@ struct NewsMessage {
 struct SyncMessage {  // kMark, kEcho
   MessageType type = MessageType::kMark;
   std::uint8_t unused[3] = {};
-  std::uint32_t number = 0;  // of the wait_sync, which its node chose
+  std::uint32_t number = 0;  // chosen by the node that calls wait_sync
 };
 struct BarrierMessage {
   MessageType type = MessageType::kBarrier;
   std::uint8_t for_good = 0;  // 1: all workers of the sender have left; 0: they are at a barrier
-  std::uint8_t failed = 0;    // 1: at the barrier one of them said that something failed
+  std::uint8_t failed = 0;    // 1: a worker at the barrier reported a failure
   std::uint8_t unused = 0;
 };
 struct ReleaseMessage {
   MessageType type = MessageType::kRelease;
   std::uint8_t all_left = 0;  // 1: every node has left the cluster; 0: the barrier is over
-  std::uint8_t failed = 0;    // 1: something failed on `failed_node`
+  std::uint8_t failed = 0;    // 1: a worker on `failed_node` reported a failure
   std::uint8_t unused = 0;
   NodeId failed_node = 0;
   std::uint16_t unused_2 = 0;
@@ -159,20 +160,21 @@ struct GoodbyeMessage {  // the sender closes its connection next
 };
 struct LostMessage {  // the sender has lost a node and will end
   MessageType type = MessageType::kLost;
-  std::uint8_t stalled = 0;  // 1: it lives, but does not come to a barrier or the end; 0: it is gone
+  // 1: the node is alive but does not arrive at a barrier or the end; 0: it is gone
+  std::uint8_t stalled = 0;
   NodeId node = 0;
 };
 #pragma pack(pop)
 inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);
 
-// The longest row fits into a frame, whatever message it goes with.
+// The longest row fits into a frame with any message.
 static_assert(std::max({sizeof(SetupMessage), sizeof(TransferMessage), sizeof(AnswerMessage),
                         sizeof(RequestMessage), sizeof(DeltaMessage) + sizeof(GradientHeader)}) <=
               kMaxFrameBytes - kMaxRowFloats * sizeof(float));
-// Most gradients that a request can count.
+// Maximum number of gradients in a request.
 inline constexpr std::uint32_t kMaxGradients = (1U << 16) - 1;
 
-// Reads the entries of a frame; throws ProtocolError where it ends too early.
+// Reads the entries of a frame. Throws ProtocolError if the frame ends too early.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> frame) : rest_(frame) {}
@@ -184,8 +186,8 @@ class Reader {
     return static_cast<MessageType>(rest_.front());
   }
 
-  // The message where it lies in the frame. A copy would be written in parts and read across them, which
-  // waits until all that was stored before, rows among it, has left the processor's store buffer.
+  // Returns the message in place. A copy would be written in parts and then read across them. Such a read
+  // waits until all earlier stores, including those of rows, have left the processor's store buffer.
   template <typename Message>
   const Message& read() {
     static_assert(alignof(Message) == 1 && std::is_trivially_copyable_v<Message>);

@@ -1,4 +1,4 @@
-// Values and changes as messages carry them.
+// Values and changes in the format of messages.
 #pragma once
 
 #include <optional>
@@ -21,19 +21,19 @@ inline Payload payload_of(const SlotHeader& header) {
   return decisions().is_initial(header.version()) ? Payload::kInitial : Payload::kValue;
 }
 
-// So many first floats of a row, in its wire.
+// Decodes the first out.size() floats of a row from its wire.
 void read_encoded(const LockedKey& key, Reader& reader, std::span<float> out);
-// The other way round. False if the row's wire is not lossy, or cannot carry them: then they go as they are
-// stored.
+// Encodes the first `floats` floats of a row. Returns false if the row's wire is not lossy or cannot
+// represent them. Then they must be sent in their storage format.
 inline bool encode_row(LockedKey& key, std::size_t floats, std::vector<float>& words) {
   const Table& table = key.table();
   return decisions().rounds(table, key.key()) &&
          encode(table, decisions().wire_of(table, key.key()), {key.value(), floats}, words);
 }
 
-// Writes the value that comes with a message, or the initial one if the message says so; it is kept (see
-// Decisions::keep) once the key's header says which it is. That rounds nothing: of what bfloat16 has, each
-// wire makes what bfloat16 has.
+// Writes the value of a message, or the initial value if the message requires it. The caller stores it (see
+// Decisions::keep) after it has set the version in the key's header. Storing does not round, because each
+// wire maps numbers of bfloat16 to numbers of bfloat16.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   switch (payload) {
     case Payload::kValue:
@@ -51,7 +51,7 @@ inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   throw ProtocolError("a value of unknown kind " + std::to_string(static_cast<int>(payload)));
 }
 
-// The floats of the message that carries a delta: its gradient, or the change.
+// Returns the floats of a delta's message: its gradient or its change.
 inline std::span<const float> content(const LockedKey& key, const Delta& delta) {
   if (delta.change == Change::kGradient)
     return {delta.floats.get() + key.table().change_length(), kGradientHeader + key.length()};

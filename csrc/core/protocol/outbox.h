@@ -1,4 +1,4 @@
-// What a channel has to send, one buffer per destination.
+// The messages that a channel sends, with a buffer for each destination.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,16 @@
 
 namespace adaps {
 
-// Entries are appended while the lock of their key is held, so the order of messages on a link is the order
-// of the state changes. Frames are cut at entries.
+// Messages are appended while the lock of their key is held. Therefore the order of messages on a link equals
+// the order of the state changes. Frames contain whole messages.
 //
-// In a large cluster a frame costs more than what is in it, so what a node begins by itself and nobody waits
-// for, waits for others to the same node (docs/concepts/protocol.md, section 8). All that waits for a node
-// leaves together, in its order: at the latest when the first of it has waited long enough, and with whatever
-// is to leave at once.
+// In a large cluster, a frame costs more than its contents. Therefore messages without a waiting caller,
+// which a node sends on its own initiative, wait for other messages to the same node
+// (docs/concepts/protocol.md, section 8). All messages that wait for a node leave together and in order: when
+// the first of them has waited long enough, or with the first message that leaves at once.
 class Outbox {
  public:
-  // Counts by table what is sent of a key, if it is told the tables. Nothing waits unless it is told so.
+  // If `tables` is not null, counts sent messages by table. Messages wait only after set_wait().
   explicit Outbox(NodeId nodes, const Tables* tables = nullptr)
       : buffers_(nodes),
         due_(nodes, kNever),
@@ -45,7 +45,7 @@ class Outbox {
         no_table_(tables == nullptr ? 0 : tables->size()),
         sent_((no_table_ + 1) * kMessageTypes) {}
 
-  // Appends one message: its header (a multiple of 4 bytes) and what follows it. Gives its bytes.
+  // Appends one message: its header (a multiple of 4 bytes) and its payload. Returns its size in bytes.
   template <typename Header>
   std::size_t append(NodeId to, const Header& header,
                      std::initializer_list<std::span<const float>> payload = {}) {
@@ -53,9 +53,9 @@ class Outbox {
     if constexpr (requires { header.key; }) table = table_of(header.key);
     return put(table, to, header, payload);
   }
-  // The same of a message without payload whose fields are written where it will lie, by `fill`. A header
-  // that is built first and copied is read across the parts in which it was just written, which waits until
-  // all that was stored before has left the processor's store buffer.
+  // Appends a message without a payload. `fill` writes its fields directly to the frame. A header that is
+  // first built and then copied would be read across parts that were just written. Such a read waits until
+  // all earlier stores have left the processor's store buffer.
   template <typename Header, typename Fill>
   void append_in_place(Key key, NodeId to, Fill fill) {
     const std::size_t table = table_of(key);
@@ -63,14 +63,14 @@ class Outbox {
     fill(*new (at) Header);
     count(table, Header{}.type, sizeof(Header));
   }
-  // An answer does not name its key: its sender does.
+  // Appends an answer, which does not contain its key, so the caller passes the key.
   template <typename Header>
   std::size_t append_of(Key key, NodeId to, const Header& header,
                         std::initializer_list<std::span<const float>> payload) {
     return put(table_of(key), to, header, payload);
   }
 
-  // Messages of one kind about keys of one table so far; from any thread.
+  // Number and bytes of messages of one type about keys of one table so far. May be called from any thread.
   struct Sent {
     std::uint64_t messages, bytes;
   };
@@ -79,20 +79,21 @@ class Outbox {
     return {sent.messages.get(), sent.bytes.get()};
   }
 
-  // Bytes of one kind of message so far; from any thread.
+  // Bytes of messages of one type so far. May be called from any thread.
   std::uint64_t bytes_of(MessageType type) const {
     std::uint64_t bytes = 0;
     for (std::size_t table = 0; table <= no_table_; ++table) bytes += sent_of(table, type).bytes;
     return bytes;
   }
 
-  // --- when it leaves ---
+  // --- departure of frames ---
 
   void set_now(Micros now) { now_ = now; }
-  // How long messages wait for others from now on; 0: not at all.
+  // Sets the time that messages wait for others from now on. With 0, they do not wait.
   void set_wait(Micros wait) { wait_ = wait; }
   bool lets_wait() const { return wait_ > 0; }
-  // What waits for the node, here or outside, leaves then at the latest,
+  // Limits the departure of messages that wait for the node, in this object or outside, to `due` at the
+  // latest.
   void leave_by(NodeId to, Micros due) {
     if (due >= due_[to]) return;
     due_[to] = due;
@@ -104,26 +105,26 @@ class Outbox {
       departures_.push({due, to});
     }
   }
-  // or at once.
+  // Lets messages that wait for the node leave at once.
   void leave_now(NodeId to) { leave_by(to, kAtOnce); }
   void leave_all_now() {
     waiting_.for_each([this](NodeId to) { leave_now(to); });
   }
-  // Something that is not here yet is to go along when what waits for the node leaves.
+  // Registers that a message outside this object must be added before the next frame to the node leaves.
   void expect(NodeId to) {
     expected_.insert(to);
     leave_by(to, now_ + wait_);
   }
-  // The same of what did not get into the frame that leaves now, so that the next one leaves right behind it.
+  // Registers messages that did not fit into the departing frame, so that the next frame follows at once.
   void go_on_leaving(NodeId to) {
     if (!lets_wait()) return;
     expected_.insert(to);
     leave_now(to);
   }
-  // Whether what is appended now leaves later, unless it is to leave at once.
+  // Whether a message that is appended now will wait, unless its kind requires it to leave at once.
   bool leaves_later(NodeId to) const { return lets_wait() && !leaving_.contains(to); }
-  // Calls function(to) for those of which something is expected and whose frames leave now: before they do,
-  // and once.
+  // Calls function(to) once for each node with expected messages and a frame that leaves now, before the
+  // frame leaves.
   template <typename Function>
   void fetch_expected(Function function) {
     look_who_leaves();
@@ -132,34 +133,34 @@ class Outbox {
       function(to);
     });
   }
-  // When the next frame leaves that does not leave now.
+  // Time when the next waiting frame leaves.
   Micros next_departure() {
     look_who_leaves();
     return departures_.empty() ? kNever : departures_.top().first;
   }
 
-  // --- what has left ---
+  // --- frames that have left ---
 
-  // Frames of a link are numbered from 1, modulo 2^32: the one that the last message went with,
+  // Number of the frame that contains the last message. Frames of a link are numbered from 1, modulo 2^32.
   std::uint32_t last_frame(NodeId to) const {
     return drained_[to] + static_cast<std::uint32_t>(buffers_[to].size());
   }
-  // and the last one that was drained.
+  // Number of the last drained frame.
   std::uint32_t last_drained(NodeId to) const { return drained_[to]; }
-  // To whom frames were drained that the network has not taken, as far as it was told.
+  // Nodes with drained frames that the network has not accepted yet, according to note_untaken().
   const NodeSet& untaken() const { return untaken_; }
 
-  // From now on it counts, of messages that it is told of, those that the network has not taken: who tells it
-  // of messages tells it of what the network took, too.
+  // Starts to count the bytes of unrequested messages that the network has not accepted. The caller must then
+  // report them with add_unasked() and note_untaken().
   void count_unasked() { counts_unasked_ = true; }
-  // The message that was appended last has so many bytes and was not asked for by anybody's call.
+  // Counts the last appended message, which has `bytes` bytes, as not requested by any call.
   void add_unasked(NodeId to, std::size_t bytes) {
     if (!counts_unasked_) return;
     Unasked& unasked = unasked_[to];
     unasked.appended += bytes;
     unasked.ends.back() = unasked.appended;
   }
-  // Of the frames that were drained, the network has not taken the last so many.
+  // Records that the network has not accepted the last `frames` drained frames.
   void note_untaken(NodeId to, std::size_t frames) {
     if (frames == 0) untaken_.erase(to);
     Unasked& unasked = unasked_[to];
@@ -170,21 +171,21 @@ class Outbox {
                        unasked.ends.begin() + static_cast<std::ptrdiff_t>(unasked.first));
     unasked.first = 0;
   }
-  // Bytes of such messages: of all, and of those that the network has taken.
+  // Bytes of unrequested messages: all of them, and the ones that the network has accepted.
   std::uint64_t unasked_appended(NodeId to) const { return unasked_[to].appended; }
   std::uint64_t unasked_taken(NodeId to) const { return unasked_[to].taken; }
   // Bytes of all messages so far.
   std::uint64_t appended() const { return appended_; }
 
-  // A later frame is written to the memory of one that was sent. That is in the caches, and need not grow. A
-  // few megabytes are kept so.
+  // Keeps the memory of a sent frame for a later frame. This memory is in the caches and has the right size.
+  // At most a few megabytes are kept.
   void reuse(Frame sent) {
     if (spare_.size() == kSpare || sent.capacity() > 2 * kCut) return;
     sent.clear();
     spare_.push_back(std::move(sent));
   }
 
-  // Hands every frame that leaves now to `sink(to, frame)`. What is expected of a node still leaves at once.
+  // Passes every frame that leaves now to `sink(to, frame)`. Nodes with further expected messages stay due.
   template <typename Sink>
   void drain(Sink&& sink) {
     look_who_leaves();
@@ -210,8 +211,8 @@ class Outbox {
   struct Unasked {
     std::uint64_t appended = 0;
     std::uint64_t taken = 0;
-    std::vector<std::uint64_t> ends;  // how much was appended up to the end of each frame, from `first` on of
-    std::size_t first = 0;            // those that the network has not taken
+    std::vector<std::uint64_t> ends;  // appended bytes at the end of each frame
+    std::size_t first = 0;            // index in `ends` of the first frame that the network has not accepted
   };
 
   std::size_t table_of(Key key) {
@@ -235,7 +236,7 @@ class Outbox {
     return size;
   }
 
-  // Room for a message of so many bytes at the end of the last frame, or of a new one.
+  // Allocates `size` bytes for a message at the end of the last frame, or in a new frame.
   std::byte* grow(NodeId to, MessageType type, std::size_t size) {
     const bool waits = lets_wait() && decisions().may_wait(type);
     leave_by(to, waits ? now_ + wait_ : kAtOnce);
@@ -266,7 +267,7 @@ class Outbox {
   void look_who_leaves() {
     for (; !departures_.empty(); departures_.pop()) {
       const auto [due, to] = departures_.top();
-      if (due_[to] != due) continue;  // it left before
+      if (due_[to] != due) continue;  // the frame has already left
       if (!decisions().is_time(due, now_)) return;
       leave_now(to);
     }
@@ -278,10 +279,10 @@ class Outbox {
   std::vector<Frame> spare_;
   Micros now_ = 0;
   Micros wait_ = 0;
-  std::vector<Micros> due_;  // by destination: when what waits for it leaves
+  std::vector<Micros> due_;  // by destination: time when the waiting messages leave
   std::priority_queue<Departure, std::vector<Departure>, std::greater<>> departures_;
-  NodeSet leaving_;   // who is due
-  NodeSet waiting_;   // who will be
+  NodeSet leaving_;   // nodes with frames that are due
+  NodeSet waiting_;   // nodes with frames that wait
   NodeSet expected_;  // see expect
   std::vector<std::uint32_t> drained_;
   NodeSet untaken_;
@@ -289,8 +290,8 @@ class Outbox {
   bool counts_unasked_ = false;
   const Tables* const tables_;
   const Table* hint_ = nullptr;
-  const std::size_t no_table_;      // in the place of a table's number: a message about no key
-  std::vector<SentCounters> sent_;  // table after table
+  const std::size_t no_table_;      // index for messages that are not about a key
+  std::vector<SentCounters> sent_;  // sorted by table
   std::uint64_t appended_ = 0;
 };
 

@@ -7,7 +7,7 @@
 
 namespace adaps {
 
-// --- asking for a key, and giving it away ---
+// --- requesting and giving away keys ---
 
 // NONE -> PENDING.
 void Ownership::ask_for(LockedKey& key, Micros until_start) {
@@ -18,11 +18,11 @@ void Ownership::ask_for(LockedKey& key, Micros until_start) {
     message.origin = channel_.rank;
     message.key = key.key();
   });
-  // The other half is for the answer.
+  // The other half of the time is for the answer.
   channel_.outbox.leave_by(key.location(), channel_.now + until_start / 2);
 }
 
-// The owner's decision on an intent.
+// Executes the owner's decision on an intent.
 void Ownership::grant(LockedKey& key, NodeId to) {
   ADAPS_INVARIANT(to != channel_.rank, "a node asks itself for a key");
   switch (decisions().respond_to_intent(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
@@ -47,7 +47,7 @@ void Ownership::reconsider(LockedKey& key) {
   if (only != nullptr) transfer(key, only->node);
 }
 
-// OWNER -> NONE. A holder that is up to date needs no value. Gives the bytes of the message.
+// OWNER -> NONE. A holder with the current version needs no value. Returns the size of the message in bytes.
 std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   TransferMessage message;
@@ -156,7 +156,7 @@ void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader
     reconsider(key);
 }
 
-// An intent that came while the replica was being given up is sent now.
+// If a new intent began while the replica was being dropped, it is sent now.
 void Ownership::on_drop_ack(const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);

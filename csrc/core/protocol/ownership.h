@@ -1,4 +1,4 @@
-// Who owns a key (docs/concepts/protocol.md, section 4). Where a relocation is decided: grant and reconsider.
+// Ownership of keys (docs/concepts/protocol.md, section 4). grant() and reconsider() decide relocations.
 #pragma once
 
 #include <deque>
@@ -15,9 +15,9 @@ class Ownership {
  public:
   Ownership(ChannelContext& channel, Replicas& replicas) : channel_(channel), replicas_(replicas) {}
 
-  // Sends INTENT, for an intent that starts after so many microseconds.
+  // Sends INTENT for an intent that starts in `until_start` microseconds.
   void ask_for(LockedKey& key, Micros until_start);
-  // Without intent of its own the owner gives the key to the only node that is interested.
+  // Gives the key to the only interested node, if the owner has no intent.
   void reconsider(LockedKey& key);
 
   void on_intent(NodeId from, const IntentMessage& message);
@@ -26,12 +26,14 @@ class Ownership {
   void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
   void on_drop_ack(const AckMessage& message);
 
-  // Handles what was postponed while the node was frozen (see snapshot.h), as far as the slice goes.
+  // Processes intents and decisions that were postponed while the node was frozen (see snapshot.h), as far as
+  // the slice allows.
   void take_up_postponed();
   bool has_postponed() const { return !postponed_intents_.empty() || !postponed_decisions_.empty(); }
-  // Decides on intents that were kept back because too much waited for their nodes, as far as the slice goes.
+  // Decides intents that were kept back because too many bytes waited for their nodes, as far as the slice
+  // allows.
   void take_up_kept_back();
-  // Whether the slice did not get through.
+  // Whether the slice ended before all of them were decided.
   bool may_go_on() const { return more_kept_back_; }
 
  private:

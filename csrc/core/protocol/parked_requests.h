@@ -1,4 +1,4 @@
-// Requests of this node's workers that wait until something has happened to their key.
+// Requests of this node's workers that wait for a change of their key's state.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace adaps {
 class ParkedRequests {
  public:
   void park(KeyRequest& request) { requests_[request.key].push_back(&request); }
-  // Those of a key, in the order in which they were parked.
+  // Removes and returns the requests of a key, in the order of their arrival.
   std::vector<KeyRequest*> take(Key key) {
     const auto found = requests_.find(key);
     if (found == requests_.end()) return {};

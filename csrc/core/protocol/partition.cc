@@ -4,7 +4,7 @@ namespace adaps {
 
 namespace {
 
-// The partition of the channel that the current thread is driving.
+// Partition of the channel that the current thread drives.
 thread_local const Partition* driven = nullptr;
 
 }  // namespace
@@ -24,7 +24,7 @@ void Partition::request_round() {
 
 void Partition::request_round_at(Clock clock) {
   round_at_.store(clock);
-  // A clock that advanced before it was stored has not seen it.
+  // A worker may have advanced its clock before the store, and missed the request.
   for (const auto& worker : workers_) {
     if (worker->clock.load() >= clock) request_round();
   }

@@ -1,8 +1,8 @@
-// What a node's workers and one of its channels share; it is all that workers see of a channel.
+// State that a node's workers share with one of its channels. It is the workers' only access to the channel.
 //
-// A partition is the share of the keys that one channel is responsible for. Workers leave here what they
-// cannot do themselves, and find here what they need to serve a key on their own: the changes of replicas,
-// which keys have something to send, and how old copies are.
+// A partition contains the keys of one channel. Workers submit operations here that they cannot complete
+// themselves. They also find the data that they need to serve a key: changes of replicas, the list of dirty
+// keys, and the age of copies.
 #pragma once
 
 #include <atomic>
@@ -24,11 +24,11 @@ namespace adaps {
 
 class Partition {
  public:
-  // What was submitted at one time.
+  // All submissions that the channel takes at one time.
   struct Submissions {
     std::vector<KeyRequest*> requests;
     std::vector<Operation*> syncs;
-    std::vector<bool> arrivals;  // of all workers of the node: true if for good
+    std::vector<bool> arrivals;  // arrivals of all workers of the node: true if permanent
     bool goodbye = false;
   };
 
@@ -40,22 +40,22 @@ class Partition {
   void submit(std::span<KeyRequest* const> requests);
   void submit_sync(Operation& operation);
   void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);
-  // All workers of this node have arrived at a barrier, or left for good (only channel 0).
+  // Submits that all workers of this node have arrived at a barrier or left permanently. Only for channel 0.
   void submit_arrival(bool for_good);
-  // Tells every peer that the connection is about to be closed.
+  // Submits GOODBYE, which notifies every peer that the connection is about to be closed.
   void submit_goodbye();
   void on_clock(int worker, Clock clock);
   void request_round();
-  // Also when a worker's clock has come to this; of two calls the last counts.
+  // Requests a round when any worker's clock reaches `clock`. Replaces the previous such request.
   void request_round_at(Clock clock);
-  // Under the key's lock: the key is dirty from now on.
+  // Marks the key as dirty. Its lock must be held.
   void mark_dirty(LockedKey& key);
 
   // --- the channel's driver ---
 
-  // Called, from any thread, when the driver should call Channel::on_tick.
+  // Sets a function that any thread calls when the driver must call Channel::on_tick.
   void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
-  // While it exists, the current thread drives the channel, and what it submits itself does not wake it.
+  // While this object exists, the current thread drives the channel, and its own submissions do not wake it.
   class Driving {
    public:
     explicit Driving(const Partition& partition);
@@ -66,7 +66,7 @@ class Partition {
    private:
     const Partition* before_;
   };
-  // From now on a submission wakes the driver again.
+  // From now on, a submission wakes the driver again.
   void begin_tick() { signalled_.store(false); }
   Submissions take();
   bool round_requested() const { return round_requested_.load(); }

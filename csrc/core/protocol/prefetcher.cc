@@ -11,7 +11,7 @@ Prefetcher::Prefetcher(Store& store, const KeyTables& tables, const std::vector<
   for (std::size_t i = 0; i < kPrefetchDistance; ++i) fetch_slot(ahead_[i]);
 }
 
-// An owner looks at the count of intents when it decides, a holder when a row has come.
+// Also fetches the intent count. An owner reads it for decisions, and a holder when a row has arrived.
 void Prefetcher::fetch_word(Key key) const {
   if (key != kNoKey) store_.prefetch_intents(key);
 }
@@ -68,7 +68,7 @@ Key Prefetcher::read_key() {
   }
 }
 
-// Steps over the next message and returns its key; `floats_of` says how many floats follow it.
+// Skips the next message and returns its key. `floats_of` returns the number of floats that follow it.
 template <typename Message, typename Floats>
 Key Prefetcher::skip(Floats floats_of) {
   if (rest_.size() < sizeof(Message)) return end();

@@ -1,7 +1,8 @@
-// Fetches what is stored of keys into the processor's cache before they are worked on. A key's slot is found
-// by its word, its changes or first holder by its slot's header, and what changed by that entry, so there are
-// four stages: the word is fetched 2 * kPrefetchDistance keys ahead, header and value kPrefetchDistance keys
-// ahead, the entry kEntryDistance keys ahead, and a copy's changes kChangesDistance keys ahead.
+// Prefetches data of keys into the processor's cache. The address of each item is in the previous item: the
+// key word contains the slot, the slot's header contains the changes' entry or the first holder, and that
+// entry contains the address of the changes. Therefore there are four stages. The word is fetched 2 *
+// kPrefetchDistance keys ahead, header and value kPrefetchDistance keys ahead, the entry kEntryDistance keys
+// ahead, and a copy's changes kChangesDistance keys ahead.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +45,8 @@ void for_each_prefetched(Store& store, const KeyTables& tables, std::span<const 
   }
 }
 
-// The same if the function mostly looks at words and counts of intents only, and at a header where a key is
-// not this node's alone.
+// Like for_each_prefetched, for a function that mostly reads words and intent counts. It reads the header
+// only if other nodes also hold the key.
 template <typename Function>
 void for_each_counted(Store& store, std::span<const Key> keys, Function function) {
   const Table* hint = nullptr;
@@ -75,7 +76,7 @@ inline std::optional<std::size_t> payload_floats(const RequestMessage& message, 
       return std::nullopt;
   }
 }
-// How many floats follow a DELTA or DROP; nothing if its kind of change is unknown.
+// Number of floats after a DELTA or DROP; nothing if its kind of change is unknown.
 inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, const Table& table, Key key) {
   switch (message.change) {
     case Change::kNone:
@@ -90,7 +91,7 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
   }
   return std::nullopt;
 }
-// And so many first floats of a row: in its wire, or as it is stored.
+// Number of words of a row's first `floats` floats, either encoded in the row's wire or in storage format.
 inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std::size_t floats) {
   return encoded ? encoded_floats(table, decisions().wire_of(table, key), floats)
                  : table.stored_words(floats);
@@ -116,14 +117,15 @@ inline std::size_t payload_floats(const AnswerMessage& message, const Table& tab
 // stops, and the code that handles the message refuses it.
 class Prefetcher {
  public:
-  // `awaiting`: the channel's requests by number, as an answer has a request's number instead of a key.
+  // `awaiting` has the channel's requests by number, because an answer contains its request's number instead
+  // of a key.
   Prefetcher(Store& store, const KeyTables& tables, const std::vector<KeyRequest*>& awaiting,
              std::span<const std::byte> frame);
 
-  // To be called before each message is handled.
+  // Must be called before each message is handled.
   void step() {
-    // One at a time: the processor has few requests for memory under way at once, and who asks for more
-    // waits.
+    // Fetches one item of each stage per message, because a processor supports few pending memory accesses,
+    // and further ones stall it.
     fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kRingSize]);
     fetch_entry(ahead_[(handled_ + kEntryDistance) % kRingSize]);
     fetch_changes(ahead_[(handled_ + kChangesDistance) % kRingSize]);

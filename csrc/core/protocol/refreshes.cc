@@ -31,14 +31,14 @@ std::size_t Refreshes::send(LockedKey& key, Holder& holder) {
   return bytes;
 }
 
-// What waits for the peer is what the ECHO is to show.
+// Sends the waiting messages for the peer at once, because they must precede the ECHO.
 void Refreshes::expect_echo(NodeId to) {
   ++echoes_due_[to];
   if (decisions().leaves_for_echo()) channel_.outbox.leave_now(to);
 }
 
-// If the peer waits for an ECHO, what went before need not have been taken; it cannot ask for more ECHOs than
-// it has workers that wait.
+// While the peer waits for an ECHO, refreshes need not wait until the network has accepted the previous one.
+// The number of ECHOs is limited by the number of the peer's waiting workers.
 bool Refreshes::waits_for_network(NodeId to, std::uint32_t frame) const {
   if (channel_.backlog.is_full(to)) return true;
   return echoes_due_[to] == 0 && channel_.backlog.untaken(to, frame);
@@ -48,7 +48,7 @@ bool Refreshes::waits_for_frame(NodeId to) const {
   return channel_.outbox.leaves_later(to) && (echoes_due_[to] == 0 || !decisions().leaves_for_echo());
 }
 
-// At most one refresh of a key waits for a holder: a later one replaces those that were held back.
+// At most one refresh of a key waits for a holder. It is sent with the key's latest value.
 void Refreshes::send_or_hold_back(LockedKey& key, Holder& holder) {
   const auto to = static_cast<NodeId>(holder.node);
   const bool network = waits_for_network(to, holder.frame);
@@ -74,7 +74,7 @@ void Refreshes::send_held_back() {
   network_awaited_.for_each([this](NodeId to) { send_held_back(to); });
 }
 
-// An entry whose key was refreshed, dropped or given away since it was held back is stale and skipped.
+// Skips outdated entries: keys that were refreshed, dropped or given away since they were held back.
 void Refreshes::send_held_back(NodeId to) {
   std::deque<HeldBack>& waiting = held_back_[to];
   network_awaited_.erase(to);

@@ -1,4 +1,4 @@
-// How long ago replicas last agreed with their owner, for one key in sixteen: a time in every slot header
+// Records when replicas last agreed with their owner, for one key in sixteen. A time in every slot header
 // would cost each row memory for a statistic.
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace adaps {
 
-// Two sampled keys may share an entry; then only the one that was renewed last is known.
+// Two sampled keys may share an entry, which contains the time of the key that was renewed last.
 class ReplicaAges {
  public:
   static bool sampled(Key key) { return (mix(key) & 15) == 0; }
 
-  // The replica agrees with its owner now.
+  // Records that the replica agrees with its owner now.
   void renew(Key key, Micros now) {
     if (!sampled(key)) return;
     Entry& entry = entry_of(key);

@@ -9,9 +9,9 @@
 
 namespace adaps {
 
-// --- a replica's life ---
+// --- life cycle of a replica ---
 
-// The node becomes a holder.
+// Makes the node a holder.
 void Replicas::set_up(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   const Holders holders = channel_.holders_of(key);
@@ -74,7 +74,7 @@ void Replicas::on_refresh(NodeId from, const RefreshMessage& message, Reader& re
   decisions().keep(key);
 }
 
-// REPLICA -> DROPPING, unless there is intent, a set that waits, or a change in flight.
+// REPLICA -> DROPPING, unless there is intent, a waiting set, or a change in flight.
 void Replicas::try_drop(LockedKey& key) {
   if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_one_for_owner(key.key())) return;
   Unapplied* changes = channel_.changes_of(key);
@@ -87,7 +87,7 @@ void Replicas::try_drop(LockedKey& key) {
   header.state = State::kDropping;
   channel_.counters.replicas_dropped.add();
   if (changes != nullptr && decisions().goes_with_drop(changes->unsent)) {
-    // Exact, for nobody is left here who could keep a rest.
+    // The change is sent exactly, because no replica remains on this node that could keep a rest.
     const std::span<const float> content = take_off(key, *changes, message, true);
     channel_.outbox.append(header.location, message, {content});
   } else {
@@ -109,8 +109,8 @@ void Replicas::finish_drop(LockedKey& key) {
 
 // --- changes ---
 
-// What is unsent is in flight from now on. Gives the floats that the message carries of it: if it may be
-// rounded, a lossy wire leaves a rest of it.
+// Moves the unsent change to `in_flight`. Returns the floats of its message. Unless `exact` is true, a lossy
+// wire rounds them and leaves a rest.
 std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, DeltaMessage& message,
                                           bool exact) {
   Delta& sent = changes.in_flight = std::move(changes.unsent);
@@ -126,16 +126,16 @@ std::span<const float> Replicas::take_off(LockedKey& key, Unapplied& changes, De
   return channel_.encoded;
 }
 
-// A replica's changes, if there is one that may go now.
+// Returns a replica's changes if one may be sent now, otherwise nullptr.
 Unapplied* Replicas::change_to_send(LockedKey& key, bool exact) const {
   if (key.state() != State::kReplica) return nullptr;
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return nullptr;
-  // Otherwise the ACK of the change in flight marks the key dirty again.
+  // If it may not, the ACK of the change in flight marks the key dirty again.
   return decisions().may_send_delta(key, *changes) ? changes : nullptr;
 }
 
-// One key's part of a round.
+// Sends the changes of one key in a round.
 std::size_t Replicas::flush(LockedKey& key, bool exact) {
   if (key.state() == State::kOwner) {
     channel_.holders_of(key).for_each([&](Holder& holder) { refreshes_.send_or_hold_back(key, holder); });
@@ -152,7 +152,8 @@ std::size_t Replicas::flush(LockedKey& key, bool exact) {
   return channel_.outbox.append(header.location, message, {content});
 }
 
-// Returns whether the owner's row is now that of a holder which applied the change to the version before.
+// Applies a holder's change. Returns whether the owner's row now equals the row of a holder that applied the
+// change to the previous version.
 bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats) {
   SlotHeader& header = key.header();
   bool gave_same_row = true;
@@ -174,8 +175,8 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
   return gave_same_row;
 }
 
-// The sender of a change, or null if it is no holder in this tenure: then it has become the owner since and
-// has absorbed its change.
+// Returns the sender of a change, or null if it is not a holder in this tenure. In that case, it became the
+// owner in between and has absorbed its change.
 Holder* Replicas::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
   if (key.state() != State::kOwner || !decisions().is_of_tenure(rc, key.header().rc)) return nullptr;
   return channel_.holders_of(key).find(from);
@@ -218,8 +219,7 @@ void Replicas::on_ack(NodeId from, const AckMessage& message) {
   if (message.exact != 0) {
     header.set_version(next_version(header.version()));
     channel_.partition.ages.renew(message.key, channel_.now);
-    // The next gradient was applied on top of this exact one, so it started from the row that the owner has
-    // now.
+    // The next gradient was applied after this exact change, so its base is the owner's current row.
     if (changes->in_flight.change == Change::kGradient && changes->unsent &&
         changes->unsent.change == Change::kGradient) {
       changes->unsent.set_base(key.table().change_length(), header.version());
@@ -250,7 +250,7 @@ bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message,
 Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value) {
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr) return version;
-  // A transfer without value found both parts in the replica already, unless it is packed.
+  // A transfer without a value finds the changes already in the replica, unless it is packed.
   if (decisions().lacks_changes(key.table(), has_value)) decisions().absorb(key, *changes);
   if (changes->in_flight || changes->unsent) version = decisions().absorbed(version);
   forget(changes->in_flight);
@@ -259,7 +259,7 @@ Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value
   return version;
 }
 
-// A delta was applied at its owner or absorbed: no wait_sync waits for it any more.
+// Forgets a delta that was applied at its owner or absorbed, so that no wait_sync waits for it.
 void Replicas::forget(Delta& delta) {
   if (!delta) return;
   const bool counts = !delta.is_rest();

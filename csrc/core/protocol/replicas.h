@@ -1,4 +1,4 @@
-// Replicas of a key, and how their changes meet at its owner (docs/concepts/protocol.md, section 4).
+// Replicas of a key, and the merging of their changes at its owner (docs/concepts/protocol.md, section 4).
 #pragma once
 
 #include <span>
@@ -24,10 +24,10 @@ class Replicas {
 
   // --- at the owner ---
 
-  // A node becomes a holder.
+  // Makes a node a holder.
   void set_up(LockedKey& key, NodeId to);
   void on_delta(NodeId from, const DeltaMessage& message, Reader& reader);
-  // The sender is no holder any more; false if it was none in this tenure.
+  // Removes the sender from the holders. Returns false if it was not a holder in this tenure.
   bool on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader);
 
   // --- at a holder ---
@@ -39,13 +39,14 @@ class Replicas {
   void drop_if_unwanted(Key number);
   void try_drop(LockedKey& key);
   void finish_drop(LockedKey& key);
-  // The replica becomes the owner's row; gives its version. `has_value`: the owner's value came along.
+  // Makes the replica the owner's row and returns its version. `has_value` is true if the owner's value was
+  // received.
   Version absorb_changes(LockedKey& key, Version version, bool has_value);
 
   // --- at both ---
 
-  // Sends what changed of one key; `exact`: as it is, also with a lossy wire. What holders get may be held
-  // back. Gives the bytes of the change that a replica sends.
+  // Sends the changes of one key. With `exact`, they are not rounded, even on a lossy wire. Refreshes to
+  // holders may be held back. Returns the size of the message with a replica's change, in bytes.
   std::size_t flush(LockedKey& key, bool exact);
   // Whether a replica has a change to send.
   bool has_to_flush(LockedKey& key, bool exact) const { return change_to_send(key, exact) != nullptr; }

@@ -47,12 +47,12 @@ void Requests::attempt(KeyRequest& request) {
   complete(request);
 }
 
-// Parks or sends what the key's state does not allow now; false if there is nothing to wait for.
+// Parks or sends a request that the key's state does not allow now. Returns false if it need not wait.
 bool Requests::defer(LockedKey& key, KeyRequest& request) {
   const OperationKind kind = request.operation->kind;
   const State state = key.state();
   const bool reads = kind == OperationKind::kPull || kind == OperationKind::kLocalize;
-  // A pending key has been asked for already; a request would not bring its value sooner.
+  // A pending key was already requested. Another request would not deliver its value sooner.
   if (reads && (state == State::kDropping || state == State::kPending)) {
     channel_.send_request_now(key);
     parked_.park(request);
@@ -77,7 +77,8 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
 }
 
 bool Requests::serve(LockedKey& key, KeyRequest& request) {
-  if (key.state() == State::kNone) return false;  // what is sent anyway needs no lock of the arrays here
+  // the request will be sent, so the arrays need not be locked here
+  if (key.state() == State::kNone) return false;
   Operation& operation = *request.operation;
   const std::lock_guard guard(operation.arrays);
   return operation.abandoned || try_local(channel_.node, channel_.partition, key, request);
@@ -132,14 +133,14 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   }
 }
 
-// The operation may be gone afterwards.
+// Completes a request. The operation may be destroyed afterwards.
 void Requests::complete(KeyRequest& request) {
   Operation& operation = *request.operation;
   KeyRequest* next = nullptr;
   if (request.next_part != KeyRequest::kNoPart) next = &operation.requests[request.next_part];
   if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
   operation.finish();
-  // Only now: sent earlier, the next part could take another route and overtake this one.
+  // The next part is sent only now. Otherwise it could take another route and overtake this part.
   if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);
 }
 
@@ -217,7 +218,7 @@ void Requests::on_request(NodeId from, const RequestMessage& message, Reader& re
       channel_.forward(key, message, payload);
       return;
     }
-    if (message.origin == channel_.rank) {  // the key came here meanwhile
+    if (message.origin == channel_.rank) {  // the key has arrived at this node in between
       mine = &take_awaiting(message.request);
       serve(key, *mine);
     } else {

@@ -1,4 +1,4 @@
-// Operations that a worker could not do itself, and requests on their way to a key's owner
+// Operations that a worker could not complete itself, and forwarded requests for a key's owner
 // (docs/concepts/protocol.md, section 5).
 #pragma once
 
@@ -26,12 +26,12 @@ class Requests {
 
   // Serves the request, sends it to the key's owner, or parks it.
   void attempt(KeyRequest& request);
-  // Something happened to the key: attempts what is parked for it.
+  // Attempts the parked requests of a key after its state has changed.
   void retry(Key key);
-  // The next parts of requests that are complete.
+  // The next parts of completed requests.
   bool has_next_parts() const { return !next_parts_.empty(); }
   std::vector<KeyRequest*> take_next_parts() { return std::exchange(next_parts_, {}); }
-  // Requests whose answer is awaited, by the number that messages name them with.
+  // Requests that wait for an answer, by their number in messages.
   const std::vector<KeyRequest*>& awaiting() const { return awaiting_; }
 
   // --- of any node ---
@@ -42,7 +42,7 @@ class Requests {
  private:
   bool defer(LockedKey& key, KeyRequest& request);
   void send(LockedKey& key, KeyRequest& request);
-  // Serves the request if the key's state allows it (or drops it if its worker gave up).
+  // Serves the request if the key's state allows it. Drops it if its worker has abandoned it.
   bool serve(LockedKey& key, KeyRequest& request);
   void complete(KeyRequest& request);
   std::uint32_t await(KeyRequest& request);

@@ -37,15 +37,15 @@ void SendBacklog::look(Micros now) {
   }
 }
 
-// Holders know frames by 31 bits of their numbers, so an old one may look like a recent one; then what waits
-// for it is merely sent later than it could be.
+// Holders store 31 bits of a frame's number, so an old frame may look like a recent one. A refresh is then
+// only sent later than necessary.
 bool SendBacklog::untaken(NodeId to, std::uint32_t frame) const {
   if (!frames_) return false;
   const std::uint32_t last = outbox_.last_frame(to);
   return ((last - frame) & kKnownOfFrame) < ((last - taken_[to]) & kKnownOfFrame);
 }
 
-// What fills a link leaves at once, so that there will be room.
+// Counts a message. If it reaches the limit, the frame leaves at once, so that space becomes available.
 void SendBacklog::add(NodeId to, std::size_t bytes) {
   outbox_.add_unasked(to, bytes);
   if (is_full(to)) outbox_.leave_now(to);
@@ -59,7 +59,7 @@ bool SendBacklog::is_full(NodeId to) const {
 
 void SendBacklog::note_waiting(NodeId to) {
   newly_waiting_ = true;
-  if (!is_full(to)) return;  // it waits for one frame to be taken
+  if (!is_full(to)) return;  // it only waits until the network has accepted a frame
   waiting_[to] = true;
   any_waiting_ = true;
 }

@@ -31,7 +31,8 @@ class SendBacklog {
   bool untaken(NodeId to, std::uint32_t frame) const;
   // Whether the limit for the peer is reached, so that more is kept back.
   bool is_full(NodeId to) const;
-  // Counts the message of so many bytes that was appended last. It is one that could have been kept back.
+  // Counts the last appended message, which has `bytes` bytes. It must be a message that could have been kept
+  // back.
   void add(NodeId to, std::size_t bytes);
   // Notes that something is kept back for the peer.
   void note_waiting(NodeId to);

@@ -39,7 +39,8 @@ void Syncs::send_flushed() {
   send_echoes();
 }
 
-// In the order in which they came: of two to one node, the first is behind no more refreshes than the second.
+// Sends ECHOs in the order of their MARKs. An earlier ECHO to a node never waits for more refreshes than a
+// later one.
 void Syncs::send_echoes() {
   std::erase_if(echoes_, [&](const BehindHeldBack& echo) {
     if (refreshes_.sent_later(echo.to) < echo.held_back) return false;

@@ -1,4 +1,4 @@
-// What wait_sync waits for beyond this node's own writes: MARK and ECHO (docs/concepts/protocol.md, section
+// The part of wait_sync that waits for other nodes' writes: MARK and ECHO (docs/concepts/protocol.md, section
 // 7b).
 #pragma once
 
@@ -26,18 +26,18 @@ class Syncs {
   void on_echo(NodeId from, const SyncMessage& message);
   // Sends the MARKs whose changes are flushed, and ECHOs.
   void send_flushed();
-  // Sends the ECHOs whose refreshes have gone.
+  // Sends ECHOs after their refreshes were sent.
   void send_echoes();
 
  private:
-  // A MARK or an ECHO, which goes out behind the changes that were there when it was asked for.
+  // A MARK or an ECHO that follows all changes that existed when it was requested.
   struct AfterFlush {
-    std::uint64_t end;  // of those changes
-    Operation* sync;    // whose MARK it is; else an ECHO
+    std::uint64_t end;  // position of the last of these changes in the flushes
+    Operation* sync;    // the wait_sync of a MARK; null for an ECHO
     NodeId to;
     std::uint32_t number;
   };
-  // An ECHO behind what was flushed, and behind so many refreshes that were held back for the node.
+  // An ECHO that follows flushed changes and `held_back` refreshes that were held back for the node.
   struct BehindHeldBack {
     NodeId to;
     std::uint32_t number;

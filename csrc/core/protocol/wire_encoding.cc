@@ -15,7 +15,8 @@ namespace {
 
 constexpr Wire kStateWire = Wire::kBfloat16;
 
-// How many of a row's or a change's first floats are value, and of its state for each float of the value.
+// Numbers of floats of a row or a change: its value, and the part of the state with one float per float of
+// the value.
 struct Parts {
   std::size_t value, state;
   std::size_t plain_from() const { return value + state; }
@@ -27,7 +28,7 @@ Parts parts_of(const Table& table, std::size_t floats) {
   return {length, floats == length ? 0 : state};
 }
 
-// A copy may have a rest if its word has these bits, and not that of an owner.
+// Bits of the key word of a copy. If kSet is not set, the key is not owned, so the copy may have a rest.
 constexpr std::uint32_t kOfCopies = word::kSlot | word::kReadable;
 
 }  // namespace
@@ -86,7 +87,7 @@ void leave_no_rests(NodeContext& node) {
     if (!decisions().may_have_rests(table)) continue;
     for (Key name = table.first_key(); name < table.end_key(); ++name) {
       if ((node.store.peek(name) & (kOfCopies | word::kSet)) != kOfCopies) continue;
-      // A change that leaves behind this lock finds that it has to be exact.
+      // A change that is sent after this lock is released is sent exactly.
       LockedKey key(node.store, name);
       if (key.state() != State::kReplica || !key.header().has_changes()) continue;
       Partition& partition = node.partition_of(name);

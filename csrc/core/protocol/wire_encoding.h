@@ -1,9 +1,9 @@
-// Rows and changes as a lossy wire has them, and what of a change stays with its sender
+// Rows and changes in the format of a lossy wire, and the rests of changes that their sender keeps
 // (docs/concepts/protocol.md, section 3).
 //
-// Of a row or a change, the value goes in the row's wire; what of the optimizer's state belongs to a float
-// of the value goes as bfloat16, which keeps small numbers as well as large ones; all other numbers, that is
-// step counters, accumulators of whole rows and a change's factors, go as they are.
+// In a row or a change, the value is encoded in the row's wire. State with one float per float of the value
+// is encoded as bfloat16, which preserves small and large numbers equally well. All other numbers are not
+// encoded: step counters, accumulators of whole rows, and the factors of a change.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,15 @@ namespace adaps {
 
 struct NodeContext;
 
-// Words for so many first floats of a row or a change: its length, its width, or a change's length.
+// Number of words for the first `floats` floats of a row or a change: its length, its width, or a change's
+// length.
 std::size_t encoded_floats(const Table& table, Wire wire, std::size_t floats);
-// False if they have to go as they are (see codec.h).
+// Returns false if the floats must be sent without encoding (see codec.h).
 bool encode(const Table& table, Wire wire, std::span<const float> floats, std::vector<float>& words);
 void decode(const Table& table, Wire wire, std::span<const float> words, std::span<float> floats);
 
-// What is in flight is encoded, and becomes what its receiver will decode; the rest, if there is any, is
-// unsent again. False if it has to go as it is.
+// Encodes the change in flight and replaces it by the value that its receiver will decode. The rest, if there
+// is one, becomes unsent again. Returns false if the change must be sent without encoding.
 bool keep_rest(const Table& table, Wire wire, Unapplied& changes, std::vector<float>& words);
 
 // Merges a rounding error into the next change that is sent. It counts as a write from now on.
@@ -35,7 +36,7 @@ inline void merge_rest(Epochs& epochs, Delta& delta) {
   delta.epoch = epochs.add();
 }
 
-// Sends changes without rounding from now on, and the rounding errors of earlier changes, too.
+// From now on, sends changes without rounding, including the rounding errors of earlier changes.
 void leave_no_rests(NodeContext& node);
 
 }  // namespace adaps

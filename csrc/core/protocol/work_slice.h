@@ -1,4 +1,4 @@
-// Work in slices: how much of one kind of work a channel does between two looks at the network.
+// Limits the amount of one kind of work that a channel does between two polls of the network.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@ namespace adaps {
 
 class WorkSlice {
  public:
-  // A key counts as one, and so do so many floats of its row.
+  // A key counts as 1, and this number of floats of its row counts as 1.
   static constexpr std::size_t kFloatsLikeAKey = 64;
 
   explicit WorkSlice(std::size_t size) : size_(size) {}
 
-  // Another kind of work begins, or the same one at another time.
+  // Begins a slice for another kind of work, or for the same kind at a later time.
   void begin() { left_ = size_; }
   bool is_used_up() const { return left_ == 0; }
-  // A key with so many floats is worked on.
+  // Counts work on a key with `floats` floats.
   void spend(std::size_t floats) { left_ -= std::min(left_, 1 + floats / kFloatsLikeAKey); }
 
  private:

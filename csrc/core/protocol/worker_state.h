@@ -1,4 +1,4 @@
-// What a node knows of one of its workers.
+// A node's state of one worker.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ struct WorkerState {
   explicit WorkerState(std::size_t tables) : accesses(tables) {}
 
   std::atomic<Clock> clock{0};
-  std::atomic<Clock> skipped{0};  // clocks that a restore skipped since a round last looked
+  std::atomic<Clock> skipped{0};  // clocks that a restore skipped since the last round
   WorkerCounters counters;
   std::vector<TableAccesses> accesses;  // by table
   Completion completion;

@@ -1,4 +1,4 @@
-// What the workers of a training access, step after step.
+// The rows that the workers of a training access in each step.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 namespace adaps {
 
 struct WorkerAccesses {
-  std::vector<Key> placed;        // these begin on its node
-  std::vector<Key> keys;          // of all steps, one behind the other: distinct, table after table
-  std::vector<std::size_t> ends;  // where each step's keys end
+  std::vector<Key> placed;  // rows that are placed on its node at the start
+  std::vector<Key> keys;    // keys of all steps, concatenated; each step's are distinct and sorted by table
+  std::vector<std::size_t> ends;  // end of each step in keys
 
   std::size_t steps() const { return ends.size(); }
   std::span<const Key> step(std::size_t number) const {
@@ -24,8 +24,9 @@ struct WorkerAccesses {
 
 struct Accesses {
   std::vector<TableSpec> tables;
-  std::vector<bool> dense;  // by table: whether all its rows are accessed in every step, and none is listed
-  std::vector<WorkerAccesses> workers;  // node after node
+  // by table: whether every step accesses all its rows; those are not listed in keys
+  std::vector<bool> dense;
+  std::vector<WorkerAccesses> workers;  // sorted by node
 };
 
 }  // namespace adaps

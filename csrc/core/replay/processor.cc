@@ -9,8 +9,8 @@ namespace adaps {
 Processor::Processor(int cores, double speed, std::size_t threads)
     : cores_(cores), speed_(speed), threads_(threads) {}
 
-// Work ends at whole microseconds; what it ended late by is taken off the thread's next piece, so that many
-// short ones take no longer than they should.
+// Work ends at full microseconds. The rounding error is subtracted from the thread's next piece of work, so
+// that many short pieces take the right time in total.
 void Processor::begin(std::size_t thread, double micros, Micros now) {
   proceed(now);
   Thread& own = threads_[thread];
@@ -29,7 +29,7 @@ Micros Processor::next_end() const {
 }
 
 std::vector<std::size_t> Processor::take_ended(Micros now) {
-  constexpr double kRounding = 1e-6;  // micros
+  constexpr double kRounding = 1e-6;  // in microseconds
   proceed(now);
   std::vector<std::size_t> ended;
   for (std::size_t thread = 0; thread < threads_.size(); ++thread) {

@@ -1,4 +1,4 @@
-// The cores of a host, which the threads of its nodes share.
+// The cores of a host, shared by the threads of its nodes.
 #pragma once
 
 #include <cstddef>
@@ -8,23 +8,23 @@
 
 namespace adaps {
 
-// Threads that have work share the cores equally, as a fair scheduler lets them: each gets a whole core, or
-// its part of all if they are more.
+// Threads with work share the cores equally, like under a fair scheduler. Each thread gets a whole core or,
+// if there are more threads than cores, an equal part of all cores.
 class Processor {
  public:
   Processor(int cores, double speed, std::size_t threads);
 
-  // `thread`, which has none, gets work that takes so many microseconds of a core of speed 1.
+  // Gives work to a thread that has none. The work takes `micros` microseconds on a core of speed 1.
   void begin(std::size_t thread, double micros, Micros now);
-  // When work is done next if none is added; kNever without any.
+  // Time when the next thread completes its work if none is added; kNever if no thread has work.
   Micros next_end() const;
-  // The threads whose work is done by now, which have none any more, by their numbers.
+  // Returns the indices of the threads that completed their work by `now`, and clears their work.
   std::vector<std::size_t> take_ended(Micros now);
 
-  // What a core does for the thread, in cores of speed 1.
+  // Speed of a core for this thread, relative to a core of speed 1.
   double speed(std::size_t thread) const { return speed_ * threads_[thread].factor; }
   void slow_down(std::size_t thread, double factor, Micros now);
-  // The thread needs no core, whatever it has to do, until it is resumed.
+  // The thread uses no core until it is resumed, even if it has work.
   void suspend(std::size_t thread, Micros now);
   void resume(std::size_t thread, Micros now);
 
@@ -32,12 +32,12 @@ class Processor {
   struct Thread {
     bool working = false;
     bool suspended = false;
-    double left = 0.0;  // micros of a core of speed 1
+    double left = 0.0;  // remaining microseconds on a core of speed 1
     double factor = 1.0;
     bool runs() const { return working && !suspended; }
   };
 
-  double share() const;  // of a core that each thread that runs has
+  double share() const;  // fraction of a core for each running thread
   void proceed(Micros now);
 
   const double cores_;

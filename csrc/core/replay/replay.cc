@@ -16,9 +16,9 @@ namespace {
 constexpr Clock kForGood = Clock{1} << 40;
 constexpr float kGradient = 1e-3F;
 constexpr auto kInterruptDistance = std::chrono::milliseconds(200);
-// Of a node, behind those of its threads:
-constexpr std::size_t kProcessorTimer = 0;  // of the host's first node
-constexpr std::size_t kLookTimer = 1;       // for nodes that are lost
+// Numbers of a node's other timers, which come after the timers of its threads.
+constexpr std::size_t kProcessorTimer = 0;  // used only for the first node of a host
+constexpr std::size_t kLookTimer = 1;       // check for lost nodes
 constexpr std::size_t kStallTimer = 2;
 constexpr std::size_t kOtherTimers = 3;
 
@@ -87,7 +87,7 @@ Replay::Replay(const Accesses& accesses, const ReplaySettings& settings)
         network_.set_timer(timer(rank, thread), network_.now());
       });
       driven.set_backlog([this, channel, rank](NodeId to) { return network_.backlog({channel, rank, to}); });
-      network_.set_timer(timer(rank, thread), 0);  // full replication begins by itself
+      network_.set_timer(timer(rank, thread), 0);  // full replication starts without a message
     }
     for (int worker = 0; worker < own.workers; ++worker) {
       WorkerThread thread;
@@ -150,8 +150,7 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
   for (NodeId rank = 0; rank < static_cast<NodeId>(nodes_.size()); ++rank) apply_incident(rank, 0);
   auto asked = std::chrono::steady_clock::now();
   for (std::size_t event = 0; !has_ended(); ++event) {
-    if (!advance())
-      throw std::logic_error("the simulated cluster stands still before its training has ended");
+    if (!advance()) throw std::logic_error("the simulated cluster stopped before the end of its training");
     if (event % 1024 != 0 || std::chrono::steady_clock::now() < asked + kInterruptDistance) continue;
     interrupted();
     asked = std::chrono::steady_clock::now();
@@ -165,13 +164,13 @@ ReplayResult Replay::run(const std::function<void()>& interrupted) {
 
 bool Replay::has_ended() const {
   if (lost_.empty()) return ended_ >= (settings_.warm_up ? 1 : accesses_.workers.size());
-  // Who has done all its steps waits for the others at the end, and meets the loss there.
+  // A worker that has done all its steps waits for the others at the end, and detects the loss there.
   const auto knows = [](const Node& node) { return node.lost || node.times.peer_lost; };
   return ended_ == accesses_.workers.size() && std::all_of(nodes_.begin(), nodes_.end(), knows);
 }
 
-// What precedes the first step: initial weights are there, dense parameters everywhere, rows where the use
-// case places them.
+// Prepares the state before the first step: initial weights are set, dense parameters are on all nodes, and
+// rows are on the nodes where the use case places them.
 void Replay::set_up() {
   const Tables& tables = nodes_[0].state->tables;
   for (Key key = 0; key < tables.num_keys(); ++key) {
@@ -186,14 +185,14 @@ void Replay::set_up() {
       }
       thread.worker->intent(thread.accesses->placed, 0, 1);
     }
-    // Node 0 leads, and so asks for dense parameters before the others have heard that they are there.
+    // Node 0 comes first, so it requests dense parameters before the other nodes know that they exist.
     if (&node == &nodes_.front()) run_until_quiet();
   }
   run_until_quiet();
   for (Node& node : nodes_) {
     for (WorkerThread& thread : node.workers) {
       thread.worker->advance_clock();
-      if (settings_.epoch > 0) continue;  // it announces nothing before its loop begins
+      if (settings_.epoch > 0) continue;  // with epochs, a worker signals no intent before its loop begins
       for (std::size_t table = 0; table < tables.size(); ++table) {
         for (std::size_t step = 0; step < settings_.lookahead[table]; ++step) announce(thread, table, step);
       }
@@ -283,7 +282,7 @@ void Replay::end_work(Host& host) {
   set_timer_of(host);
 }
 
-// The thread looks at everything at once, works, and sends when it has done so.
+// The thread processes all its input at once, works, and then sends.
 void Replay::begin_turn(NodeId rank, std::size_t number, bool slept) {
   ChannelThread& thread = nodes_[rank].channels[number];
   Channel& channel = *nodes_[rank].state->channels[number];
@@ -375,7 +374,7 @@ Replay::Handled Replay::handled_by(const Channel& channel) const {
   return found;
 }
 
-// A call takes its time first, and has its effect then.
+// A call first takes its time and then has its effect.
 void Replay::begin_work(NodeId rank, std::size_t number) {
   WorkerThread& thread = nodes_[rank].workers[number];
   if (thread.actions.empty()) thread.actions = actions_of(thread);
@@ -454,7 +453,7 @@ double Replay::micros_of_accesses(NodeId rank, std::size_t worker, std::size_t t
          settings_.costs.elsewhere * both(&AccessCounters::remote);
 }
 
-// Each hears of it when a message could have gone to the farthest node and back.
+// Each worker learns of the release after the time of a round trip to the farthest node.
 void Replay::release_workers_if_all_wait() {
   for (const Node& node : nodes_) {
     for (const WorkerThread& thread : node.workers) {
@@ -512,7 +511,7 @@ void Replay::end_worker(WorkerThread& thread) {
   ++ended_;
 }
 
-// What was done for workers that wait may be what they wait for.
+// Work for a waiting call may have completed that call.
 void Replay::check_calls(NodeId rank) {
   Node& node = nodes_[rank];
   for (std::size_t worker = 0; worker < node.workers.size() && !node.lost; ++worker) {
@@ -582,27 +581,28 @@ void Replay::end_stall(NodeId rank) {
   }
 }
 
-// A node that lives says so now and then, and no frame is needed for that here: who is not lost has been
-// heard.
+// Detects lost nodes by their silence. The simulation needs no keep-alive frames: a node that is not lost
+// counts as heard.
 void Replay::check_lost_nodes(NodeId rank) {
   Node& node = nodes_[rank];
   if (node.state->failed.load()) return;
   const Micros now = network_.now();
   for (const auto& [lost, at] : lost_) {
-    const Micros heard = std::max(node.heard[lost], at);  // what was under way still arrives
+    const Micros heard = std::max(node.heard[lost], at);  // frames that were on the network still arrive
     const Micros due = heard + patience(settings_.peer_timeout);
     if (now < due) {
       network_.set_timer(timer(rank, threads_ + kLookTimer), due);
       continue;
     }
-    const std::string reason = "node " + std::to_string(lost) + " is gone: nothing was heard of it for " +
+    const std::string reason = "node " + std::to_string(lost) + " is gone: it sent nothing for " +
                                std::to_string((now - heard) / 1000) + " ms";
     for (std::size_t number = 0; number < node.channels.size(); ++number) {
       Channel& channel = *node.state->channels[number];
       channel.set_now(now);
       channel.on_peer_down(lost, reason);
       channel.outbox().drain([&](NodeId to, Frame frame) { queue(rank, number, to, std::move(frame)); });
-      if (!node.channels[number].busy) send_all(rank, number);  // else behind what is sent at the turn's end
+      // a busy channel sends them at the end of its turn
+      if (!node.channels[number].busy) send_all(rank, number);
       channel.membership().fail_for_lost_peer();
     }
     note_failure(rank);
@@ -703,7 +703,7 @@ void Replay::begin_counting() {
 ReplayResult Replay::counted() {
   const auto since = [](std::map<std::string, double> now, const std::map<std::string, double>& then) {
     for (auto& [name, count] : now) {
-      // What there is, and not what happened.
+      // These values are states, not counts of events.
       if (name != "resident_bytes" && name != "slots" && name != "queued_bytes") count -= then.at(name);
     }
     return now;

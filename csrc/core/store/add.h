@@ -1,4 +1,4 @@
-// Adding one row to another.
+// Adds one row to another.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Memory of many blocks of floats, all of one length.
+// Memory for many blocks of floats of equal length.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 
 namespace adaps {
 
-// For what workers allocate and channels release with every row that they push to. Nothing is cleared, as it
-// is written anyway. Blocks that are released are used again, the last one first, and their memory is kept.
-// Any thread may allocate and release.
+// Allocates blocks for rows that workers push, and that channels release later. Blocks are not cleared,
+// because every user overwrites them. The block that was released last is reused first, and the memory of
+// released blocks is kept. All calls may be made from any thread.
 class BlockPool {
  public:
   class Release {
@@ -35,8 +35,8 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  std::size_t floats() const { return floats_; }  // of a block
-  // What is in the block means nothing. It must be released before the pool ends.
+  std::size_t floats() const { return floats_; }
+  // Returns a block with undefined contents. The block must be released before the pool is destroyed.
   Block allocate() {
     const std::lock_guard guard(lock_);
     if (free_.empty()) grow();
@@ -44,7 +44,7 @@ class BlockPool {
     free_.pop_back();
     return Block(block, Release(*this));
   }
-  // Fetches so many blocks into the processor's cache, those that are allocated next; kPrefetched at most.
+  // Fetches the blocks that are allocated next into the processor's cache, kPrefetched of them at most.
   void prefetch(std::size_t blocks) const {
     std::array<const float*, kPrefetched> next;
     std::size_t count = 0;
@@ -63,13 +63,13 @@ class BlockPool {
   void grow() {
     const std::size_t blocks = std::max<std::size_t>(kChunkFloats / floats_, 1);
     chunks_.push_back(std::make_unique_for_overwrite<float[]>(blocks * floats_));
-    free_.reserve(chunks_.size() * blocks);  // so that release() never allocates
+    free_.reserve(chunks_.size() * blocks);  // release() never allocates
     for (std::size_t i = blocks; i > 0; --i) free_.push_back(chunks_.back().get() + (i - 1) * floats_);
   }
 
   void release(float* block) {
 #ifdef ADAPS_CHECKED
-    // Whoever reads it later finds no number.
+    // A read after the release finds NaN.
     std::fill_n(block, floats_, std::numeric_limits<float>::quiet_NaN());
 #endif
     const std::lock_guard guard(lock_);

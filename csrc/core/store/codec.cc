@@ -14,16 +14,16 @@ namespace adaps {
 namespace {
 
 constexpr std::uint32_t kMagnitude = 0x7fffffffU;
-constexpr int kMostSteps = 127;  // of an int8 on either side of 0
+constexpr int kMostSteps = 127;  // largest magnitude of an encoded int8
 
-// Finite, and not so large that rounding makes it infinite.
+// The smallest magnitude that rounds to infinity. Finite numbers below it stay finite.
 constexpr std::uint32_t kBeyondBfloat16 = 0x7f7f8000U;
 constexpr std::uint32_t kLargestBfloat16 = 0x7f7f0000U;
 constexpr std::uint32_t kInfinity = 0x7f800000U;
-constexpr std::uint32_t kQuiet = 0x00400000U;  // of a NaN: a bit that stays when the lower ones are cut off
+constexpr std::uint32_t kQuiet = 0x00400000U;  // this bit of a NaN survives when the lower bits are cut off
 constexpr std::uint32_t kBeyondFloat16 = 0x477ff000U;  // 65520
 constexpr float kBeyondInt8 = 0x1p127F;
-// Smaller ones have fewer bits in float16.
+// Smaller numbers have less precision in float16.
 constexpr std::uint32_t kSmallestNormalFloat16 = 0x38800000U;  // 2^-14
 constexpr std::uint32_t kFloat16Bias = (127U - 15U) << 23;
 
@@ -41,7 +41,7 @@ std::uint16_t to_float16(float x) {
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & kMagnitude;
   if (magnitude < kSmallestNormalFloat16) {
-    // Neighbours of 0.5 are as far apart as those numbers are in float16: adding rounds.
+    // Floats near 0.5 have the same spacing as these numbers have in float16, so the addition rounds.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<std::uint16_t>(
         sign | (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5F)));
@@ -57,7 +57,7 @@ float from_float16(std::uint16_t half) {
     const float small = static_cast<float>(magnitude) * 0x1p-24F;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(small) | sign);
   }
-  // What hostile bytes say is infinite or no number becomes a large one.
+  // A corrupted half with the bits of infinity or NaN decodes to a large finite number.
   return std::bit_cast<float>(((magnitude << 13) + kFloat16Bias) | sign);
 }
 
@@ -80,8 +80,8 @@ bool encode_halves(std::span<const float> in, float* out, To to) {
   return true;
 }
 
-// To the next number of bfloat16 that is larger in magnitude if what is cut off and 16 random bits make one
-// more.
+// Rounds to bfloat16 by adding 16 random bits to the bits that are cut off. A carry increases the magnitude
+// to the next number of bfloat16.
 float rounded_at_random(float x, std::uint32_t random) {
   constexpr std::uint32_t kUpperHalf = 0xffff0000U;
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -102,7 +102,8 @@ void decode_halves(std::span<const float> words, std::span<float> out, From from
   }
 }
 
-// The smallest power of two of which `largest` is at most 127; 0 if there is none.
+// Returns the smallest power of two, such that `largest` is at most 127 times this power. Returns 0 if
+// `largest` is 0.
 float scale_of(float largest) {
   int exponent = 0;
   const float mantissa = std::frexp(largest / static_cast<float>(kMostSteps), &exponent);
@@ -120,7 +121,7 @@ bool encode_steps(std::span<const float> in, float* out) {
   if (largest != 0.0F && scale < std::numeric_limits<float>::min()) return false;
   const float steps_per_one = scale == 0.0F ? 0.0F : 1.0F / scale;
   *out = scale;
-  // Adding this leaves a whole number in the last bits.
+  // After this constant is added, the last bits of the sum contain the rounded integer.
   constexpr float kWhole = 12582912.0F;  // 1.5 * 2^23
   auto* bytes = reinterpret_cast<std::byte*>(out + 1);
   for (std::size_t i = 0; i < in.size(); ++i) {

@@ -1,4 +1,4 @@
-// Where keys live: their fixed home node and channel, and how news of their location is ordered.
+// Maps keys to their fixed home node and channel, and orders updates of their location.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace adaps {
 
-// Both are fixed, by a hash or by the homes of the tables, so every node knows them without asking.
+// A hash or the tables' homes determine both, so every node computes them without a message.
 class Directory {
  public:
   Directory(NodeId nodes, int channels) : nodes_(nodes), channels_(static_cast<std::uint64_t>(channels)) {}
-  // With the homes that tables give their rows.
+  // Uses the homes that the tables give their rows.
   Directory(NodeId nodes, int channels, const Tables& tables);
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
@@ -27,11 +27,12 @@ class Directory {
   }
 
  private:
-  // Keys from the end of the range before up to `end`, exclusive.
+  // Keys from the end of the previous range up to `end`, exclusive.
   struct Placed {
     Key end;
     NodeId node;
-    std::uint32_t hashed;  // by hash: which of distances_ leads from a key to the one that is hashed
+    // index in distances_ of the difference between a key and the key that is hashed in its place
+    std::uint32_t hashed;
   };
   NodeId placed(Key key) const;
 
@@ -41,8 +42,8 @@ class Directory {
   std::vector<Key> distances_;  // modulo 2^64
 };
 
-// A location entry keeps 18 bits of the relocation count. They are compared modulo 2^18, and 0 is never taken
-// by a relocation: it means "no news yet, ask home".
+// A location entry contains 18 bits of the relocation count. They are compared modulo 2^18. No relocation has
+// the count 0, which means that the location is unknown and the home node must be asked.
 inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
 
 inline bool newer_entry(RelocationCount a, RelocationCount b) {

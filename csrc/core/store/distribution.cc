@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kWhole = ~std::uint64_t{0};
 
-// A share of 0 must stay one: what has no weight is never drawn.
+// A share of 0 must stay 0, so that rows without weight are never drawn.
 std::uint64_t share_of(double fraction) {
   return fraction >= 1.0 ? kWhole : static_cast<std::uint64_t>(fraction * 0x1p64);
 }
@@ -43,12 +43,12 @@ Distribution Distribution::weighted(std::span<const double> weights) {
     largest = std::max(largest, weights[row]);
   }
   if (largest == 0.0)
-    throw std::invalid_argument("no row has a weight above 0; at least one must be drawn at times");
+    throw std::invalid_argument("no row has a weight above 0; at least one row must have one");
   Distribution distribution(DistributionKind::kWeighted, weights.size());
-  // Scaled, so that the sum of large ones is finite.
+  // The weights are scaled so that their sum is finite.
   distribution.weights_.assign(weights.begin(), weights.end());
   for (double& weight : distribution.weights_) distribution.sum_ += weight /= largest;
-  // A weight can be so much smaller than the largest that nothing of it is left.
+  // A weight that is much smaller than the largest can become 0.
   weights = distribution.weights_;
   distribution.possible_ = static_cast<std::uint64_t>(
       std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0.0; }));
@@ -73,8 +73,8 @@ Distribution Distribution::weighted(std::span<const double> weights) {
     large.pop_back();
     small.push_back(giver);
   }
-  // What rounding has left on either side is whole. A row without weight is among the small ones only if
-  // rounding used the large ones up; it gives all to a row that has weight.
+  // Shares that remain because of rounding become whole. A row without weight remains only if rounding used
+  // up the large rows. It then gives its whole share to the row with the largest weight.
   const auto heaviest = static_cast<std::uint32_t>(
       std::distance(weights.begin(), std::max_element(weights.begin(), weights.end())));
   for (const std::vector<std::uint32_t>* rest : {&small, &large}) {
@@ -106,8 +106,8 @@ std::uint64_t Distribution::fingerprint() const {
 
 std::uint64_t Distribution::draw_log_uniform(Random& random) const { return log_uniform_at(random.unit()); }
 
-// By inversion: exp(u log(rows + 1)) lies in [k + 1, k + 2) with the probability of row k. Rounding can reach
-// the upper end, which is no row.
+// Inversion: exp(u log(rows + 1)) is in [k + 1, k + 2) with the probability of row k. Rounding can reach the
+// upper end, which is not a row.
 std::uint64_t Distribution::log_uniform_at(double place) const {
   return std::min(static_cast<std::uint64_t>(std::expm1(place * log_rows_)), rows_ - 1);
 }

@@ -1,4 +1,4 @@
-// How often each row of a table is drawn where the server draws samples.
+// Probability distribution over the rows of a table, from which the server draws samples.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@ namespace adaps {
 
 enum class DistributionKind : std::uint8_t { kUniform, kLogUniform, kWeighted };
 
-// An index in [0, n), each equally likely; `rest` gets the fraction that was left over, in units of 2^-64.
-// Lemire (2019) without its rejection: for n up to 2^40 no index is more likely by more than 2^-24 of itself.
+// Returns an index in [0, n) with equal probabilities. `rest` receives the remaining fraction, in units of
+// 2^-64. The method is Lemire's (2019) without rejection: for n up to 2^40, the relative error of a
+// probability is at most 2^-24.
 inline std::uint64_t pick(std::uint64_t bits, std::uint64_t n, std::uint64_t& rest) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(bits) * n;
@@ -20,23 +21,24 @@ inline std::uint64_t pick(std::uint64_t bits, std::uint64_t n, std::uint64_t& re
   return static_cast<std::uint64_t>(product >> 64);
 }
 
-// Rows in [0, rows). It does not change, so any number of threads may draw from it.
+// A distribution over [0, rows). It is immutable, so any number of threads may draw from it.
 class Distribution {
  public:
-  // Every row equally likely.
+  // All rows are equally likely.
   static Distribution uniform(std::uint64_t rows);
-  // Row k with probability log((k + 2) / (k + 1)) / log(rows + 1): for rows by falling frequency.
+  // Row k has probability log((k + 2) / (k + 1)) / log(rows + 1). This suits rows that are sorted by falling
+  // frequency.
   static Distribution log_uniform(std::uint64_t rows);
-  // In proportion to its weight. Throws std::invalid_argument naming the first weight that is not finite or
-  // negative, or if none is above 0.
+  // Each row has a probability proportional to its weight. Throws std::invalid_argument that names the first
+  // weight that is negative or not finite, or if no weight is above 0.
   static Distribution weighted(std::span<const double> weights);
 
   DistributionKind kind() const { return kind_; }
   std::uint64_t rows() const { return rows_; }
-  // Rows that can be drawn.
+  // Number of rows with a probability above 0.
   std::uint64_t possible() const { return possible_; }
   double probability(std::uint64_t row) const;
-  // Equal for equal distributions.
+  // A hash that is equal for equal distributions.
   std::uint64_t fingerprint() const;
 
   std::uint64_t draw(Random& random) const {
@@ -54,8 +56,9 @@ class Distribution {
     return 0;
   }
 
-  // The row at a place in [0, 1), of which each row has as much as its probability: `rest`, in units of
-  // 2^-64, within one of as many equal parts as there are rows.
+  // Maps a position in [0, 1) to a row, such that each row covers an interval of the length of its
+  // probability. The position is in the interval number `part` of rows() equal intervals, at the fraction
+  // `rest` in units of 2^-64.
   std::uint64_t row_at(std::uint64_t part, std::uint64_t rest) const {
     switch (kind_) {
       case DistributionKind::kUniform:
@@ -79,8 +82,8 @@ class Distribution {
   std::uint64_t rows_;
   std::uint64_t possible_;
   double log_rows_ = 0.0;  // log(rows + 1)
-  // An alias table (Walker 1977, Vose 1991): each row has a share of itself, in units of 2^-64, and what is
-  // missing to a whole is another row's.
+  // Alias table (Walker 1977, Vose 1991). Row i keeps own_share_[i] of its interval, in units of 2^-64, and
+  // row other_[i] has the remainder.
   std::vector<std::uint64_t> own_share_;
   std::vector<std::uint32_t> other_;
   std::vector<double> weights_;

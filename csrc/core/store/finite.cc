@@ -8,7 +8,7 @@ namespace adaps {
 
 namespace {
 
-// Of NaN and infinity, all bits of the exponent are set.
+// All exponent bits of NaN and infinity are set.
 constexpr std::uint32_t kExponent = 0x7f800000U;
 bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & kExponent) != kExponent; }
 

@@ -1,5 +1,5 @@
-// NaN and infinity among gradients: one of them would spoil its row for good, and all that is trained with
-// it.
+// Finds NaN and infinity in gradients. One such value would make its row useless for the rest of the
+// training, and then all parameters that are trained with the row.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace adaps {
 
-// In one pass that compilers turn into vector instructions, whatever they may assume of floats.
+// Uses one pass that compilers vectorize. Its result does not depend on floating-point compiler options.
 bool all_finite(const float* values, std::size_t count);
 
-// The first row with a value that is not finite: table, row and value, for a message. There has to be one.
+// Describes the first row with a value that is not finite: table, row and value. Such a row must exist.
 std::string describe_nonfinite(const Tables& tables, std::span<const Key> keys, const float* values);
 
-// Rows without such values.
+// The keys and values of the rows without NaN and infinity.
 struct FiniteRows {
   std::vector<Key> keys;
   std::vector<float> values;

@@ -1,4 +1,4 @@
-// The one place where a row is read that somebody may be writing.
+// The only function that reads a row while another thread may write it.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,19 @@
 
 namespace adaps {
 
-// Copies floats that others may change meanwhile, for Store::read_if, which throws away what is not whole: no
-// float is looked at before that. So it is no error that this races with writers, and it is the only function
-// that ThreadSanitizer is told to pass over.
+// Copies floats that other threads may change during the copy. Store::read_if calls it and discards an
+// inconsistent copy before any float is used, so the race with writers is harmless. It is the only function
+// that is excluded from ThreadSanitizer.
 #if ADAPS_THREAD_SANITIZER
 [[gnu::noinline, gnu::no_sanitize("thread")]] inline void copy_racing(float* out, const float* in,
                                                                       std::size_t floats) {
-  const volatile float* from = in;  // or a call of memcpy is made of it, which the sanitizer does look at
+  // volatile, as a compiler would otherwise call memcpy, which the sanitizer checks
+  const volatile float* from = in;
   for (std::size_t i = 0; i < floats; ++i) out[i] = from[i];
 }
 #else
-// The usual lengths without a call, whose own choice among ways to copy costs as much as such a row.
+// Copies the usual lengths without a call. A call of memcpy spends as much time on the choice of its method
+// as on such a row.
 inline void copy_racing(float* out, const float* in, std::size_t floats) {
   constexpr std::size_t kBlock = 16;
   constexpr std::size_t kLongest = 8 * kBlock;

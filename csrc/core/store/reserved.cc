@@ -14,7 +14,7 @@ namespace adaps {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// From so many bytes on: with fewer, the part of the last page that nobody uses would count.
+// Minimum size for huge pages. With less memory, the unused part of the last page would be significant.
 constexpr std::size_t kFewestOfHugePages = std::size_t{4} << 20;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
@@ -27,8 +27,8 @@ void* map(std::size_t bytes) {
                            " bytes of address space for the tables: " + std::strerror(errno));
 }
 
-// Huge pages: random rows of a large table would otherwise miss the TLB on every access. The kernel makes
-// them only of whole ones, so that with a begin or an end anywhere the first and the last part would not be.
+// Maps memory that starts at a multiple of the huge-page size. With huge pages, accesses to random rows of a
+// large table cause fewer TLB misses. The kernel uses a huge page only if the mapping covers it completely.
 void* map_huge(std::size_t bytes) {
   auto* const first = static_cast<char*>(map(bytes + kHugePage));
   const std::size_t before =

@@ -1,12 +1,12 @@
-// Memory that is reserved at once and taken page by page.
+// Memory that is reserved at once and becomes resident page by page.
 #pragma once
 
 #include <cstddef>
 
 namespace adaps {
 
-// Zeroed memory of which only touched pages are resident. Throws std::runtime_error if there is no room for
-// it among the process's addresses.
+// Zeroed memory. Only pages that were accessed are resident. Throws std::runtime_error if the process's
+// address space has no range of this size.
 class Reserved {
  public:
   explicit Reserved(std::size_t bytes);

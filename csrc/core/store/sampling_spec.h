@@ -13,11 +13,12 @@ enum class SamplingScheme : std::uint8_t { kNaive, kPreloc, kPool, kLocal };
 struct SamplingSpec {
   std::shared_ptr<const Distribution> distribution;
   SamplingScheme scheme = SamplingScheme::kLocal;
-  // Whether a row may come twice in one sample.
+  // Whether a row may occur twice in one sample.
   bool replacement = true;
   std::uint64_t seed = 0;
-  // Of the scheme pool: rows in it, and how often each is handed out before another one takes its place.
+  // For the scheme `pool`: the number of rows in the pool.
   std::uint64_t pool_size = 0;
+  // For the scheme `pool`: the number of times that a row is used before another row replaces it.
   std::uint64_t reuse = 0;
 };
 

@@ -1,4 +1,4 @@
-// A pool of objects that keep their addresses and are named by 32-bit numbers.
+// A pool of objects with stable addresses and 32-bit names.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace adaps {
 
-// allocate() and release() may be called from any thread. at() takes no lock: whoever passes a number to
-// another thread has to synchronise with it (here by the key's lock). Number 0 is never used.
+// allocate() and release() may be called from any thread. at() takes no lock, so a thread that passes a name
+// to another thread must synchronize with it (here by the key's lock). The name 0 is never used.
 template <typename T>
 class StablePool {
  public:
@@ -47,13 +47,12 @@ class StablePool {
     return chunks_[place.chunk][place.offset];
   }
 
-  // Fetches an object into the processor's cache. The name is a hint: it may be outdated, or any other
-  // number.
+  // Fetches an object into the processor's cache. The name is a hint: it may be outdated or arbitrary.
   [[gnu::always_inline]] void prefetch(std::uint32_t name) const {
     if (const T* object = find(name)) prefetch_line(object);
   }
 
-  // The object with a name that is a hint; nullptr if there cannot be one.
+  // Returns the object with a name that is only a hint, or nullptr if no such object can exist.
   const T* find(std::uint32_t name) const {
     const Place place = place_of(name);
     if (name == 0 || place.chunk >= kChunks || chunks_[place.chunk] == nullptr) return nullptr;
@@ -66,7 +65,7 @@ class StablePool {
   }
 
  private:
-  // Chunk i holds 64 * 2^i objects, so that a pool costs little as long as it is small.
+  // Chunk i holds 64 * 2^i objects, so that a small pool takes little memory.
   static constexpr std::size_t kFirst = 64;
   static constexpr std::size_t kChunks = 20;
   struct Place {

@@ -1,4 +1,4 @@
-// What an optimizer's steps were made with, kept so that rows can make up for steps that they missed.
+// Records the hyperparameters of an optimizer's steps, so that rows can catch up with steps that they missed.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace adaps {
 
-// What a schedule may change while training goes on, in the notation of torch.optim. `momentum` is also the
-// decay of the first moment (beta1) where a rule has one, `beta2` that of the second (alpha).
+// Hyperparameters that a schedule may change during training, in the notation of torch.optim. `momentum` is
+// also the decay of the first moment (beta1), and `beta2` that of the second moment (called alpha by
+// RMSprop).
 struct Hyperparameters {
   float learning_rate = 0.01F;
   float momentum = 0.0F;
@@ -16,7 +17,8 @@ struct Hyperparameters {
   float weight_decay = 0.0F;
 
   friend bool operator==(const Hyperparameters&, const Hyperparameters&) = default;
-  // A hash of all but the learning rate: different hyperparameters have the same one in 1 of 65,536 cases.
+  // A hash of all hyperparameters except the learning rate. Different hyperparameters collide with a
+  // probability of 1 in 65,536.
   std::uint16_t fingerprint() const;
 };
 
@@ -28,11 +30,11 @@ class StepHistory {
     Hyperparameters with;
   };
 
-  // Steps from `step` on use these hyperparameters, until a later call. A step before the last one erases
-  // what was recorded from it on.
+  // Sets the hyperparameters of `step` and all later steps. Erases the records of `step` and later steps, if
+  // there are any.
   void note(std::uint64_t step, const Hyperparameters& with);
-  // Visits the steps in (last, through] in order, in stretches with equal hyperparameters. `visit(stretch)`
-  // returns whether to go on.
+  // Visits the steps in (last, through] in order, grouped by equal hyperparameters. `visit(stretch)` returns
+  // whether to continue.
   template <typename Visit>
   void for_each(std::uint64_t last, std::uint64_t through, Visit visit) const {
     const std::lock_guard guard(mutex_);
@@ -51,7 +53,7 @@ class StepHistory {
     std::uint64_t step;
     Hyperparameters with;
   };
-  // The index of the change that is in force at this step; of the first one if the step is before it.
+  // Index of the change that applies to this step, or of the first change if the step precedes it.
   std::size_t index_of(std::uint64_t step) const;
 
   mutable std::mutex mutex_;

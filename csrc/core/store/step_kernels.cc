@@ -6,8 +6,8 @@ namespace adaps {
 
 namespace {
 
-// a * b + c, rounded once (fused) or twice. As this file is compiled without contraction of floating-point
-// operations, it is rounded just as written here.
+// Computes a * b + c, rounded once (fused) or twice. This file is compiled without contraction of
+// floating-point operations, so the rounding is as written here.
 template <bool kOnce>
 [[gnu::always_inline]] inline float multiply_add(float a, float b, float c) {
   if constexpr (kOnce) return __builtin_fmaf(a, b, c);
@@ -84,7 +84,7 @@ template <bool kShrinks>
 }
 
 #if defined(__x86_64__)
-// The fused variants, for x86 processors with AVX2 and FMA (since 2013), where PyTorch fuses, too.
+// Fused variants for x86 processors with AVX2 and FMA (since 2013). PyTorch also fuses on these processors.
 [[gnu::target("avx2,fma")]] void sgd_once(float* value, const float* gradient, std::size_t length,
                                           float* change, float rate, float weight_decay) {
   sgd<true>(value, gradient, length, change, rate, weight_decay);
@@ -99,7 +99,7 @@ bool rounds_once() {
   return able;
 }
 
-// Nothing is fused here: twice as many numbers at a time is all that AVX2 is for.
+// This variant fuses nothing. AVX2 only doubles the number of floats per instruction.
 [[gnu::target("avx2")]] void adagrad_wide(float* value, const float* gradient, std::size_t length,
                                           float* change, const Hyperparameters& with, float eps) {
   adagrad(value, gradient, length, change, with, eps);

@@ -1,6 +1,6 @@
-// Steps on one row, several numbers at a time. Those of SGD are rounded as PyTorch rounds them on the same
-// processor: models that divide by small numbers amplify the smallest difference. Those of Adagrad are
-// rounded after each operation, on every processor.
+// Vectorized optimizer steps on one row. The steps of SGD round as PyTorch does on the same processor,
+// because models that divide by small numbers amplify the smallest difference. The steps of Adagrad round
+// after each operation, on every processor.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,17 @@
 
 namespace adaps {
 
-// `change`, if given, is changed like the value.
+// Adds the same update to `change`, if it is not null.
 
 void step_sgd(float* value, const float* gradient, std::size_t length, float* change, float rate,
               float weight_decay);
 
-// value[length] and then its buffer; a second gradient of the same step (`again`) is added to the first.
+// Updates value[length] and the momentum buffer after it. A second gradient of the same step (`again`) is
+// added to the first.
 void step_momentum(float* value, const float* gradient, std::size_t length, const Hyperparameters& with,
                    bool nesterov, bool again);
 
-// value[length] and then its state; of a change, both.
+// Updates value[length] and the state after it, and both parts of the change if it is not null.
 void step_adagrad(float* value, const float* gradient, std::size_t length, float* change,
                   const Hyperparameters& with, float eps);
 

@@ -11,7 +11,7 @@ namespace adaps {
 namespace {
 
 constexpr std::uint64_t kMaxSlots = word::kIndexMask;
-// How many slots ahead of its use the header of a free one is fetched.
+// Number of slots by which the header of a free slot is fetched ahead of its use.
 constexpr std::size_t kPrefetched = 8;
 
 }  // namespace
@@ -29,7 +29,8 @@ std::uint32_t Arena::allocate() {
   if (!free_.empty()) {
     const std::uint32_t index = free_.back();
     free_.pop_back();
-    // Its header is written next; so is that of the one which comes after some others.
+    // The caller writes this slot's header next, so the header of a slot that is allocated soon is fetched
+    // now.
     if (free_.size() >= kPrefetched) prefetch_line(&headers_[free_[free_.size() - kPrefetched]]);
     return index;
   }
@@ -70,14 +71,15 @@ Store::Store(Tables& tables, const Directory& directory, NodeId rank)
 
 constinit thread_local std::uint64_t KeyWords::next_stamp_ = 0;
 
-// A thread takes 2^32 - 1 at a time, so that it shares nothing with others while it locks.
+// A thread reserves 2^32 - 1 stamps at a time, so that locking a key accesses no memory that other threads
+// write.
 std::uint64_t KeyWords::first_of_new_stamps() {
   static std::atomic<std::uint64_t> taken{0};
   return (taken.fetch_add(1, std::memory_order_relaxed) << 32) + 1;
 }
 
 std::uint64_t Store::resident_bytes() const {
-  // Alone, a node counts no intents.
+  // A node without peers counts no intents.
   std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
@@ -142,7 +144,8 @@ void LockedKey::allocate(State state) {
   const NodeId owner = location();
   const RelocationCount rc = location_count();
   attach(store_.arena(table_).allocate());
-  KeyWords::fence(std::memory_order_release);  // behind what the slot's last key did, as a lock's is
+  // orders this after all accesses to the slot's last key, as a lock would
+  KeyWords::fence(std::memory_order_release);
   *header_ = SlotHeader{};
   header_->location = owner;
   header_->rc = rc;
@@ -153,7 +156,7 @@ void LockedKey::materialize() {
   if (!untouched_here()) return;
   allocate(State::kOwner);
   table_.init(key_, value());
-  if (is_unpacked()) keep(0);  // which rounds nothing: it is rounded already
+  if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
 }
 
 void LockedKey::release(NodeId owner, RelocationCount rc) {

@@ -1,11 +1,14 @@
-// The store of a node: a key word and a count of intents for every key, slots for the keys that it holds.
+// The store of a node: a key word and an intent count for every key, and slots for the keys that the node
+// holds.
 //
-// A key word is lock and header in one (docs/concepts/protocol.md, section 6). With a slot:
+// A key word combines a lock and a header (docs/concepts/protocol.md, section 6). If the key has a slot, its
+// bits are:
 //   lock:1 | slot:1 | readable:1 | set:1 | alone:1 | push or uncounted:1 | index:26
-// without one, a location entry:
+// If the key has no slot, the word is a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18
-// The word 0 means "owned here and never touched" at the home node, and "ask the home node" elsewhere. So no
-// node needs any set-up work for a table, and keys that were never touched take no memory for values.
+// The word 0 means "owned here and never touched" at the home node, and "ask the home node" elsewhere.
+// Therefore a table needs no set-up work at any node, and keys that were never touched take no memory for
+// values.
 #pragma once
 
 #include <algorithm>
@@ -30,47 +33,47 @@ namespace word {
 inline constexpr std::uint32_t kLock = 1U << 31;
 inline constexpr std::uint32_t kSlot = 1U << 30;
 inline constexpr std::uint32_t kReadable = 1U << 29;
-inline constexpr std::uint32_t kSet = 1U << 28;    // an owner's
-inline constexpr std::uint32_t kAlone = 1U << 27;  // of an owner that nobody else holds a copy of
-// The same bit twice: without kAlone, whether a push can be served; with it, whether the value was written
-// and its version not raised yet.
+inline constexpr std::uint32_t kSet = 1U << 28;    // the key is owned, so it may be set without a message
+inline constexpr std::uint32_t kAlone = 1U << 27;  // the key is owned, and no other node has a copy
+// kPush and kUncounted are one bit with two meanings. Without kAlone, it shows whether a push can be applied.
+// With kAlone, it shows whether the value was written after the version was last raised.
 inline constexpr std::uint32_t kPush = 1U << 26;
 inline constexpr std::uint32_t kUncounted = kPush;
 inline constexpr std::uint32_t kIndexMask = kPush - 1;
 inline constexpr int kOwnerShift = 18;
 }  // namespace word
 
-// What a key word says without a lock: of a key's channel, on that channel's thread, it is true until that
-// thread changes it. Others may find it outdated.
-// Only an owner's key may be set without a message.
+// These functions evaluate a key word that was read without the key's lock. On the thread of the key's
+// channel, the result is valid until that thread changes the key. On other threads, it may be outdated.
 inline bool is_owned(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kSet)) == (word::kSlot | word::kSet);
 }
 inline bool is_owned_alone(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kAlone)) == (word::kSlot | word::kAlone);
 }
-// Of a copy that pushes are served by.
+// Whether the word belongs to a replica that accepts pushes.
 inline bool is_replica(std::uint32_t seen) {
   return (seen & (word::kSlot | word::kSet | word::kAlone | word::kPush)) == (word::kSlot | word::kPush);
 }
 inline bool is_owned_or_copied(std::uint32_t seen) {
   return (seen & word::kSlot) != 0 && (seen & (word::kAlone | word::kPush)) != 0;
 }
-// Whether the header's version is too old by what was written since somebody last looked at it.
+// Whether the value was written after the version was last raised, so that the header's version is too old.
 inline bool is_uncounted(std::uint32_t seen) {
   return is_owned_alone(seen) && (seen & word::kUncounted) != 0;
 }
 
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
 
-// What is known of a key with a slot. 16 bytes; with key word and count a slot costs 24 bytes beyond value
-// and optimizer state. Two of the fields mean something else in each state, so they are behind accessors that
-// say in which state they may be asked.
+// The state of a key with a slot. The header takes 16 bytes; with key word and intent count, a slot takes 24
+// bytes in addition to value and optimizer state. Two fields have a different meaning in each state, so they
+// are private, and each accessor asserts the state.
 class SlotHeader {
  public:
-  RelocationCount rc = 0;  // owner, replica: of the owner's tenure; otherwise: of the location entry
+  RelocationCount rc = 0;  // owner, replica: relocation count of the owner; otherwise: of the location entry
 
-  // Owner: of the value. Replica, dropping: of the owner's value that the copy is built on.
+  // Owner: version of the value. Replica, dropping: version of the owner's value from which the copy was
+  // made.
   Version version() const {
     ADAPS_ASSERT(has_value());
     return version_;
@@ -84,7 +87,7 @@ class SlotHeader {
     ADAPS_ASSERT(state == State::kOwner);
     version_ = next_version(version_);
   }
-  // Pending: when INTENT was sent, in microseconds modulo 2^32; for statistics.
+  // Pending: time when INTENT was sent, in microseconds modulo 2^32, for statistics.
   std::uint32_t asked_at() const {
     ADAPS_ASSERT(state == State::kPending);
     return version_;
@@ -94,7 +97,7 @@ class SlotHeader {
     version_ = micros;
   }
 
-  // Owner: whether others hold a replica, and the index of the first of them, 0 for none.
+  // Owner: whether other nodes hold replicas, and the index of the first of these holders, 0 for none.
   bool has_holders() const {
     ADAPS_ASSERT(state == State::kOwner);
     return entry_ != 0;
@@ -103,7 +106,8 @@ class SlotHeader {
     ADAPS_ASSERT(state == State::kOwner);
     return entry_;
   }
-  // Replica, dropping: whether there are changes that its owner has not got, and their index, 0 for none.
+  // Replica, dropping: whether the copy has changes that the owner has not received, and their index, 0 for
+  // none.
   bool has_changes() const {
     ADAPS_ASSERT(is_copy());
     return entry_ != 0;
@@ -113,7 +117,7 @@ class SlotHeader {
     return entry_;
   }
 
-  // Without the key's lock: which of them there may be, to fetch it ahead of its use.
+  // The index of holders or changes, read without the key's lock, to prefetch them.
   std::uint32_t entry_hint() const { return entry_; }
 
   NodeId location = 0;  // replica, dropping: the owner; pending: location entry
@@ -125,15 +129,15 @@ class SlotHeader {
   bool has_value() const { return state == State::kOwner || is_copy(); }
 
   std::uint32_t version_ = 0;
-  std::uint32_t entry_ = 0;  // in a table of the key's partition
+  std::uint32_t entry_ = 0;  // index in a table of the key's partition
 };
 static_assert(sizeof(SlotHeader) == 16);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
-inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of those that wait for room
+inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of changes that wait for space
 
-// Slots of one width, in words of the size of a float. Memory is reserved for every row but taken only for
-// slots in use; freed slots are used again.
+// Slots of one width, in words of the size of a float. Address space is reserved for every row, but only used
+// slots take memory. Freed slots are reused.
 class Arena {
  public:
   Arena(std::size_t width, std::uint64_t rows);
@@ -147,7 +151,7 @@ class Arena {
   float* value(std::uint32_t index) { return values_ + static_cast<std::size_t>(index) * width_; }
   std::size_t width() const { return width_; }
   std::uint64_t in_use() const;
-  // Most slots that were ever in use at once: what is resident.
+  // Largest number of slots that were in use at once. Their memory is resident.
   std::uint64_t high_water() const;
 
  private:
@@ -162,8 +166,8 @@ class Arena {
   std::vector<std::uint32_t> free_;
 };
 
-// The key words, and how a row is read without its lock. Small enough to be copied, so that a loop over keys
-// has it in registers, and no atomic access makes the compiler read it again.
+// The key words, and lock-free reads of rows. The object is small, so that a loop over keys can copy it into
+// registers. Through a reference, every atomic access would make the compiler reload its fields.
 class KeyWords {
   struct Nothing {
     void operator()() const {}
@@ -173,23 +177,23 @@ class KeyWords {
   explicit KeyWords(void* lines)
       : words_(static_cast<std::atomic<std::uint32_t>*>(lines)),
         stamps_(static_cast<std::atomic<std::uint64_t>*>(lines)) {}
-  // Words of so many keys share a cache line with a stamp, which takes the place of two words: whoever reads
-  // a row needs no further line to see that nobody came in between.
+  // Number of key words that share a cache line with a stamp. The stamp takes the space of two words. A
+  // lock-free read therefore loads no further cache line to detect a concurrent writer.
   static constexpr std::size_t kOfLine = 14;
   static std::size_t bytes_for(std::uint64_t keys) { return (keys + kOfLine - 1) / kOfLine * kLine; }
 
   std::atomic<std::uint32_t>& word(Key key) const { return words_[key + kWordsOfStamp * (key / kOfLine)]; }
   std::uint32_t peek(Key key) const { return word(key).load(std::memory_order_relaxed); }
-  // Always inlined, as are others of which a prefetch is all that they do: a call whose result nobody wants
-  // the compiler leaves out.
+  // This function is always inlined, like all functions that only prefetch: compilers remove the call of a
+  // function that has no effect and whose result is not used.
   [[gnu::always_inline]] void prefetch(Key key) const { prefetch_line(&word(key)); }
 
-  // Reads a key's slot without its lock, and without a write, if its word has all bits of `needed`:
-  // copy(index) copies what it wants of that slot, and may see a row that is being written, or another key's.
-  // Gives the word if what it has copied is whole; 0 if it means nothing, as the word lacks a bit or because
-  // somebody comes in between again and again. Why that is right, and the order of the three looks, is in
-  // docs/concepts/protocol.md, section 6.
-  // between() is called between the first two looks; tests let a writer in there.
+  // Reads a key's slot without its lock and without a write, if its word has all bits of `needed`.
+  // copy(index) copies from the slot, and can see a row that is being written, or another key's row. Returns
+  // the word if the copy is consistent. Returns 0 if the copy must be discarded: the word lacks a bit, or
+  // other threads locked the line during every attempt. docs/concepts/protocol.md, section 6, explains why
+  // this is correct and why the three loads have this order. between() is called between the first two loads,
+  // so that tests can run a writer there.
   template <typename Copy, typename Between = Nothing>
   [[gnu::always_inline]] std::uint32_t read_if(Key key, std::uint32_t needed, Copy copy,
                                                Between between = {}) const {
@@ -206,8 +210,8 @@ class KeyWords {
     return 0;
   }
 
-  // By what a key's row is known until somebody locks it: its stamp, if its word has all bits of `needed`.
-  // The looks are those of a read that copies nothing; 0 if one would give 0.
+  // Returns the key's stamp, if its word has all bits of `needed`. The row is unchanged for as long as the
+  // stamp is. Does the loads of a read_if that copies nothing, and returns 0 if that would.
   template <typename Between = Nothing>
   std::uint64_t known_by(Key key, std::uint32_t needed, Between between = {}) const {
     const std::uint64_t before = stamp_of(key).load(std::memory_order_acquire);
@@ -216,10 +220,10 @@ class KeyWords {
     return (seen & (needed | word::kLock)) == needed && stamp(key) == before ? before : 0;
   }
 
-  // Of the key and its neighbours; whoever locks one of them changes it.
+  // The stamp of the key and its neighbours. It changes when any of them is locked.
   std::uint64_t stamp(Key key) const { return stamp_of(key).load(std::memory_order_relaxed); }
-  // Puts a stamp that no line ever had. Two that lock keys of one line do not wait for each other: both
-  // stamps are new, whichever is there in the end.
+  // Writes a stamp that no line ever had. Two threads that lock keys of one line need not wait for each
+  // other: both stamps are new, so either may remain.
   void put_stamp(Key key) const {
     const std::uint64_t fresh = next_stamp();
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -232,7 +236,8 @@ class KeyWords {
   static void fence(std::memory_order order) {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wtsan"  // it knows no fences; what these are for, it does not look at either
+// ThreadSanitizer supports no fences, and it does not check the accesses that these fences order
+#pragma GCC diagnostic ignored "-Wtsan"
 #endif
     std::atomic_thread_fence(order);
 #if defined(__GNUC__) && !defined(__clang__)
@@ -257,7 +262,7 @@ class KeyWords {
 
   std::atomic<std::uint32_t>* words_;
   std::atomic<std::uint64_t>* stamps_;  // in the same lines
-  // Of the thread: those up to the next multiple of 2^32 are its own.
+  // The thread's next stamp. All stamps up to the next multiple of 2^32 are reserved for the thread.
   static constinit thread_local std::uint64_t next_stamp_ [[gnu::tls_model("initial-exec")]];
 };
 
@@ -275,28 +280,28 @@ class Store {
   const KeyWords& words() const { return words_; }
   std::uint32_t peek(Key key) const { return words_.peek(key); }
   [[gnu::always_inline]] void prefetch_word(Key key) const { words_.prefetch(key); }
-  // Whether a key with this word is at home here and was never used.
+  // Whether a key with this word has its home here and was never used.
   bool untouched_here(Key key, std::uint32_t seen) const {
     return seen == 0 && directory_.home(key) == rank_;
   }
 
-  // Signals of this node's workers for a key that are acted on and have not ended. Only the key's channel
-  // counts them, so they need no lock, and are beside the slots: a key that only this node uses is not
-  // touched when an intent begins or ends.
+  // Number of this node's active intents for a key: they were acted on and have not ended. Only the key's
+  // channel counts them, so they need no lock. The counts are stored outside the slots, so that the begin and
+  // end of an intent do not access the slot of a key that only this node uses.
   std::uint32_t intents(Key key) const { return intents_[key].load(std::memory_order_relaxed); }
   void set_intents(Key key, std::uint32_t count) { intents_[key].store(count, std::memory_order_relaxed); }
-  // Word and count, to be looked at.
+  // Fetches a key's word and intent count into the cache.
   [[gnu::always_inline]] void prefetch_intents(Key key) const {
     words_.prefetch(key);
     prefetch_line(&intents_[key]);
   }
 
-  // Prefetches so many words of the slot that a key word names.
+  // Fetches the first `words` words of the slot in a key word.
   [[gnu::always_inline]] static void prefetch_value(Arena& slots, std::uint32_t seen, std::size_t words) {
     prefetch_floats(slots.value(seen & word::kIndexMask), words);
   }
 
-  // Header and value of the key's slot, if its word (asked for earlier) says that it has one.
+  // Fetches header and value of the key's slot, if the key word, which was fetched earlier, has one.
   void prefetch_slot(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0) return;
@@ -305,7 +310,7 @@ class Store {
     prefetch_value(slots, seen, slots.width());
   }
 
-  // The header of a key that has one, if other nodes hold the key, too; for a look without its lock.
+  // Returns the header of a readable key that other nodes also hold, for use without its lock, or nullptr.
   const SlotHeader* shared_header(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & (word::kSlot | word::kReadable | word::kAlone)) != (word::kSlot | word::kReadable))
@@ -313,14 +318,14 @@ class Store {
     return &arena(tables_.find(key, hint)).header(seen & word::kIndexMask);
   }
 
-  // The header of a key that other nodes hold, too, or that they own.
+  // Fetches the header of a key that other nodes hold or own.
   void prefetch_if_shared(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & word::kSlot) == 0 || is_owned_alone(seen)) return;
     prefetch_line(&arena(tables_.find(key, hint)).header(seen & word::kIndexMask));
   }
 
-  // Locks the key if its word has all bits of `needed`; returns the word, or 0 if it has not.
+  // Locks the key if its word has all bits of `needed`. Returns the word, or 0 if a bit is missing.
   std::uint32_t lock_if(Key key, std::uint32_t needed) {
     std::atomic<std::uint32_t>& word = words_.word(key);
     std::uint32_t seen = word.load(std::memory_order_relaxed);
@@ -341,7 +346,7 @@ class Store {
   std::uint32_t lock(Key key) { return lock_if(key, 0); }
   void unlock(Key key, std::uint32_t word) { words_.word(key).store(word, std::memory_order_release); }
 
-  // Bytes that are resident for keys, headers, values and state.
+  // Bytes of resident memory for keys, headers, values and state.
   std::uint64_t resident_bytes() const;
   std::uint64_t slots_in_use() const;
 
@@ -359,15 +364,15 @@ class Store {
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
-// Holds the lock of one key and gives access to its state. The destructor unlocks it by writing a key word
-// whose bits follow from the state.
+// Holds the lock of one key and gives access to its state. The destructor unlocks the key by writing a key
+// word that is computed from the state.
 class LockedKey {
  public:
   LockedKey(Store& store, Key key) : LockedKey(store, key, store.lock(key)) {}
   // `hint`: as for Tables::find.
   LockedKey(Store& store, Key key, const Table*& hint)
       : LockedKey(store, key, store.tables().find(key, hint), store.lock(key)) {}
-  // Takes over a lock that is held; `word` is what taking it returned.
+  // Takes ownership of a lock that is held. `word` is the result of locking it.
   LockedKey(Store& store, Key key, std::uint32_t word)
       : LockedKey(store, key, store.tables().find(key), word) {}
   ~LockedKey() { store_.unlock(key_, final_word()); }
@@ -382,20 +387,21 @@ class LockedKey {
   bool has_slot() const { return header_ != nullptr; }
   State state() const { return header_ != nullptr ? header_->state : State::kNone; }
   SlotHeader& header() { return *header_; }
-  // Value and optimizer state, as floats. Those of a packed table are unpacked for it, into memory that the
-  // thread has for one row, as it holds one lock: what is written there counts once it is kept.
+  // Value and optimizer state as floats. A packed table's row is unpacked into thread-local memory for one
+  // row, which suffices because a thread holds one lock at a time. Changes of this memory take effect with
+  // keep().
   float* value() { return value_ != nullptr ? value_ : unpack(); }
-  // Whether they are, so that they may have been written.
+  // Whether the row is unpacked, so that its floats may have been changed.
   bool is_unpacked() const { return value_ != nullptr && value_ != slot_; }
-  // Rounds what is unpacked, by the seed, and stores it.
+  // Rounds the unpacked row, with random bits from the seed, and stores it.
   void keep(std::uint64_t seed) { table_.pack(value_, seed, slot_); }
-  // What is unpacked counts no more.
+  // Discards the unpacked row and its changes.
   void discard() {
     if (is_unpacked()) value_ = nullptr;
   }
-  // So many first floats of the row as they are stored: its length or its width.
+  // The first `floats` floats of the row as stored; `floats` is the row's length or its width.
   std::span<const float> stored(std::size_t floats) const { return {slot_, table_.stored_words(floats)}; }
-  // The row becomes what is stored elsewhere.
+  // Replaces the stored row.
   void take(std::span<const float> stored);
 
   // The location entry of a key that is not held here.
@@ -403,13 +409,13 @@ class LockedKey {
   RelocationCount location_count() const;
   void set_location(NodeId owner, RelocationCount rc);
 
-  // The key gets a slot in the given state, keeping its location entry; the value is not written.
+  // Allocates a slot in the given state and keeps the location entry. Does not write the value.
   void allocate(State state);
-  // The home node's first touch of a key: the initial value, owned. Does nothing with a key that was touched
-  // before, or whose home is another node.
+  // Makes a key owned with its initial value, at its first use on the home node. Does nothing if the key was
+  // used before or has another home node.
   void materialize();
   bool untouched_here() const;
-  // Back to a location entry.
+  // Replaces the slot by a location entry.
   void release(NodeId owner, RelocationCount rc);
 
   Store& store() const { return store_; }
@@ -427,7 +433,7 @@ class LockedKey {
   std::uint32_t index_ = 0;
   SlotHeader* header_ = nullptr;
   float* slot_ = nullptr;
-  float* value_ = nullptr;  // of a packed table: only once it is unpacked
+  float* value_ = nullptr;  // for a packed table, null until the row is unpacked
 };
 
 }  // namespace adaps

@@ -1,4 +1,4 @@
-// Draws from a distribution that are spread more evenly than independent ones.
+// Draws from a distribution more evenly than independent draws.
 #pragma once
 
 #include <bit>
@@ -9,8 +9,9 @@
 
 namespace adaps {
 
-// Numbers below `size`, in an order that the key decides, without keeping it: a Feistel network on the next
-// even number of bits, of which what is too large is sent through again (Black and Rogaway 2002).
+// A pseudorandom permutation of the numbers below `size`, which depends on the key and takes no memory. It is
+// a Feistel network on an even number of bits; results that are too large are encrypted again (Black and
+// Rogaway 2002).
 class RandomOrder {
  public:
   RandomOrder(std::uint64_t size, std::uint64_t key)
@@ -43,10 +44,11 @@ class RandomOrder {
   int half_;
 };
 
-// A distribution of n rows is cut into n equal parts. Of n draws each is from another part, in a random
-// order; then it begins anew. So after any number of draws a row has come about as often as it should, where
-// independent draws leave out a third of even rows in the first n. A part that several rows share gives them
-// in turn: from one time to the next the place in it moves by the golden ratio.
+// Divides a distribution of n rows into n equal strata. Each of n consecutive draws comes from another
+// stratum, in random order, and the next n draws start again. After any number of draws, each row has been
+// drawn almost as often as expected. In contrast, n independent draws from n equally likely rows miss a third
+// of the rows. If several rows share a stratum, its position moves by the golden ratio from one draw to the
+// next, so that all of them are drawn in turn.
 class StratifiedDraws {
  public:
   StratifiedDraws(const Distribution& distribution, std::uint64_t seed)

@@ -114,7 +114,7 @@ void Table::set_step(std::uint64_t number, bool idle_rows) {
 void Table::init(Key key, float* out) const {
   const std::uint64_t row = key - first_key_;
   spec_.init.fill(row, out, spec_.length);
-  // By other numbers than those that the values may be made of.
+  // The random bits differ from the bits that determine the values.
   if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, row)));
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
@@ -141,7 +141,7 @@ void Table::pack(float* row, std::uint64_t seed, float* stored) const {
 
 namespace {
 
-// Ranges ascend, and all rows are in one of them.
+// Ranges must ascend and cover all rows.
 template <typename Range>
 void validate(const TableSpec& spec, const std::vector<Range>& ranges, const std::string& what) {
   std::string wrong = "table '" + spec.name + "' has ";
@@ -160,7 +160,7 @@ void validate(const TableSpec& spec, const std::vector<Range>& ranges, const std
   throw std::invalid_argument(wrong);
 }
 
-// Of a row a byte says how it is managed.
+// A row's management is stored in one byte, so that a table has at most 256 of them.
 void validate_managements(const TableSpec& spec) {
   constexpr std::size_t kMost = 256;
   constexpr Clock kMostClocks = Clock{1} << 32;
@@ -193,7 +193,7 @@ void validate(const TableSpec& spec) {
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
                                 " weights; every row needs one");
-  // The length first: of one that is too long the width might not be a number any more.
+  // The length is checked first, because the width of a row that is too long could overflow.
   if (spec.length <= kMaxRowFloats) {
     const std::size_t width = spec.length + spec.rule.state_length(spec.length);
     if (width <= kMaxRowFloats) return;
@@ -209,7 +209,7 @@ void validate(const TableSpec& spec) {
 
 namespace {
 
-// Only rows that are there can be followed.
+// Rows can only follow existing rows of another table.
 void validate_followed(const TableSpec& spec, const std::vector<Table>& tables) {
   for (const HomeRange& home : spec.homes) {
     if (home.hashed_with == kOwnKey) continue;
@@ -271,7 +271,8 @@ std::uint64_t Tables::fingerprint() const {
     }
     for (const HomeRange& home : spec.homes)
       hash = combine(combine(combine(hash, home.end), home.node), home.hashed_with);
-    // All fields by name, so that this does not compile if one is added and forgotten here.
+    // The structured binding names all fields, so that this does not compile if a new field is forgotten
+    // here.
     const auto& [kind, lr, momentum, eps, beta1, beta2, accumulator, decay, decoupled, nesterov, centered] =
         spec.rule;
     const auto& [init, a, b, seed] = spec.init;

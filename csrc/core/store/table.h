@@ -1,4 +1,4 @@
-// Tables: named ranges of keys with one value length, update rule and initializer each.
+// Tables: named ranges of keys with a value length, an update rule and an initializer.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,12 @@
 
 namespace adaps {
 
-// Value and optimizer state of the longest row: it goes to another node in one piece.
+// Maximum width of a row, value and optimizer state. A row is sent to another node in one piece.
 inline constexpr std::size_t kMaxRowFloats = (std::size_t{16} << 20) - 16;
 
 enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
 
-// A value's initial content is a function of seed, row and column alone, so every node would draw the same.
+// The initial value is a function of seed, row and column alone, so every node computes the same value.
 struct Initializer {
   InitKind kind = InitKind::kConstant;
   float a = 0.0F;  // constant, lower bound or mean
@@ -31,29 +31,30 @@ struct Initializer {
   void fill(std::uint64_t row, float* value, std::size_t length) const;
 };
 
-// No node: a hash of the key chooses.
+// A node number that means: a hash of the key determines the home.
 inline constexpr NodeId kHomeByHash = 0xffff;
-// No other table: it is the row's own key that is hashed.
+// A table number that means: the row's own key is hashed.
 inline constexpr std::uint32_t kOwnKey = 0xffffffff;
 
-// Rows from the end of the range before up to `end`, exclusive, are at home at one node, or each where a hash
-// puts it: its own key, or that of the row with the same number of another table.
+// Homes of the rows from the end of the previous range up to `end`, exclusive. All these rows have one home
+// node, or the home of each is determined by a hash. The hashed key is the row's own key, or the key of the
+// row with the same number in another table.
 struct HomeRange {
   std::uint64_t end = 0;
   NodeId node = kHomeByHash;
-  std::uint32_t hashed_with = kOwnKey;  // the number of that table among the node's
+  std::uint32_t hashed_with = kOwnKey;  // number of the other table in the node's list of tables
 };
 
-// By which technique rows are managed, what their values and changes are on the network, and how often
+// Technique that manages a row, encoding of its value and changes on the network, and frequency at which
 // changes of copies are exchanged.
 struct Management {
-  std::optional<Technique> technique{};  // if not given, that of the node's settings
+  std::optional<Technique> technique{};  // by default, the technique of the node's settings
   Wire wire = Wire::kFloat32;
-  Clock exchange = 0;  // at most every so many clocks; 0: as the row's length suggests
+  Clock exchange = 0;  // minimum number of clocks between exchanges; 0: derived from the row's length
   bool operator==(const Management&) const = default;
 };
 
-// Rows from the end of the range before up to `end`, exclusive, are managed alike.
+// Management of the rows from the end of the previous range up to `end`, exclusive.
 struct ManagedRange {
   std::uint64_t end = 0;
   Management management{};
@@ -65,23 +66,23 @@ struct TableSpec {
   std::size_t length = 0;
   UpdateRule rule{};
   Initializer init{};
-  // How its rows are managed, unless `managed` says it.
+  // Management of all rows, unless `managed` has ranges.
   Management management{};
-  // How its rows are managed where they differ, ascending and up to the last row.
+  // Ranges of rows with different management, ascending and up to the last row.
   std::vector<ManagedRange> managed{};
-  // The homes of its rows, ascending and up to the last row; if empty, all are by hash.
+  // Homes of the rows, ascending and up to the last row. If empty, a hash determines all homes.
   std::vector<HomeRange> homes{};
-  // How samples of its rows are drawn; none without it.
+  // Distribution and scheme for samples of the rows. Without it, the table cannot be sampled.
   std::optional<SamplingSpec> sampling{};
-  // What its values are in memory.
+  // Encoding of the values in memory.
   Dtype dtype = Dtype::kFloat32;
 };
 
-// Throws std::invalid_argument naming the table and the value that is wrong: no rows, too many of them, rows
-// too long to be stored or sent, or managed in too many ways.
+// Throws std::invalid_argument that names the table and the wrong value: no rows, too many rows, rows too
+// long to be stored or sent, or too many different managements.
 void validate(const TableSpec& spec);
 
-// A table in its place among all tables of a node.
+// A table with its range of keys on this node.
 class Table {
  public:
   Table(TableSpec spec, Key first_key, std::size_t arena);
@@ -91,45 +92,47 @@ class Table {
   Key first_key() const { return first_key_; }
   Key end_key() const { return first_key_ + spec_.rows; }
   std::size_t length() const { return spec_.length; }
-  // Floats of value and optimizer state.
+  // Number of floats of value and optimizer state.
   std::size_t width() const { return width_; }
   // Floats of optimizer state of one row.
   std::size_t state_length() const { return width_ - spec_.length; }
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
-  // Whether values are stored as bfloat16, two in a word; the state behind them is float32.
+  // Whether values are stored as bfloat16, two in a word. The optimizer state after the value is float32.
   bool is_packed() const { return is_packed_; }
-  // Words, of the size of a float, that the value takes where it is stored,
+  // Number of words, of the size of a float, that the stored value takes.
   std::size_t value_words() const { return value_words_; }
-  // and so many first floats of a row: its length or its width.
+  // Number of words that the first `floats` floats of a row take: its length or its width.
   std::size_t stored_words(std::size_t floats) const { return floats - spec_.length + value_words_; }
   const Management& management(Key key) const { return managements_[management_number(key)]; }
-  // Which of managements() it is.
+  // Index in managements() of a key's management.
   std::size_t management_number(Key key) const { return numbers_.empty() ? 0 : numbers_[key - first_key_]; }
-  // Those that its rows have, each once.
+  // The different managements of the table's rows.
   const std::vector<Management>& managements() const { return managements_; }
-  // Whether the wire of any of its rows rounds, so that a copy is not exactly its owner's value.
+  // Whether the wire of any row rounds, so that a replica can differ from the owner's value.
   bool is_lossy() const { return is_lossy_; }
   bool contains(Key key) const { return key - first_key_ < spec_.rows; }
 
-  // For gradients that are applied from now on.
+  // Hyperparameters of gradients that are applied from now on.
   Hyperparameters hyperparameters() const {
     return {learning_rate_.load(std::memory_order_relaxed), momentum_.load(std::memory_order_relaxed),
             beta2_.load(std::memory_order_relaxed), weight_decay_.load(std::memory_order_relaxed)};
   }
   void set_hyperparameters(const Hyperparameters& with);
-  // See UpdateStep.
+  // Number of the optimizer's current step, see UpdateStep.
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
-  // `idle_rows`: whether rows catch up with steps in which they had no gradient, if the rule moves such rows.
+  // Sets the current step. With `idle_rows`, rows catch up with steps without a gradient, if the rule changes
+  // such rows.
   void set_step(std::uint64_t number, bool idle_rows);
 
-  // Writes the initial value and optimizer state of a key to out[width()]; all nodes round them alike.
+  // Writes the initial value and optimizer state of a key to out[width()]. All nodes round them equally.
   void init(Key key, float* out) const;
-  // The floats of a stored value, and of a row with its state.
+  // Decodes a stored value.
   void read_value(const float* stored, float* out) const;
+  // Decodes a stored row: its value and its optimizer state.
   void unpack(const float* stored, float* row) const;
-  // The other way round, for a packed table: rounds the row's value and stores it.
+  // Rounds the value of a packed table's row and stores the row.
   void pack(float* row, std::uint64_t seed, float* stored) const;
   UpdateStep now() const {
     return {hyperparameters(), step(), history_in_use_.load(std::memory_order_relaxed)};
@@ -147,7 +150,8 @@ class Table {
 
   TableSpec spec_;
   std::vector<Management> managements_;
-  std::vector<std::uint8_t> numbers_;  // for each row, which of them; empty if all have the same
+  // index in managements_ of each row; empty if all rows have the same management
+  std::vector<std::uint8_t> numbers_;
   bool is_lossy_ = false;
   Key first_key_;
   std::size_t arena_;
@@ -161,7 +165,8 @@ class Table {
   std::atomic<const StepHistory*> history_in_use_{nullptr};
 };
 
-// All tables of a node; fixed for its life. Tables whose rows take as many words share an arena of the store.
+// All tables of a node. The set does not change. Tables whose rows take an equal number of words share an
+// arena of the store.
 class Tables {
  public:
   // Throws std::invalid_argument naming the table and the value that is wrong.
@@ -171,27 +176,27 @@ class Tables {
   const Table& operator[](std::size_t i) const { return tables_[i]; }
   Table& operator[](std::size_t i) { return tables_[i]; }
   std::uint64_t num_keys() const { return num_keys_; }
-  // Whether values of any of them are packed.
+  // Whether any table's values are packed.
   bool any_packed() const { return any_packed_; }
 
   struct Arena {
     std::size_t width;   // words of a slot, of the size of a float
-    std::uint64_t rows;  // of all its tables
+    std::uint64_t rows;  // sum over the arena's tables
   };
   const std::vector<Arena>& arenas() const { return arenas_; }
 
-  // The table of a valid key; `hint` is looked at first and moved there.
+  // Returns the table of a valid key. `hint` is tried first, and then set to the result.
   const Table& find(Key key, const Table*& hint) const {
     if (hint != nullptr && hint->contains(key)) return *hint;
     return *(hint = &search(key));
   }
   const Table& find(Key key) const { return search(key); }
-  // The number of one of these tables.
+  // Index of a table in this object.
   std::size_t number_of(const Table& table) const {
     return static_cast<std::size_t>(&table - tables_.data());
   }
 
-  // Equal on two nodes if and only if their tables are; goes into the handshake.
+  // A hash of all tables, for the handshake: equal on two nodes if their tables are equal.
   std::uint64_t fingerprint() const;
 
  private:

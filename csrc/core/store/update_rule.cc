@@ -10,32 +10,31 @@ namespace adaps {
 
 namespace {
 
-// A momentum that has decayed below this does not change any float.
+// A momentum below this value does not change any float.
 constexpr double kNothing = 1e-12;
 
-// Adds to one element of value or state, and to the same element of the row's change if there is one.
+// Adds to one element of the value or state, and to the same element of the row's change if it is not null.
 inline void add(float* x, float* change, float by) {
   *x += by;
   if (change != nullptr) *change += by;
 }
 
-// Updates an average or a momentum to kept * x + by, and the row's change accordingly.
+// Sets an average or a momentum to kept * x + by, and updates the row's change accordingly.
 inline void decay(float* x, float* change, float kept, float by) {
   *x = kept * *x + by;
   if (change != nullptr) *change = kept * *change + by;
 }
 
-// Moves an average towards `of`: beta * x + (1 - beta) * of, computed so that it is exact where both are
-// equal.
+// Moves an average towards `of`: beta * x + (1 - beta) * of. The result is exact if both are equal.
 inline void average(float* x, float* change, float beta, float of) {
   *x += (1.0F - beta) * (of - *x);
   if (change != nullptr) *change += (1.0F - beta) * (of - *change);
 }
 
-// State holds step numbers as floats, which are exact up to here; beyond it they start from the beginning.
+// The state holds step numbers as floats, which are exact up to this number. Larger ones wrap around.
 constexpr std::uint64_t kStepNumbers = std::uint64_t{1} << 24;
 float step_stamp(std::uint64_t number) { return static_cast<float>(1 + (number - 1) % kStepNumbers); }
-// 0 if `number` is before the stamp. A row without stamp has missed all steps.
+// Returns 0 if `number` precedes the stamp. A row without a stamp has missed all steps.
 std::uint64_t steps_since(float stamp, std::uint64_t number) {
   const auto then = static_cast<std::uint64_t>(stamp);
   const auto steps = (static_cast<std::uint64_t>(step_stamp(number)) + kStepNumbers - then) % kStepNumbers;
@@ -44,8 +43,8 @@ std::uint64_t steps_since(float stamp, std::uint64_t number) {
 
 inline float* at(float* base, std::size_t i) { return base == nullptr ? nullptr : base + i; }
 
-// The effect of steps without gradient on a value and its momentum, as a linear map: the same one for all
-// elements of a row.
+// The effect of steps without a gradient on a value and its momentum: a linear map, equal for all elements of
+// a row.
 struct Idle {
   double value = 1.0, value_by_momentum = 0.0;
   double momentum_by_value = 0.0, momentum = 1.0;
@@ -86,7 +85,7 @@ std::size_t UpdateRule::state_length(std::size_t length) const {
       return 1;
     case RuleKind::kAdam:
     case RuleKind::kSparseAdam:
-      return 2 * length + 1;  // first moment, second moment, gradients so far or step of the last change
+      return 2 * length + 1;  // first moment, second moment, number of gradients or step of the last change
     case RuleKind::kRmsprop:  // squares, momentum, mean, step of the last change
       return length * (1 + (momentum != 0.0F ? 1 : 0) + (centered ? 1 : 0)) + 1;
   }
@@ -213,7 +212,7 @@ void UpdateRule::make_up(float* value, std::size_t length, std::uint64_t last, s
       return;
     }
     float* buffer = value + length;
-    // Computed apart, as so small a difference from 1 would be rounded away.
+    // The difference is applied separately, because a factor this close to 1 would be rounded to 1.
     const auto lost = static_cast<float>(all.value - 1.0);
     const auto drift = static_cast<float>(all.value_by_momentum);
     const auto gained = static_cast<float>(all.momentum_by_value);
@@ -259,7 +258,7 @@ void UpdateRule::make_up(float* value, std::size_t length, std::uint64_t last, s
   }
 }
 
-// Step by step, where there is no closed form: what the dense optimizer does, only later.
+// Repeats the missed steps of the dense optimizer one by one, for rules without a closed form.
 void UpdateRule::replay(float* value, std::size_t length, std::uint64_t last, std::uint64_t through,
                         const StepHistory& history) const {
   const std::vector<float> nothing(length, 0.0F);
@@ -277,12 +276,12 @@ void UpdateRule::replay(float* value, std::size_t length, std::uint64_t last, st
 std::size_t UpdateRule::factors() const {
   switch (kind) {
     case RuleKind::kMomentum:
-      return 2;  // of the momentum, and how far it moves the value
+      return 2;  // decay of the momentum, and its effect on the value
     case RuleKind::kAdam:
     case RuleKind::kSparseAdam:
-      return 2;  // of both moments
+      return 2;  // decay of each moment
     case RuleKind::kRmsprop:
-      return momentum != 0.0F ? 3 : 1;  // of the averages; then as with momentum
+      return momentum != 0.0F ? 3 : 1;  // decay of the averages; with momentum, two more factors
     case RuleKind::kSgd:
     case RuleKind::kAdagrad:
     case RuleKind::kRowAdagrad:
@@ -349,7 +348,7 @@ void UpdateRule::sgd_momentum(float* value, const float* gradient, std::size_t l
     const float kept = again ? 1.0F : now.with.momentum;
     const float moved = again ? 0.0F : now.with.momentum;
     const float shrunk = again ? 0.0F : now.with.weight_decay;
-    // what the gradient itself does to the value: with Nesterov's momentum, one step more
+    // Factor of the gradient in the value's update. Nesterov's momentum adds one more step.
     const float direct = nesterov ? 1.0F + now.with.momentum : 1.0F;
     const float ahead = nesterov ? now.with.momentum * moved : moved;
     float* buffer_change = change + length;
@@ -408,7 +407,7 @@ void UpdateRule::rmsprop(float* value, const float* gradient, std::size_t length
     float spread = value[squares + i];
     if (centered) {
       average(value + means + i, at(change, means + i), with.beta2, g);
-      // negative only if changes of two replicas were merged
+      // Negative only if changes of two replicas were merged.
       spread = std::max(0.0F, spread - value[means + i] * value[means + i]);
     }
     const float by = g / (std::sqrt(spread) + eps);

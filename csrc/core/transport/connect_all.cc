@@ -1,5 +1,6 @@
-// Builds the mesh: a node connects to every lower rank and is connected to by every higher one, on every
-// channel. One thread, one poll() loop; strangers cost a slot for a while and nothing else.
+// Connects all nodes to each other. On every channel, a node connects to every lower rank, and every higher
+// rank connects to it. One thread does all of this in one poll() loop. A stranger can only occupy a slot for
+// a limited time.
 #include <poll.h>
 
 #include <algorithm>
@@ -24,38 +25,40 @@
 namespace adaps {
 namespace {
 
-constexpr Micros kAskInterval = 200'000;          // between calls of `interrupted`
+constexpr Micros kAskInterval = 200'000;          // between two calls of `interrupted`
 constexpr Micros kFirstRetry = 20'000;            // doubles up to kAskInterval
-constexpr Micros kConnectPatience = 5'000'000;    // for a host that does not answer
-constexpr Micros kStrangerPatience = 10'000'000;  // until a connecting peer has finished the handshake
-constexpr Micros kAcceptPause = 100'000;          // when the process has no descriptors left
-constexpr int kReportedRefusals = 20;             // a node with another secret tries again and again
-constexpr std::size_t kMoreStrangers = 64;        // at a time, beyond the nodes that are waited for
+constexpr Micros kConnectPatience = 5'000'000;    // time for a host to answer
+constexpr Micros kStrangerPatience = 10'000'000;  // time for a connecting peer to finish the handshake
+constexpr Micros kAcceptPause = 100'000;          // time to wait if the process has no descriptors left
+constexpr int kReportedRefusals = 20;  // limits the log, as a node with another secret tries repeatedly
+// concurrent connections in addition to those from nodes that are not connected yet
+constexpr std::size_t kMoreStrangers = 64;
 
-// A connection that is to be made from here.
+// A connection that this node must make.
 struct Goal {
   Goal(NodeId peer, int channel) : peer(peer), channel(channel) {}
 
   NodeId peer;
   int channel;
-  std::vector<Endpoint> endpoints;  // of the peer; empty until its address was looked up
-  std::size_t next_endpoint = 0;    // to try
+  std::vector<Endpoint> endpoints;  // the peer's endpoints; empty until its address was looked up
+  std::size_t next_endpoint = 0;    // index of the endpoint to try next
   Micros not_before = 0;
   Micros pause = kFirstRetry;
   std::string problem;
-  std::string refusal;  // what the peer itself said; reported rather than a later failure to reach it
+  // the peer's own reason to refuse, which is reported instead of a later failure to reach it
+  std::string refusal;
 };
 
-// A connection whose handshake is under way.
+// A connection during its handshake.
 struct Conversation {
   Descriptor socket;
   Handshake handshake;
   Micros deadline;
-  Goal* goal;  // null if the other side connected
+  Goal* goal;  // null if the peer connected to this node
   std::string with;
   bool connecting;
   std::size_t written = 0;
-  bool agreed = false;  // it is settled whether frames go through shared memory
+  bool agreed = false;  // both nodes have agreed whether frames use shared memory
   std::unique_ptr<SharedStreams> shared = {};
 
   bool offers() const { return !goal && handshake.done() && !agreed; }
@@ -65,7 +68,7 @@ struct Conversation {
 class Mesh {
  public:
   Mesh(Listener& listener, const std::vector<std::string>& addresses, const SocketOptions& options);
-  // By channel and rank.
+  // Returns the connections, indexed by channel and rank.
   std::vector<std::vector<Connection>> connect(const std::function<void()>& interrupted);
 
  private:
@@ -75,7 +78,7 @@ class Mesh {
   void wait(Micros until);
   void accept_all(const Descriptor& listening, Micros now);
   void make_room();
-  // False when the conversation is over, well or badly.
+  // Returns false when the conversation has ended, successfully or not.
   bool advance(Conversation& talk, Micros now);
   bool exchange(Conversation& talk);
   bool agree_on_memory(Conversation& talk);
@@ -144,7 +147,7 @@ void Mesh::try_next_endpoint(Goal& goal, Micros now) {
   if (goal.endpoints.empty()) {
     try {
       goal.endpoints = endpoints(addresses_[goal.peer]);
-    } catch (const std::runtime_error& error) {  // a name server may come back
+    } catch (const std::runtime_error& error) {  // a name server may become available later
       return try_again_later(goal, error.what(), now);
     }
   }
@@ -159,7 +162,7 @@ void Mesh::try_next_endpoint(Goal& goal, Micros now) {
                    connecting ? now + kConnectPatience : kNever, &goal, endpoint.text, connecting}));
 }
 
-// Tries the peer's next endpoint at once, or the first one after a pause when all have failed.
+// Tries the peer's next endpoint at once. When all have failed, tries the first one again after a pause.
 void Mesh::try_again_later(Goal& goal, const std::string& problem, Micros now) {
   goal.problem = problem;
   goal.not_before = now;
@@ -210,7 +213,8 @@ void Mesh::accept_all(const Descriptor& listening, Micros now) {
   }
 }
 
-// Closes the oldest incoming connection whose handshake is not done; a node of the job connects again.
+// Closes the oldest incoming connection whose handshake is not complete. If it was a node of the job, that
+// node connects again.
 void Mesh::make_room() {
   const auto oldest =
       std::find_if(talks_.begin(), talks_.end(), [](const auto& talk) { return !talk->goal; });
@@ -230,7 +234,7 @@ bool Mesh::advance(Conversation& talk, Micros now) {
   return false;
 }
 
-// Goes on with the handshake until the socket would block; true when it is done.
+// Continues the handshake until the socket would block. Returns whether the handshake is complete.
 bool Mesh::exchange(Conversation& talk) {
   if (talk.connecting) {
     pollfd watched{talk.socket.get(), POLLOUT, 0};
@@ -240,7 +244,7 @@ bool Mesh::exchange(Conversation& talk) {
     if (::getsockopt(talk.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
     if (error != 0) throw HandshakeRefused(text_of(error));
     talk.connecting = false;
-    talk.deadline = kNever;  // the peer may listen long before it is ready to talk
+    talk.deadline = kNever;  // the peer may be listening long before it is ready for the handshake
   }
   while (true) {
     const auto rest = std::span(talk.handshake.outgoing()).subspan(talk.written);
@@ -258,14 +262,13 @@ bool Mesh::exchange(Conversation& talk) {
     if (got < 0 && errno == EAGAIN) return false;
     if (got < 0 && errno != EINTR) throw HandshakeRefused(text_of(errno));
     if (got == 0)
-      throw HandshakeRefused(
-          "it closed the connection during the handshake, as to a node with another secret");
+      throw HandshakeRefused("it closed the connection during the handshake, as it does for another secret");
     if (got > 0) talk.handshake.received(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
 }
 
-// Once two nodes of one host have proven who they are, the one that was connected to may offer memory; false
-// when the socket would block.
+// Decides whether two authenticated nodes on one host use shared memory. The node that accepted the
+// connection may offer it. Returns false if the socket would block.
 bool Mesh::agree_on_memory(Conversation& talk) {
   if (!within_host(talk.socket) || options_.frame_mac || !talk.handshake.conflict().empty()) {
     talk.agreed = true;
@@ -289,7 +292,7 @@ void Mesh::settle(Conversation& talk) {
   const std::string what =
       "node " + std::to_string(handshake.peer()) + ", channel " + std::to_string(handshake.channel());
   if (place.socket) {
-    // The peer lost its first connection before this node noticed.
+    // The peer lost its first connection before this node noticed the loss.
     log_message(LogLevel::kWarning, what + " connected twice; the later connection counts");
   } else {
     --unconnected_;
@@ -346,7 +349,7 @@ void check(const std::vector<std::string>& addresses, const SocketOptions& optio
     throw std::invalid_argument(std::to_string(addresses.size()) + " addresses do not fit " +
                                 std::to_string(options.nodes) + " nodes; give one for each");
   if (options.nodes > 1 && options.secret.empty())
-    throw std::invalid_argument("the job's secret is empty; anybody could join");
+    throw std::invalid_argument("the job's secret is empty; any process could join");
 }
 
 }  // namespace

@@ -9,9 +9,9 @@ namespace adaps {
 namespace {
 
 struct Registry {
-  std::mutex mutex;  // held across a fork, so that the child sees whole sets
+  std::mutex mutex;  // held during a fork, so that the child gets consistent sets
   std::set<int> open;
-  std::atomic<std::uint64_t> generation{0};  // forks between this process and the first one
+  std::atomic<std::uint64_t> generation{0};  // number of forks between the first process and this one
 };
 
 Registry& registry() {
@@ -23,7 +23,7 @@ Registry& registry() {
                        registry().generation.fetch_add(1, std::memory_order_relaxed);
                        registry().mutex.unlock();
                      });
-    return *new Registry;  // never destroyed: owners may outlive statics
+    return *new Registry;  // never destroyed: owners may live longer than static objects
   }();
   return instance;
 }

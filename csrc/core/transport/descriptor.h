@@ -1,4 +1,4 @@
-// File descriptors of this library: closed when their owner is destroyed, and in every forked child.
+// File descriptors of this library. They are closed when their owner is destroyed, and in every forked child.
 #pragma once
 
 #include <unistd.h>
@@ -11,8 +11,9 @@
 
 namespace adaps {
 
-// A forked child (a data-loader worker, say) that kept our sockets open would hide this node's death from its
-// peers. So every child closes them right after the fork; the owners that it inherited do nothing.
+// Owns a file descriptor. If a forked child, for example a data-loader worker, kept the sockets open, peers
+// would not notice the death of this node. Therefore every child closes all descriptors directly after the
+// fork, and the owners that it inherited do nothing.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -27,8 +28,9 @@ class Descriptor {
     return *this;
   }
 
-  // `create` is a system call that returns a descriptor, or -1 and sets errno; no fork can come between it
-  // and its registration, so it must not block. Empty, with errno, when it fails.
+  // Calls `create`, a system call that returns a descriptor, or -1 and sets errno. No fork can happen between
+  // the call and the registration of its descriptor, so the call must not block. If it fails, the result is
+  // empty and errno is set.
   template <class Create>
   static Descriptor create(Create&& create) {
     const std::lock_guard lock(mutex());
@@ -40,7 +42,7 @@ class Descriptor {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void reset();
-  // False in a child that was forked after the descriptor was made.
+  // Returns false in a child that was forked after the descriptor was created.
   bool valid_here() const;
 
  private:
@@ -51,7 +53,7 @@ class Descriptor {
   std::uint64_t generation_ = 0;
 };
 
-// As Descriptor::create, but a failure is an exception that names the call.
+// Like Descriptor::create, but throws an exception that names the call if it fails.
 template <class Create>
 Descriptor create_or_throw(const char* name, Create&& create) {
   Descriptor made = Descriptor::create(std::forward<Create>(create));

@@ -24,10 +24,10 @@
 namespace adaps {
 namespace {
 
-// What a Unix-domain socket takes before its reader has taken anything: by default so little that the threads
-// at both ends wake each other several times per frame. The kernel lowers it to its own limit.
+// Size of a Unix-domain socket's send buffer. The default size is so small that the threads at both ends wake
+// each other several times per frame. The kernel reduces larger values to its own limit.
 constexpr int kUnixSendBytes = 1 << 20;
-constexpr int kBacklog = 4096;  // the kernel lowers it to its own limit
+constexpr int kBacklog = 4096;  // the kernel reduces it to its own limit
 
 std::string message_of(int error) { return std::generic_category().message(error); }
 
@@ -44,7 +44,7 @@ Found look_up(const std::string& host, const std::string& port, int flags) {
   return Found(found, &::freeaddrinfo);
 }
 
-// In the abstract namespace, so that no file is left behind.
+// Uses the abstract namespace, so that no file remains.
 Endpoint unix_endpoint(const std::string& name) {
   Endpoint endpoint;
   sockaddr_un address{};
@@ -78,7 +78,7 @@ void set_option(const Descriptor& socket, int level, int option, int value, cons
     throw std::system_error(errno, std::generic_category(), name);
 }
 
-// Empty, with errno set, when the address cannot be bound.
+// Returns an empty descriptor and sets errno if the address cannot be bound.
 Descriptor listen_on(const addrinfo& candidate) {
   Descriptor socket = new_socket(candidate.ai_family);
   if (!socket) return socket;
@@ -102,7 +102,7 @@ Descriptor listen_on_unix(const std::string& name) {
   return socket;
 }
 
-// Of a Unix-domain socket, as the kernel knows it.
+// Returns the process at the other end of a Unix-domain socket, as reported by the kernel.
 std::optional<ucred> process_behind(const Descriptor& connected) {
   ucred process{};
   socklen_t length = sizeof process;
@@ -135,11 +135,11 @@ std::string text_of(const sockaddr* address, socklen_t length) {
 struct Address {
   std::string host;
   std::uint16_t port;
-  std::string name;  // of the Unix-domain socket, if there is one
+  std::string name;  // name of the Unix-domain socket, if there is one
 };
 
-// Without streams: in a process with a second copy of the C++ library, as extensions of Python may bring
-// along, a stream can find the locale of the other one and crash.
+// Parses an address without streams. If a Python extension has loaded a second copy of the C++ library, a
+// stream can find the other copy's locale and crash.
 Address parse(const std::string& address) {
   std::vector<std::string_view> fields;
   for (std::string_view rest = address; !rest.empty();) {
@@ -152,7 +152,7 @@ Address parse(const std::string& address) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc() || end != digits.data() + digits.size() || digits.empty() || fields.size() > 3)
     throw std::invalid_argument("\"" + address +
-                                "\" is no address of a node; use what Listener::address() returned");
+                                "\" is not an address of a node; use what Listener::address() returned");
   return {std::string(fields[0]), port, std::string(fields.size() == 3 ? fields[2] : "")};
 }
 
@@ -239,8 +239,8 @@ void configure(const Descriptor& connected, double peer_timeout_seconds) {
     set_option(connected, SOL_SOCKET, SO_SNDBUF, kUnixSendBytes, "SO_SNDBUF");
     return;
   }
-  // Our own keep-alive frames come more often than these probes; both the probes and the user timeout also
-  // cover the time in which nobody polls.
+  // Keep-alive frames are more frequent than these probes. The probes and the user timeout also cover times
+  // in which no thread polls.
   const int seconds = std::max(1, static_cast<int>(std::ceil(peer_timeout_seconds)));
   set_option(connected, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
   set_option(connected, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");

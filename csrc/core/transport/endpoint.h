@@ -1,4 +1,4 @@
-// Addresses of nodes and the sockets behind them.
+// Addresses of nodes, and their sockets.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ struct Listener::Sockets {
   std::string address;
 };
 
-// An address at which a node can be reached.
+// A socket address of a node.
 struct Endpoint {
   sockaddr_storage address{};
   socklen_t length = 0;
@@ -27,30 +27,31 @@ struct Endpoint {
   bool tcp() const { return address.ss_family != AF_UNIX; }
 };
 
-// The endpoints of the node with this Listener::address(), best first. The Unix-domain one comes first,
-// untested: its name is random, and names are only visible inside one network namespace, so a connection to
-// it proves that both nodes are on one host, and a refusal costs microseconds. Host names are looked up
-// (which may block). Throws std::runtime_error for a host name that is not found, std::invalid_argument for a
-// malformed address.
+// Returns the endpoints of the node with this Listener::address(), best first. The Unix-domain endpoint is
+// always the first, without a test whether it is reachable. Its name is random and only visible inside one
+// network namespace, so a connection to it proves that both nodes are on one host, and a refusal takes
+// microseconds. Looks up host names, which may block. Throws std::runtime_error for a host name that is not
+// found, and std::invalid_argument for a malformed address.
 std::vector<Endpoint> endpoints(const std::string& address);
 
-// A non-blocking socket whose connect() has been started; errno is 0 when it is connected already,
-// EINPROGRESS when it will be writable, and the reason when the descriptor is empty.
+// Creates a non-blocking socket and starts its connect(). errno is 0 if the socket is connected already, and
+// EINPROGRESS if it becomes writable when connected. If the descriptor is empty, errno is the reason.
 Descriptor start_connecting(const Endpoint& endpoint);
 
-// The next connection of a listening socket, non-blocking; empty with errno when there is none.
+// Accepts the next connection, as a non-blocking socket. If there is none, the result is empty and errno is
+// set.
 Descriptor accept_from(const Descriptor& listening);
 
-// What a connected socket needs for our traffic.
+// Sets the options of a connected socket.
 void configure(const Descriptor& connected, double peer_timeout_seconds);
 
-// Whether both ends are on this host for sure: a Unix-domain socket.
+// Whether the socket is a Unix-domain socket, so that both ends are certainly on this host.
 bool within_host(const Descriptor& connected);
 
-// Whether a process of this one's user is at the other end of a Unix-domain socket.
+// Whether the process at the other end of a Unix-domain socket belongs to this process's user.
 bool of_same_user(const Descriptor& connected);
 
-// Who is at the other end: "127.0.0.1:4711" or "process 4711 of this host".
+// Describes the other end: "127.0.0.1:4711" or "process 4711 of this host".
 std::string describe_peer(const Descriptor& connected);
 
 }  // namespace adaps

@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::uint64_t kWakeTag = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kTimerTag = kWakeTag - 1;
-constexpr long kEpollPwait2 = 441;  // the same on every architecture; older headers do not name it
+constexpr long kEpollPwait2 = 441;  // equal on all architectures; older headers do not define it
 
-struct Timespec {  // what the kernel calls __kernel_timespec: 64 bits everywhere
+struct Timespec {  // the kernel's __kernel_timespec, which is 64-bit on all architectures
   std::int64_t seconds, nanoseconds;
 };
 
@@ -45,7 +45,7 @@ EventLoop::EventLoop(bool precise_syscall)
   watch(wake_.get(), EPOLLIN, kWakeTag);
   const Timespec none{0, 0};
   epoll_event unused;
-  // Sandboxes that do not know the call answer EPERM.
+  // Sandboxes that do not support the call return EPERM.
   if (precise_syscall &&
       ::syscall(kEpollPwait2, epoll_.get(), &unused, 1, &none, nullptr, std::size_t{0}) >= 0)
     return;
@@ -88,19 +88,19 @@ int EventLoop::wait_precise(Micros timeout, std::span<epoll_event> events) {
 }
 
 int EventLoop::wait_with_timer(Micros timeout, std::span<epoll_event> events) {
-  itimerspec time{};  // all zero: off
+  itimerspec time{};  // all zero: disables the timer
   if (timeout != kNever) {
     time.it_value.tv_sec = static_cast<time_t>(timeout / 1'000'000);
     time.it_value.tv_nsec = static_cast<long>(timeout % 1'000'000 * 1000);
   }
-  // This also clears an expiry that an earlier wait has reported.
+  // This call also clears an expiry that an earlier wait reported.
   if (::timerfd_settime(timer_.get(), 0, &time, nullptr) != 0) fail("timerfd_settime");
   return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
 }
 
-// One write per wait is enough, however many threads call wake(). The counter is read before the flag is
-// cleared: a thread that still sees the flag set has submitted its work before this wait returns, so the work
-// is found after it.
+// One write per wait is enough for any number of calls of wake(). The counter is read before the flag is
+// cleared. A thread that still sees the flag set has submitted its work before this wait returns, so the
+// caller finds that work.
 void EventLoop::wake() {
   if (!valid_here()) return;
   if (wake_pending_.exchange(true, std::memory_order_acq_rel)) return;

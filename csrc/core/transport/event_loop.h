@@ -1,4 +1,4 @@
-// Waiting for sockets with microsecond timeouts.
+// Waits for sockets with timeouts in microseconds.
 #pragma once
 
 #include <sys/epoll.h>
@@ -12,21 +12,21 @@
 
 namespace adaps {
 
-// CLOCK_MONOTONIC.
+// The time of CLOCK_MONOTONIC.
 Micros monotonic_now();
 
 class EventLoop {
  public:
-  // `precise_syscall`: epoll_pwait2, which takes nanoseconds, where the kernel has it (5.11); otherwise a
-  // timerfd.
+  // With `precise_syscall`, the loop uses epoll_pwait2, which takes nanoseconds, if the kernel supports it
+  // (5.11). Otherwise it uses a timerfd.
   explicit EventLoop(bool precise_syscall = true);
 
   void watch(int fd, std::uint32_t events, std::uint64_t tag);
   void change(int fd, std::uint32_t events, std::uint64_t tag);
-  // Fills `events` with what is ready by `deadline` (kNever: without limit); level-triggered. Never reports
-  // the tag of wake().
+  // Fills `events` with the events that are ready by `deadline` (kNever: no limit). Events are
+  // level-triggered. wake() ends the wait, but is not reported as an event.
   std::span<epoll_event> wait(Micros deadline, std::span<epoll_event> events);
-  // Ends a wait(), or the next one. From any thread.
+  // Ends the current wait(), or the next one if none is running. May be called from any thread.
   void wake();
   bool valid_here() const { return epoll_.valid_here(); }
 

@@ -10,7 +10,7 @@ namespace adaps::framing {
 namespace {
 
 constexpr std::size_t kUsualBytes = std::size_t{128} << 10;
-constexpr std::size_t kKeptBytes = std::size_t{8} << 20;  // a larger buffer is freed once it is empty
+constexpr std::size_t kKeptBytes = std::size_t{8} << 20;  // a larger buffer is freed when it is empty
 
 static_assert(kMaxFrameBytes < kKeepAlive);
 
@@ -27,7 +27,8 @@ std::span<std::byte> ReceiveBuffer::space() {
     capacity_ = needed;
     begin_ = 0;
   } else if (begin_ > 0) {
-    // At most one incomplete frame; a long one is moved once, because it then begins at 0.
+    // The buffer contains at most one incomplete frame. A long frame is moved only once, because it then
+    // begins at 0.
     std::memmove(bytes_.get(), bytes_.get() + begin_, unread);
     begin_ = 0;
   }
@@ -73,7 +74,7 @@ void ReceiveBuffer::require_tag(const std::byte* sent, const Tag& right) const {
   std::memcpy(tag.data(), sent, tag.size());
   if (!equal_in_constant_time(tag, right))
     throw ProtocolError("frame " + std::to_string(number_) +
-                        " has a wrong MAC: somebody on the way changed, repeated or left out what was sent");
+                        " has a wrong MAC: frames were changed, repeated or removed on the network");
 }
 
 Tag Seal::of_header(std::uint64_t number, const Header& header) const {
@@ -85,7 +86,7 @@ Tag Seal::of_payload(std::uint64_t number, std::span<const std::byte> payload) c
 }
 
 Tag Seal::tag(std::byte part, std::uint64_t number, std::span<const std::byte> content) const {
-  Hmac hmac = keyed_;  // a copy, so that the key is hashed only once
+  Hmac hmac = keyed_;  // copied, so that the key is hashed only once
   hmac.update(std::span(&part, 1));
   hmac.update(std::as_bytes(std::span(&number, 1)));
   hmac.update(content);

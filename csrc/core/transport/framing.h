@@ -1,10 +1,12 @@
-// Frames on a byte stream: u32 payload length, u32 number of the frame on its link, payload, zeros up to a
-// multiple of 8 bytes. All little-endian. The length kKeepAlive stands for a frame without payload that only
-// says "I am alive".
+// Frames on a byte stream. A frame consists of the payload length (u32), the number of the frame on its link
+// (u32), the payload, and zeros up to a multiple of 8 bytes. All numbers are little-endian. The length
+// kKeepAlive marks a frame without a payload, which only shows that the sender is alive.
 //
-// On a sealed stream a MAC of the header follows the header, and one of the payload, if there is any, its
-// padding. The header has its own, so that a forged length is not waited for. Both are HMAC-SHA256, cut to 16
-// bytes, under the direction's key, with the full number of the frame: one that is changed, left out,
+// On a sealed stream, a MAC of the header follows the header, and a MAC of the payload follows the payload's
+// padding, unless the payload is empty. The header has a separate MAC, so that a receiver never waits for the
+// payload of a forged length. Both MACs are HMAC-SHA256, truncated to 16 bytes. They use the key of the
+// direction and include the full number of the frame, so a frame that is changed, omitted, repeated or moved
+// has a wrong MAC.
 // repeated or moved has a wrong one.
 #pragma once
 
@@ -54,8 +56,8 @@ class Seal {
   const Hmac keyed_;
 };
 
-// Bytes that were read from a stream and not yet returned as frames. Payloads are returned in place, without
-// a copy.
+// Buffers bytes of a stream until they are returned as frames. Payloads are returned in place, without a
+// copy.
 class ReceiveBuffer {
  public:
   explicit ReceiveBuffer(const std::optional<Digest>& key = std::nullopt) {
@@ -64,29 +66,31 @@ class ReceiveBuffer {
 
   struct Received {
     bool keep_alive;
-    std::span<const std::byte> payload;  // until the next call of space(); aligned to kAlignment
+    std::span<const std::byte> payload;  // valid until the next call of space(); aligned to kAlignment
   };
 
-  // Where to read to; never empty.
+  // Memory for the next bytes of the stream; never empty.
   std::span<std::byte> space();
   void filled(std::size_t bytes) { end_ += bytes; }
-  // The next complete frame. ProtocolError when it is too long, out of order, or its MAC is wrong.
+  // Returns the next complete frame. Throws ProtocolError if the frame is too long, out of order, or has a
+  // wrong MAC.
   std::optional<Received> next();
-  // The same of bytes that stay where they are, at the front of `unread`, of which the frame is taken.
+  // Returns the first frame of `unread`, without copying it into this buffer, and removes it from `unread`.
   std::optional<Received> next(std::span<const std::byte>& unread);
   bool empty() const { return begin_ == end_; }
-  // Bytes of the frame that next() found incomplete, once its header is there, and those not in this buffer.
+  // Size of the incomplete frame that next() found, once its header is complete.
   std::size_t frame_bytes() const { return frame_bytes_; }
+  // Number of its bytes that are not in this buffer.
   std::size_t missing() const { return frame_bytes_ - (end_ - begin_); }
 
  private:
   void require_tag(const std::byte* sent, const Tag& right) const;
 
-  std::unique_ptr<std::byte[]> bytes_;  // aligned as operator new does, so to at least kAlignment
+  std::unique_ptr<std::byte[]> bytes_;  // aligned by operator new, at least to kAlignment
   std::size_t capacity_ = 0;
   std::size_t begin_ = 0, end_ = 0;  // begin_ is a multiple of kAlignment
-  std::size_t frame_bytes_ = 0;      // of the incomplete frame at begin_, 0 when not yet known
-  std::uint64_t number_ = 0;         // of the next frame
+  std::size_t frame_bytes_ = 0;      // size of the incomplete frame at begin_, 0 if not known
+  std::uint64_t number_ = 0;         // number of the next frame
   std::optional<Seal> seal_;
 };
 

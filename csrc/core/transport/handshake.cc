@@ -16,7 +16,7 @@ constexpr std::uint32_t kVersion = 5;
 
 std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
 
-// A text with both values of a setting if the nodes disagree on it.
+// Returns a text with both values of a setting if the nodes disagree on it.
 template <typename Value, typename Text>
 std::optional<std::string> difference(const char* what, Value theirs, Value ours, Text text) {
   if (theirs == ours) return std::nullopt;
@@ -71,7 +71,7 @@ std::size_t Handshake::wanted() const {
 void Handshake::received(std::span<const std::byte> bytes) {
   incoming_.insert(incoming_.end(), bytes.begin(), bytes.end());
   if (stage_ == Stage::kGreeting) {
-    // Refused at the first wrong byte: a stranger may never send a whole greeting.
+    // The connection is refused at the first wrong byte, since a stranger may never send a complete greeting.
     const std::size_t shown = std::min(incoming_.size(), kMagic.size());
     if (std::memcmp(incoming_.data(), kMagic.data(), shown) != 0)
       throw HandshakeRefused("it does not speak this protocol");
@@ -91,7 +91,7 @@ void Handshake::take_greeting() {
     throw HandshakeRefused("it speaks version " + std::to_string(theirs_.version) + " of the protocol, not " +
                            std::to_string(kVersion));
   if (role_ == Role::kConnect && (theirs_.rank != expected_ || theirs_.channel != ours_.channel))
-    throw HandshakeRefused("it says it is " + name_of(theirs_.rank) + ", channel " +
+    throw HandshakeRefused("it claims to be " + name_of(theirs_.rank) + ", channel " +
                            std::to_string(theirs_.channel) + ", not " + name_of(expected_) + ", channel " +
                            std::to_string(ours_.channel));
   if (role_ == Role::kAccept) greet(theirs_.channel);
@@ -149,7 +149,7 @@ Digest Handshake::proof_of(Role role) const {
   return digest(role == Role::kConnect ? "connecting" : "accepting");
 }
 
-// The HMAC of a title and both greetings, under the job's secret.
+// Returns the HMAC of a title and both greetings, with the job's secret as the key.
 Digest Handshake::digest(std::string_view title) const {
   Hmac hmac(std::as_bytes(std::span(secret_)));
   hmac.update(std::as_bytes(std::span(title)));

@@ -1,4 +1,4 @@
-// How two nodes convince each other that they belong to one job; no I/O.
+// The handshake by which two nodes prove to each other that they belong to one job. It does no I/O.
 //
 //   connecting node                     accepting node
 //   greeting (who, what, nonce)  --->
@@ -6,9 +6,9 @@
 //   proof                        --->
 //                                <---   proof
 //
-// A proof is the HMAC, under the job's secret, of its sender's role and both greetings: it holds for these
-// two nonces only, so a recorded one is worthless, and one side's cannot be sent back as the other's. The
-// stranger who connects has to prove first.
+// A proof is an HMAC with the job's secret as the key. It covers the sender's role and both greetings. A
+// proof is only valid for the two nonces in the greetings, so a recorded proof is useless, and a node's proof
+// cannot be returned to it as the other node's. The connecting node has to send its proof first.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace adaps {
 
-// The other side could not prove that it is a node of this job.
+// The other side did not prove that it is a node of this job.
 class HandshakeRefused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -48,7 +48,7 @@ struct Greeting {
 };
 static_assert(sizeof(Greeting) == 80, "sent as it is in memory, without padding");
 
-// Of the MACs of frames (wire.h), one for each direction of a connection.
+// Keys for the MACs of frames (framing.h), one for each direction of a connection.
 struct FrameKeys {
   Digest sending, receiving;
 };
@@ -60,20 +60,22 @@ class Handshake {
   static Handshake connecting(const SocketOptions& options, NodeId peer, int channel);
   static Handshake accepting(const SocketOptions& options);
 
-  // All that is to be written; only received() appends to it.
+  // All bytes to be sent. Only received() appends to them.
   const std::vector<std::byte>& outgoing() const { return outgoing_; }
-  // How many bytes to read at most, so that none of what follows the handshake is read; 0 when it is done.
+  // Maximum number of bytes to read, so that no byte after the handshake is read. 0 when the handshake is
+  // complete.
   std::size_t wanted() const;
-  // Takes at most wanted() bytes; throws HandshakeRefused.
+  // Processes at most wanted() bytes. Throws HandshakeRefused.
   void received(std::span<const std::byte> bytes);
 
   bool done() const { return stage_ == Stage::kDone; }
-  // Of the other side; valid when done.
+  // Rank and channel of the other node. Only valid when the handshake is complete.
   NodeId peer() const { return theirs_.rank; }
   int channel() const { return static_cast<int>(theirs_.channel); }
-  // A sentence when the proven peer was started with something else than this node, or empty.
+  // A sentence about a setting that differs between the authenticated peer and this node. Empty if there is
+  // none.
   std::string conflict() const;
-  // Keys that only these two nodes know, for this connection only; nothing if frames go without a MAC.
+  // Keys for this connection, which only these two nodes can compute. Empty if frames have no MAC.
   std::optional<FrameKeys> frame_keys() const;
 
  private:
@@ -90,7 +92,7 @@ class Handshake {
   Role role_;
   Stage stage_ = Stage::kGreeting;
   std::string secret_;
-  NodeId expected_ = 0;  // of a connecting node: the rank that it connects to
+  NodeId expected_ = 0;  // connecting nodes only: the rank to which this node connects
   Greeting ours_{}, theirs_{};
   std::vector<std::byte> incoming_, outgoing_;
 };

@@ -72,7 +72,7 @@ void Sha256::update(std::span<const std::byte> data) {
 Digest Sha256::finish() {
   const std::uint64_t bits = 8 * length_;
   std::array<std::byte, 72> padding{std::byte{0x80}};
-  const std::size_t zeros = (119 - length_ % 64) % 64;  // fills up to 8 bytes before a block's end
+  const std::size_t zeros = (119 - length_ % 64) % 64;  // pads to 8 bytes before the end of a block
   store_big_endian(static_cast<std::uint32_t>(bits >> 32), padding.data() + 1 + zeros);
   store_big_endian(static_cast<std::uint32_t>(bits), padding.data() + 5 + zeros);
   update(std::span(padding).first(zeros + 9));

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) and HMAC (FIPS 198-1), for the handshake and, if asked for, for every frame.
+// SHA-256 (FIPS 180-4) and HMAC (FIPS 198-1), for the handshake and the optional MACs of frames.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ using Digest = std::array<std::byte, 32>;
 class Sha256 {
  public:
   void update(std::span<const std::byte> data);
-  Digest finish();  // the object is used up
+  Digest finish();  // the object must not be used afterwards
 
  private:
   void compress(const std::byte* block);
@@ -34,7 +34,7 @@ class Hmac {
   Sha256 inner_, outer_;
 };
 
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on the position of the first difference.
 template <std::size_t kBytes>
 bool equal_in_constant_time(const std::array<std::byte, kBytes>& a, const std::array<std::byte, kBytes>& b) {
   std::byte difference{0};
@@ -42,7 +42,7 @@ bool equal_in_constant_time(const std::array<std::byte, kBytes>& a, const std::a
   return difference == std::byte{0};
 }
 
-// From the kernel's generator.
+// Fills `out` from the kernel's random generator.
 void fill_random(std::span<std::byte> out);
 
 }  // namespace adaps

@@ -17,7 +17,8 @@ struct Unit {
 constexpr Unit kTimes[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1.0}};
 constexpr Unit kRates[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
 
-// Parses a number with a unit; returns a negative number, which no quantity here may be, if it is malformed.
+// Parses a number with a unit. Returns a negative number if the text is malformed, as no valid quantity is
+// negative.
 template <std::size_t N>
 double quantity(std::string_view text, const Unit (&units)[N]) {
   double number = 0.0;
@@ -45,7 +46,7 @@ LinkShape parse_link_shape(const std::string& text) {
   }
   throw std::invalid_argument(
       "\"" + text +
-      "\" is no link: use loopback, sockets, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
+      "\" is not a link: use loopback, sockets, lan, slow, or latency and bandwidth as in 0.5ms,2gbit");
 }
 
 }  // namespace adaps

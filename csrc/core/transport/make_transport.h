@@ -1,4 +1,4 @@
-// The step from connections to a transport.
+// Creates a transport from connections.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,15 @@
 
 namespace adaps {
 
-// An authenticated socket.
+// An authenticated connection.
 struct Connection {
   Descriptor socket;
-  std::optional<FrameKeys> keys;          // if frames carry a MAC
-  std::unique_ptr<SharedStreams> shared;  // if frames go through memory; the socket then only wakes, and ends
+  std::optional<FrameKeys> keys;  // if frames have a MAC
+  // if frames use shared memory; the socket then only wakes the peer, and shows its end
+  std::unique_ptr<SharedStreams> shared;
 };
 
-// One channel's transport, connections[i] to node i; the own one is empty.
+// Creates one channel's transport. connections[i] leads to node i, and the connection of this node is empty.
 std::unique_ptr<SocketTransport> make_transport(std::vector<Connection> connections,
                                                 const SocketOptions& options);
 

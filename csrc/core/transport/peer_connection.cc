@@ -16,7 +16,7 @@ constexpr std::size_t kPieces =
     384;  // per sendmsg: header, payload and padding of 128 frames, or of 76 with MACs
 constexpr std::byte kZeros[framing::kAlignment] = {};
 
-// The pieces of a stream that follow its first `skipped` bytes.
+// The pieces of a stream after its first `skipped` bytes.
 class Gather {
  public:
   explicit Gather(std::size_t skipped) : skipped_(skipped) {}
@@ -94,7 +94,7 @@ void PeerConnection::queue(std::uint32_t length, Frame payload) {
 }
 
 void PeerConnection::release() {
-  if (held_.empty()) return;  // the link was closed or failed since the frame was held
+  if (held_.empty()) return;  // the link was closed or failed after the frame was held
   queue(std::move(held_.front().frame));
   held_.pop_front();
 }
@@ -159,7 +159,8 @@ PeerConnection::Transferred PeerConnection::receive() {
 }
 
 PeerConnection::Transferred PeerConnection::receive_shared() {
-  // Whatever the peer wrote was there before it said that it had ended, or was gone.
+  // The peer wrote all its bytes before it marked its end, or before it died. Therefore the end is read
+  // first.
   const bool ended = gone_ || shared_->ended();
   if (const std::size_t got = shared_->look(); got > 0) return {.bytes = got, .more = true};
   return {.ended = ended, .error = gone_error_};
@@ -183,7 +184,7 @@ std::optional<framing::ReceiveBuffer::Received> PeerConnection::next() {
   return frame;
 }
 
-// The ring may be too short for the frame as a whole: what is there of it, and nothing beyond, moves.
+// Copies the available part of a frame that may not fit into the ring, and no byte after the frame.
 void PeerConnection::copy_long_frame() {
   const std::span<std::byte> space = incoming_.space();
   const std::span<const std::byte> unread = shared_->unread();
@@ -204,8 +205,8 @@ void PeerConnection::on_doorbell() {
   gone_error_ = got < 0 ? errno : 0;
 }
 
-// A bell that does not fit is not missed: the peer has not heard the earlier ones yet. Nor is one to a peer
-// that is gone: its end is heard here.
+// Wakes the peer. If the socket is full, the bell can be omitted, because the peer has not read earlier ones
+// yet. The same is true if the peer is gone, as this node detects its end.
 void PeerConnection::ring_doorbell() {
   constexpr std::byte kBell{};
   if (shared_->must_ring()) static_cast<void>(::send(fd(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT));
@@ -223,7 +224,7 @@ void PeerConnection::end_writing() {
     ::shutdown(fd(), SHUT_WR);
     return;
   }
-  shared_->end();  // the socket still has to ring for what is read
+  shared_->end();  // the socket stays open, to ring after reads
   ring_doorbell();
 }
 

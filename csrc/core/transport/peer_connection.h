@@ -20,9 +20,9 @@
 
 namespace adaps {
 
-// Queues frames until the stream takes them. A shaped link, which imitates a slower network, holds every
-// frame for some time first; frames are numbered only after that, so that keep-alives can overtake those
-// held.
+// Queues frames until the stream accepts them. A shaped link imitates a slower network: it first holds every
+// frame for some time. Frames are numbered after they were held, so that keep-alives can overtake held
+// frames.
 class PeerConnection {
  public:
   PeerConnection(Connection connection, Micros now);
@@ -33,61 +33,62 @@ class PeerConnection {
 
   void queue(Frame frame);
   void queue_keep_alive();
-  // Holds a frame of a shaped link until the corresponding release() queues it. At `taken` the imitated
-  // network takes it, as backlog() counts.
+  // Holds a frame of a shaped link until the corresponding release() queues it. From `taken` on, backlog()
+  // counts the frame as sent.
   void hold(Frame frame, Micros taken) { held_.push_back({std::move(frame), taken}); }
   void release();
   bool writing() const { return !queued_.empty(); }
-  // Bytes of a frame on the wire.
+  // Number of bytes of a frame on the wire.
   std::size_t bytes_of(std::size_t payload) const { return framing::bytes_of(payload, seal_.has_value()); }
   bool drained() const { return queued_.empty() && held_.empty(); }
-  // Frames that the network has not taken yet, without keep-alives.
+  // Number of frames that the network has not accepted yet, without keep-alives.
   std::size_t backlog(Micros now) const;
 
   struct Transferred {
     std::size_t bytes = 0;
     std::size_t frames = 0;  // without keep-alives; sending only
-    bool more = false;       // receiving only: there may be more to read now
-    bool ended = false;      // receiving only: nothing will follow; orderly when the error is 0
+    bool more = false;       // receiving only: more bytes may be available now
+    bool ended = false;      // receiving only: no more bytes follow; orderly if error is 0
     int error = 0;
   };
-  // Writes what the socket takes, and moves the frames that it has taken whole to `sent`. An error ends the
-  // stream in both directions: receive() reports it, behind what the peer had still sent.
+  // Writes as much as the socket accepts, and moves completely written frames to `sent`. An error ends the
+  // stream in both directions. receive() reports the error after all bytes that the peer had already sent.
   Transferred write(std::vector<Frame>& sent);
-  // Reads once; neither bytes nor an end: there is nothing now.
+  // Reads once. If the result has neither bytes nor an end, no byte is available now.
   Transferred receive();
-  // The next complete frame of what was received, as of framing::ReceiveBuffer; its payload is there until
-  // the next call.
+  // Returns the next complete frame that was received, like framing::ReceiveBuffer::next. Its payload is
+  // valid until the next call.
   std::optional<framing::ReceiveBuffer::Received> next();
   bool readable() const;
-  // Tells the peer that nothing follows.
+  // Ends the stream to the peer.
   void end_writing();
 
-  // Of streams in shared memory only; see SharedStreams.
+  // Whether the streams use shared memory. The following functions are only for such links; see
+  // SharedStreams.
   bool shared() const { return shared_ != nullptr; }
-  // Handles a readable socket of shared streams: the peer has rung the doorbell, or is gone and reads no
+  // Handles a readable socket of shared streams: the peer has rung the doorbell, or has died and reads no
   // more.
   void on_doorbell();
   bool peer_gone() const { return gone_; }
-  // False if there is something to do already.
+  // Announces to the peer that this side will sleep. Returns false if there is already work to do.
   bool sleep() { return shared_->sleep(!peer_ended, writing()); }
   void stay_awake() { shared_->stay_awake(); }
-  // Wakes the peer if it waits for what this side did.
+  // Wakes the peer if it waits for an action of this side.
   void ring_doorbell();
 
   Micros last_heard, last_sent;
-  double free_at = 0.0;         // of a shaped link, in microseconds: when all its frames will be on the wire
-  int write_error = 0;          // why the peer takes nothing more, if that is not just its EOF
-  bool waits_to_write = false;  // writability is watched
-  bool to_flush = false;        // is on the transport's list of links to flush
+  double free_at = 0.0;         // shaped links: time in microseconds when all frames will be on the wire
+  int write_error = 0;          // reason why the peer accepts no more bytes, unless it closed its stream
+  bool waits_to_write = false;  // the event loop watches whether the socket is writable
+  bool to_flush = false;        // the link is in the transport's list of links to flush
   bool ended_writing = false;
-  bool peer_ended = false;  // an expected EOF was read; the link is closed once all is written
+  bool peer_ended = false;  // an expected EOF was read; the link is closed when all frames are written
 
  private:
   struct Queued {
     framing::Header header;
     Frame payload;
-    framing::Tag header_tag, payload_tag;  // of a sealed stream
+    framing::Tag header_tag, payload_tag;  // sealed streams only
   };
 
   struct Held {
@@ -103,16 +104,16 @@ class PeerConnection {
 
   Descriptor socket_;
   std::deque<Queued> queued_;
-  std::size_t keep_alives_ = 0;  // among them
+  std::size_t keep_alives_ = 0;  // number of keep-alives in queued_
   std::deque<Held> held_;
-  std::size_t front_written_ = 0;  // bytes of queued_.front() that the socket took
-  std::uint64_t number_ = 0;       // of the next frame
+  std::size_t front_written_ = 0;  // number of bytes of queued_.front() that were written
+  std::uint64_t number_ = 0;       // number of the next frame
   std::optional<framing::Seal> seal_;
-  framing::ReceiveBuffer incoming_;  // of a shared link, only of frames that its ring may be too short for
-  std::unique_ptr<SharedStreams> shared_;  // if it goes through memory
-  std::size_t handled_ = 0;                // bytes of the frame in shared memory that next() returned last
+  framing::ReceiveBuffer incoming_;        // for a shared link, only frames that may not fit into its ring
+  std::unique_ptr<SharedStreams> shared_;  // if the link uses shared memory
+  std::size_t handled_ = 0;                // size of the frame in shared memory that next() returned last
   bool gone_ = false;                      // the socket of a shared link has ended
-  int gone_error_ = 0;                     // why, if that was not in order
+  int gone_error_ = 0;                     // errno of that end; 0 if it was orderly
 };
 
 }  // namespace adaps

@@ -23,9 +23,9 @@ namespace adaps {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = std::size_t{64} << 10;  // the largest that kernels use
-// Less room than this is not worth waking a writer for; what a reader leaves in the ring is no more than the
-// rest.
+constexpr std::size_t kPage = std::size_t{64} << 10;  // the largest page size of any kernel
+// Minimum free space for which a waiting writer is woken. It is available as soon as the reader leaves at
+// most kLeft bytes in the ring.
 constexpr std::size_t kWorthwhile = SharedStreams::kBytes - SharedStreams::kLeft;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -37,13 +37,13 @@ constexpr std::size_t kFileBytes = 2 * kFileBytesOfSide;
 
 }  // namespace
 
-// What one side writes, on lines of their own unless they are written together. The ring is there twice in a
-// mapping, and once in the file.
+// Memory that one side writes. Fields that are not written together are on separate cache lines. The file
+// contains the ring once, and the mapping contains it twice.
 struct SharedStreams::Side {
   alignas(kLine) std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> ended;
   alignas(kLine) std::atomic<std::uint64_t> read;
-  // Cleared by the other side when it rings.
+  // The other side clears these flags when it rings.
   alignas(kLine) std::atomic<std::uint32_t> asleep;
   std::atomic<std::uint32_t> wants_room;
   std::array<std::byte, kPage - 2 * kLine - sizeof(std::uint64_t)> unused;
@@ -65,7 +65,7 @@ std::unique_ptr<SharedStreams> SharedStreams::create() {
   return made;
 }
 
-// One byte, which comes with the descriptor of the memory if there is any.
+// Sends one byte, together with the descriptor of the memory if there is any.
 bool SharedStreams::offer(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams) {
   std::byte what{streams ? std::uint8_t{1} : std::uint8_t{0}};
   iovec piece{&what, 1};
@@ -145,7 +145,7 @@ std::unique_ptr<SharedStreams> SharedStreams::map(const Descriptor& memory, std:
   return std::unique_ptr<SharedStreams>(new SharedStreams(std::move(shared), side));
 }
 
-// New memory is all zero, which is where both sides begin.
+// New memory is zero, which is the initial state of both sides.
 SharedStreams::SharedStreams(std::unique_ptr<Memory, Unmap> shared, std::size_t side)
     : shared_(std::move(shared)), mine_(&shared_->sides[side]), theirs_(&shared_->sides[1 - side]) {}
 
@@ -162,7 +162,8 @@ std::size_t SharedStreams::write(std::span<const iovec> pieces) {
   for (const iovec& piece : pieces) {
     const std::size_t bytes = std::min(piece.iov_len, left);
     if (bytes == 0) continue;
-    std::memcpy(mine_->ring.data() + written_ % kBytes, piece.iov_base, bytes);  // on into its second mapping
+    // may continue into the second mapping
+    std::memcpy(mine_->ring.data() + written_ % kBytes, piece.iov_base, bytes);
     written_ += bytes;
     left -= bytes;
   }
@@ -180,9 +181,9 @@ void SharedStreams::end() {
 std::size_t SharedStreams::look() {
   const std::uint64_t written = theirs_->written.load(std::memory_order_seq_cst);
   if (written < found_ || written - read_ > kBytes)
-    throw ProtocolError("it says that it wrote " + std::to_string(written) +
-                        " bytes into shared memory, of which " + std::to_string(read_) +
-                        " were read and no more than " + std::to_string(kBytes) + " others can be there");
+    throw ProtocolError("its counter shows " + std::to_string(written) + " bytes written to shared memory; " +
+                        std::to_string(read_) + " were read, and at most " + std::to_string(kBytes) +
+                        " more can be unread");
   return static_cast<std::size_t>(written - std::exchange(found_, written));
 }
 
@@ -200,8 +201,9 @@ bool SharedStreams::readable() const { return theirs_->written.load(std::memory_
 
 bool SharedStreams::ended() const { return theirs_->ended.load(std::memory_order_seq_cst) != 0; }
 
-// Each side first says what it did and then looks at what the other one says, all in one order: either the
-// writer sees that the reader sleeps, or the reader sees what was written before it does.
+// Each side first stores its own state and then loads the other side's, all sequentially consistent.
+// Therefore either the writer sees that the reader is asleep, or the reader sees the written bytes before it
+// sleeps.
 bool SharedStreams::sleep(bool reads, bool wants_room) {
   mine_->wants_room.store(wants_room ? 1 : 0, std::memory_order_seq_cst);
   mine_->asleep.store(1, std::memory_order_seq_cst);

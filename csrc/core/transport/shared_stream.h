@@ -1,11 +1,11 @@
-// The two streams of a connection between nodes of one host and user, in memory that both have mapped: bytes
-// are copied once, into it, and read where they lie; the kernel is asked only to wake a node that sleeps.
-// Each stream is a ring with one writer and one reader, mapped twice in a row so that whatever is in it is in
-// one piece.
+// The two streams of a connection between nodes of one host and user, in memory that both processes map.
+// Bytes are copied once into this memory and read in place. The kernel is only used to wake a sleeping node.
+// Each stream is a ring with one writer and one reader. The ring is mapped twice in succession, so that its
+// contents are always contiguous.
 //
-// What a broken node writes does no harm: its counters are checked, its bytes are parsed as those of a socket
-// are, and the memory's file cannot be made shorter. A hostile one could change a frame while it is read; as
-// a process of the same user it could write to this one's memory as well.
+// A broken node cannot cause harm: its counters are checked, its bytes are parsed like those from a socket,
+// and the memory's file cannot be truncated. A hostile process could change a frame while it is read.
+// However, as a process of the same user, it could also write to this process's memory.
 #pragma once
 
 #include <sys/uio.h>
@@ -21,38 +21,42 @@ namespace adaps {
 
 class SharedStreams {
  public:
-  static constexpr std::size_t kBytes = std::size_t{1} << 20;  // that a stream holds; a power of two
-  static constexpr std::size_t kLeft = kBytes / 2;  // that may be left unreleased until more arrives
+  static constexpr std::size_t kBytes = std::size_t{1} << 20;  // capacity of a stream; a power of two
+  // maximum number of bytes that may stay unreleased until more arrive
+  static constexpr std::size_t kLeft = kBytes / 2;
 
-  // New streams, of the side that offers them; nothing where the system has no such memory.
+  // Creates new streams, for the side that offers them. Returns null if the system does not support such
+  // memory.
   static std::unique_ptr<SharedStreams> create();
-  // Says on a Unix-domain socket that these streams carry the rest, or that none do. False when the socket
-  // would block; HandshakeRefused when it fails.
+  // Sends over a Unix-domain socket whether these streams are used for all later frames. Returns false if the
+  // socket would block. Throws HandshakeRefused if it fails.
   static bool offer(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams);
-  // The other end of offer().
+  // Receives an offer().
   static bool take(const Descriptor& socket, std::unique_ptr<SharedStreams>& streams);
 
-  // Copies what there is room for, of all pieces in turn; returns how many bytes.
+  // Copies as many bytes of the pieces as there is space for. Returns their number.
   std::size_t write(std::span<const iovec> pieces);
-  // Nothing will be written after this.
+  // Marks the end of the stream that this side writes.
   void end();
 
-  // Looks for what has arrived since this was called last; returns how many bytes. ProtocolError for a
-  // counter that cannot be.
+  // Returns the number of bytes that arrived since the last call. Throws ProtocolError if the writer's
+  // counter is impossible.
   std::size_t look();
-  // What was found and not yet released, which is until then not written over.
+  // The bytes that look() found and that are not released. They are not overwritten before their release.
   std::span<const std::byte> unread() const;
   void release(std::size_t bytes);
-  // Whether look() would find something.
+  // Whether look() would return bytes.
   bool readable() const;
-  // The other side has ended its stream.
+  // Whether the other side has ended its stream.
   bool ended() const;
 
-  // From now on the other side has to ring when it writes or ends, and when it has made room if that is
-  // wanted; false if there is a reason not to sleep already, where one that `reads` has more of them.
+  // Requests that the other side rings when it writes or ends, and with `wants_room` also when it has freed
+  // space. Returns false if there is already a reason not to sleep. Data to read is such a reason only if
+  // this side `reads`.
   bool sleep(bool reads, bool wants_room);
   void stay_awake();
-  // Whether the other side sleeps and has to hear of what was written, ended or released; says so once.
+  // Whether the other side sleeps and waits for something that was written, ended or released. Returns true
+  // once per sleep.
   bool must_ring();
 
  private:
@@ -67,13 +71,14 @@ class SharedStreams {
   std::size_t room() const;
   std::size_t unreleased() const { return static_cast<std::size_t>(found_ - read_); }
 
-  Descriptor offered_;  // until the other side has it
+  Descriptor offered_;  // until the other side has received it
   std::unique_ptr<Memory, Unmap> shared_;
   Side* mine_;
   Side* theirs_;
-  // Bytes from the start: written, released and found. What the other side sees are copies.
+  // Positions in the streams, counted in bytes from the start: written, released and found. Side contains
+  // copies of them for the other side.
   std::uint64_t written_ = 0, read_ = 0, found_ = 0;
-  bool told_ = true;  // what was written and ended
+  bool told_ = true;  // the other side was rung for all written bytes and the end
 };
 
 }  // namespace adaps

@@ -69,7 +69,7 @@ SimulatedNetwork::Event SimulatedNetwork::next() {
     const Scheduled first = schedule_.top();
     schedule_.pop();
     if (first.name < timers_) {
-      if (timer_at_[first.name] != first.at) continue;  // it was set to an earlier time since
+      if (timer_at_[first.name] != first.at) continue;  // the timer was later set to an earlier time
       timer_at_[first.name] = kNever;
       now_ = std::max(now_, first.at);
       return {Event::Kind::kTimer, first.name, {}, {}};
@@ -120,7 +120,7 @@ NetworkLink SimulatedNetwork::link_named(std::uint32_t name) const {
 
 void SimulatedNetwork::schedule(Micros at, std::uint32_t name) { schedule_.push({at, random_.next(), name}); }
 
-// The queue may be filled again while the frame is being processed, so the frame is a copy.
+// Copies the frame, because the queue may grow while the frame is processed.
 std::span<const std::byte> SimulatedNetwork::cut(Queue& queue, std::size_t entries) {
   frame_.clear();
   for (std::size_t i = 0; i < entries; ++i) {

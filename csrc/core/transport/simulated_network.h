@@ -1,5 +1,5 @@
-// A network and a clock that exist only in memory: discrete events in virtual time, all random choices from
-// one seed.
+// A network and a clock that exist only in memory. Discrete events take place in virtual time, and one seed
+// determines all random choices.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace adaps {
 
-// One ordered pair of nodes on one channel: reliable and in order. Different links are independent of each
-// other, but for the network cards that they share.
+// One ordered pair of nodes on one channel: reliable and in order. Links are independent of each other,
+// except that a node's links share its network card.
 struct NetworkLink {
   int channel = 0;
   NodeId from = 0;
@@ -35,20 +35,22 @@ class SimulatedNetwork {
 
   Micros now() const { return now_; }
   void set_traits(NodeId from, NodeId to, const LinkTraits& traits);
-  // What all links of a node together send, and receive, at most; without it each is alone.
+  // Sets the bandwidth that all links of a node share, separately for sending and receiving. Without it,
+  // links share nothing.
   void set_card(NodeId node, double bytes_per_micro);
-  // Probability that an entry is delivered in one frame with the one before it, if it has arrived by then.
+  // Sets the probability that an entry is delivered in one frame with the entry before it, if it has arrived
+  // by then.
   void set_merging(double probability) { merging_ = probability; }
-  // To test the checker itself: entries of a link overtake each other.
+  // Lets entries of a link overtake each other, to test the consistency checker itself.
   void set_reordering(bool reordering) { reordering_ = reordering; }
 
-  // `entry` is one message; frames are made of whole entries. Returns when it will have arrived.
+  // Sends `entry`, which is one message. Frames consist of complete entries. Returns the time of arrival.
   Micros send(const NetworkLink& link, std::span<const std::byte> entry);
-  // How many entries of the link have not left their node yet.
+  // Number of entries of the link that have not left their node yet.
   std::size_t backlog(const NetworkLink& link) const;
-  // Nothing is delivered on the link before `until`.
+  // Delivers nothing on the link before `until`.
   void freeze(const NetworkLink& link, Micros until);
-  // The timer goes off at the given time, or earlier if it was set to that.
+  // Sets a timer. If the timer is already set to an earlier time, it keeps that time.
   void set_timer(std::uint32_t timer, Micros at);
 
   struct Event {
@@ -56,12 +58,13 @@ class SimulatedNetwork {
     Kind kind = Kind::kNothingLeft;
     std::uint32_t timer = 0;
     NetworkLink link;
-    std::span<const std::byte> frame;  // until the next call
+    std::span<const std::byte> frame;  // valid until the next call
   };
-  // Advances the clock to the next event. Events at the same time come in random order.
+  // Advances the clock to the next event. Events at the same time are in random order.
   Event next();
 
-  // Scheduling by hand instead of next(): takes up to `entries` from the front of a link whatever their time.
+  // Manual scheduling instead of next(): takes up to `entries` entries from the front of a link, regardless
+  // of their arrival time.
   std::span<const std::byte> take(const NetworkLink& link, std::size_t entries);
   std::size_t waiting(const NetworkLink& link) const;
   void advance(Micros to) { now_ = to; }
@@ -91,7 +94,7 @@ class SimulatedNetwork {
   struct Scheduled {
     Micros at;
     std::uint64_t tie;
-    std::uint32_t name;  // a timer, or behind all timers a link
+    std::uint32_t name;  // the number of a timer or, after all timers, of a link
     bool operator>(const Scheduled& other) const { return at != other.at ? at > other.at : tie > other.tie; }
   };
 

@@ -1,5 +1,5 @@
-// One channel's connections on one epoll loop. A pass of the loop writes what was queued, waits, reads what
-// arrived, and looks after silent peers and held frames.
+// One channel's connections on one epoll loop. Each pass of the loop writes queued frames, waits, reads what
+// arrived, checks for silent peers, and releases held frames.
 #include "transport/socket_transport.h"
 
 #include <sys/epoll.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint32_t kReadable = EPOLLIN, kWritable = EPOLLOUT;
 
-// How much of one peer's stream is handled before the others have their turn.
+// Number of reads from one peer before the other peers are served.
 constexpr int kReadsPerPass = 16;
 
 class EpollTransport final : public SocketTransport {
@@ -67,22 +67,22 @@ class EpollTransport final : public SocketTransport {
   const Micros latency_;
   const double micros_per_byte_;
   EventLoop loop_;
-  std::vector<PeerConnection> links_;  // by rank; the own one is never open
+  std::vector<PeerConnection> links_;  // by rank; the link to this node is never open
   std::vector<NodeId> to_flush_;
   std::vector<Frame> sent_;
   std::priority_queue<Release, std::vector<Release>, std::greater<>>
-      held_;                 // one for each frame that a link holds
-  Micros next_look_;         // when to look after the peers next
-  Micros last_absence_ = 0;  // when this thread was last found to have been away for long
+      held_;                 // one entry for each frame that a link holds
+  Micros next_look_;         // time of the next check for silent peers
+  Micros last_absence_ = 0;  // time when this thread last noticed that it had not run for long
   Micros last_pass_;
-  std::vector<NodeId> shared_;  // peers whose link is shared memory
+  std::vector<NodeId> shared_;  // peers with links in shared memory
   bool asleep_ = false;
   bool closing_ = false;
   bool precise_timers_ = false;
   TransportCounters counters_;
 };
 
-// A link that is shut down delivers nothing any more.
+// Discards the frames of links that are being shut down.
 class Discard final : public TransportEvents {
  public:
   void on_frame(NodeId, std::span<const std::byte>) override {}
@@ -136,7 +136,7 @@ void EpollTransport::send(NodeId to, Frame frame) {
 void EpollTransport::poll(Micros timeout, TransportEvents& events) {
   if (!held_.empty() && !std::exchange(precise_timers_, true)) {
     ::prctl(PR_SET_TIMERSLACK,
-            1000UL);  // of this thread: the usual 50 µs would blur the shape of a fast link
+            1000UL);  // for this thread; the default of 50 µs would blur the shape of a fast link
   }
   const Micros now = monotonic_now();
   note_absence(now, last_pass_);
@@ -155,8 +155,8 @@ void EpollTransport::shutdown(Micros timeout) {
   for (PeerConnection& link : links_) {
     if (link.open()) link.end_writing();
   }
-  // A socket that is closed with unread data in it resets the connection, and what the peer has not read yet
-  // is lost.
+  // A socket that is closed while it contains unread data resets the connection, and the peer loses the bytes
+  // that it has not read yet. Therefore all links wait for their peer's end first.
   run_until([](const PeerConnection& link) { return !link.open(); });
   for (PeerConnection& link : links_) link.close();
 }
@@ -190,7 +190,8 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   sent_.clear();
 }
 
-// Asks the peers of this host to ring; false if that is not needed because something can be done at once.
+// Asks the peers on this host to ring. Returns false if this thread should not sleep, because there is work
+// already.
 bool EpollTransport::sleep() {
   asleep_ = true;
   bool nothing = true;
@@ -213,8 +214,8 @@ void EpollTransport::read_shared(TransportEvents& events) {
   }
 }
 
-// Called between frames, too: handling the frames of one peer may take long, and the others are not to be
-// neglected meanwhile.
+// This function is also called between frames. Processing the frames of one peer may take long, and silent
+// peers and held frames must be handled in time.
 void EpollTransport::look_if_due(TransportEvents& events) {
   const Micros now = monotonic_now();
   note_absence(now, last_pass_);
@@ -255,7 +256,7 @@ void EpollTransport::flush(NodeId peer) {
 
 void EpollTransport::watch_writability(NodeId peer, bool wanted) {
   PeerConnection& link = links_[peer];
-  if (link.shared()) return;  // a pass looks whether there is room
+  if (link.shared()) return;  // each pass checks whether there is space
   if (std::exchange(link.waits_to_write, wanted) == wanted) return;
   loop_.change(link.fd(), (link.peer_ended ? 0 : kReadable) | (wanted ? kWritable : 0), peer);
 }
@@ -275,7 +276,7 @@ void EpollTransport::read(NodeId peer, TransportEvents& events) {
         events.on_frame(peer, frame->payload);
       }
       if (!got.more) return;
-      if (monotonic_now() >= next_look_) return;  // the rest is still there in the next pass
+      if (monotonic_now() >= next_look_) return;  // the rest is read in the next pass
     }
   } catch (const ProtocolError& error) {
     log_message(LogLevel::kWarning, "closed the connection to " + name_of(peer) + ": " + error.what());
@@ -291,7 +292,7 @@ void EpollTransport::ended(NodeId peer, int error, TransportEvents& events) {
                 events);
   }
   if (error != 0 || link.drained() || link.peer_gone()) return link.close();
-  link.peer_ended = true;  // the peer may still read what this node sends
+  link.peer_ended = true;  // the peer may still be reading frames of this node
   if (link.shared()) return;
   loop_.change(link.fd(), link.waits_to_write ? kWritable : 0, peer);
 }
@@ -301,8 +302,8 @@ void EpollTransport::down(NodeId peer, const std::string& reason, TransportEvent
   events.on_peer_down(peer, name_of(peer) + " is gone: " + reason);
 }
 
-// A thread that was not running has not listened either, so silence proves nothing: peers get time to be
-// heard again before they count as lost.
+// A thread that did not run has received nothing, so silence does not prove that a peer is down. Peers get
+// time to be heard again before they count as lost.
 void EpollTransport::note_absence(Micros now, Micros expected) {
   if (expected != kNever && now - expected > peer_timeout_ / 4) last_absence_ = now;
 }
@@ -317,11 +318,10 @@ void EpollTransport::look_after_peers(Micros now, TransportEvents& events) {
     const Micros patient_until =
         std::max(link.last_heard + patience(peer_timeout_), last_absence_ + peer_timeout_ / 2);
     if (now >= patient_until && !link.readable()) {
-      down(peer, "nothing was heard of it for " + std::to_string((now - link.last_heard) / 1000) + " ms",
-           events);
+      down(peer, "it sent nothing for " + std::to_string((now - link.last_heard) / 1000) + " ms", events);
       continue;
     }
-    // Sends keep-alives that are due soon along with one that is due now, to wake up once for all.
+    // Sends keep-alives that are due soon together with one that is due now, to wake up only once.
     if (now >= link.last_sent + interval - interval / 4 && !link.writing() && !link.ended_writing) {
       link.queue_keep_alive();
       flush(peer);

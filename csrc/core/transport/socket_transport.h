@@ -1,5 +1,5 @@
-// Frames over TCP between hosts, and through shared memory or Unix-domain sockets inside one: one epoll loop
-// per channel.
+// Sends frames over TCP between hosts, and through shared memory or Unix-domain sockets within a host. Each
+// channel has one epoll loop.
 #pragma once
 
 #include <cstddef>
@@ -15,79 +15,81 @@
 
 namespace adaps {
 
-// Delay and bandwidth of every link, to imitate a network on one machine. Zero: unshaped.
+// Delay and bandwidth of every link, to imitate a network on one machine. Zero means unshaped.
 struct LinkShape {
   double latency_seconds = 0.0;  // one way
   double bits_per_second = 0.0;
-  bool sockets = false;  // not through shared memory, although nothing is imitated
+  bool sockets = false;  // use sockets instead of shared memory, even if no network is imitated
 
   bool allows_shared_memory() const { return latency_seconds == 0.0 && bits_per_second == 0.0 && !sockets; }
 };
-// "loopback" | "sockets" | "lan" (0.25 ms, 10 Gbit/s) | "slow" (1 ms, 1 Gbit/s) | "0.5ms,2gbit";
-// std::invalid_argument otherwise.
+// Accepted texts: "loopback", "sockets", "lan" (0.25 ms, 10 Gbit/s), "slow" (1 ms, 1 Gbit/s), or values such
+// as "0.5ms,2gbit". Throws std::invalid_argument for any other text.
 LinkShape parse_link_shape(const std::string& text);
 
-// The listening sockets of a node, shared by its channels: one TCP port and one Unix-domain socket.
+// The listening sockets of a node, which its channels share: one TCP port and one Unix-domain socket.
 class Listener {
  public:
   struct Sockets;
   explicit Listener(std::unique_ptr<Sockets> sockets);
   ~Listener();
-  // What other nodes need to connect to this one, as text for the rendezvous store.
+  // The text that other nodes need to connect to this node, for the rendezvous.
   const std::string& address() const;
   Sockets& sockets() { return *sockets_; }
 
  private:
   std::unique_ptr<Sockets> sockets_;
 };
-// Port 0: any free one. Throws std::runtime_error naming host and port when they cannot be had.
+// Port 0 means any free port. Throws std::runtime_error that names host and port if they are not available.
 std::unique_ptr<Listener> listen(const std::string& host, std::uint16_t port);
 
 struct SocketOptions {
   NodeId rank = 0;
   NodeId nodes = 1;
   int channels = 1;
-  // Peers that differ in one of these are refused, with a reason that names both values.
+  // The following settings must be equal on all nodes. A peer with another value is refused, with both values
+  // in the reason.
   int workers = 1;
   Technique technique = Technique::kAdaptive;
   NonFinite nonfinite = NonFinite::kRaise;
   std::uint64_t fingerprint = 0;  // of the tables
-  bool frame_mac = false;         // every frame carries a MAC
-  std::string secret{};           // of the job; a peer that does not know it is refused
+  bool frame_mac = false;         // every frame has a MAC
+  std::string secret{};           // secret of the job; peers without it are refused
   LinkShape shape{};
   double connect_timeout_seconds = 60.0;
-  double peer_timeout_seconds = 5.0;  // the same on every node: a peer that is silent for so long is down
+  double peer_timeout_seconds = 5.0;  // equal on all nodes; a peer that is silent for this time is down
 };
 
-// Written by the channel's thread; bytes as they are on the wire, frames without keep-alives.
+// Written by the channel's thread. Bytes are counted as on the wire, and frames without keep-alives.
 struct TransportCounters {
   Counter frames_sent, frames_received, bytes_sent, bytes_received;
 };
 
-// One channel's connections. All calls from the channel's thread, except wake() and counters().
+// One channel's connections. All functions except wake() and counters() must be called from the channel's
+// thread.
 class SocketTransport : public Transport {
  public:
-  // Frames leave with the next poll(). std::length_error for more than kMaxFrameBytes.
+  // Queues a frame for the next poll(). Throws std::length_error if the frame is longer than kMaxFrameBytes.
   void send(NodeId to, Frame frame) override = 0;
-  // What was sent leaves at once, as far as the peers have room. Also while poll() handles a frame.
+  // Sends queued frames at once, as far as the peers have space. May be called while poll() handles a frame.
   virtual void flush() = 0;
-  // Handles what is ready, waiting for at most `timeout` (kNever: until something happens or wake() is
-  // called). May return earlier without having called any event.
+  // Handles ready events. Waits for at most `timeout`; with kNever, until an event is ready or wake() is
+  // called. May return earlier without having handled an event.
   virtual void poll(Micros timeout, TransportEvents& events) = 0;
-  // Makes a poll that waits, or the next one, return at once. From any thread.
+  // Makes the poll that waits, or the next one, return at once. May be called from any thread.
   virtual void wake() = 0;
-  // From now on a peer that closes its connection is not lost.
+  // From now on, a peer that closes its connection does not count as lost.
   virtual void expect_close() = 0;
-  // Writes what is still buffered, waits until the peers have read it and closed too, for at most `timeout`
-  // in all, and closes every connection. What still arrives is discarded.
+  // Writes all buffered frames, waits until the peers have read them and closed their side, and closes every
+  // connection. Takes at most `timeout` in total. Frames that still arrive are discarded.
   virtual void shutdown(Micros timeout) = 0;
   virtual const TransportCounters& counters() const = 0;
 };
 
-// Connects every pair of nodes on every channel; addresses[i] is node i's Listener::address(). Blocks until
-// all are connected, then stops listening; throws std::runtime_error that names the missing ranks at the
-// timeout, or the one that was started with other tables or settings. `interrupted` is called several times
-// per second and may throw.
+// Connects every pair of nodes on every channel. addresses[i] is node i's Listener::address(). Blocks until
+// all are connected, then stops listening. Throws std::runtime_error at the timeout, which names the missing
+// ranks, or if a node has other tables or settings, which names that node. `interrupted` is called several
+// times per second and may throw.
 std::vector<std::unique_ptr<SocketTransport>> connect_all(Listener& listener,
                                                           const std::vector<std::string>& addresses,
                                                           const SocketOptions& options,

@@ -1,4 +1,4 @@
-// What the protocol needs of a network, and nothing more.
+// The interface between the protocol and a network.
 #pragma once
 
 #include <cstddef>
@@ -12,32 +12,32 @@ namespace adaps {
 
 using Frame = std::vector<std::byte>;
 
-// Longest payload of a frame; a peer that announces a longer one is disconnected.
+// Maximum payload of a frame. A peer that announces a longer one is disconnected.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 
-// For how long a peer may say nothing before it is down: less than the timeout, so that callers hear of the
-// loss within it although noticing takes time, too.
+// Time of silence after which a peer counts as down. It is less than the timeout, so that callers learn of
+// the loss within the timeout although the detection takes time.
 constexpr Micros patience(Micros peer_timeout) { return peer_timeout - peer_timeout / 8; }
 
-// Frames of one channel between all nodes: reliable and in order for each ordered pair of nodes; no order
-// between different pairs.
+// Frames of one channel between all nodes. Each ordered pair of nodes is reliable and in order. Frames of
+// different pairs have no order.
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Takes the frame's bytes; never blocks. Frames to a peer that is down are dropped.
+  // Takes the frame's bytes and never blocks. Frames to a peer that is down are dropped.
   virtual void send(NodeId to, Frame frame) = 0;
-  // How many frames to the peer the network has not taken yet.
+  // Number of frames to the peer that the network has not accepted yet.
   virtual std::size_t backlog(NodeId to) const = 0;
 };
 
-// Called on the channel's thread.
+// Callbacks on the channel's thread.
 class TransportEvents {
  public:
   virtual ~TransportEvents() = default;
-  // A ProtocolError that escapes closes the connection and is logged.
+  // If it throws ProtocolError, the connection is closed and the error is logged.
   virtual void on_frame(NodeId from, std::span<const std::byte> payload) = 0;
   virtual void on_peer_down(NodeId peer, const std::string& reason) = 0;
-  // The network has taken the frame, and its memory is free for another.
+  // The network has accepted the frame. Its memory may be reused.
   virtual void on_sent(Frame frame) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A growing array that keeps its memory when it is cleared and never writes elements that nobody asked for.
+// A growing array that keeps its memory when cleared, and does not initialize new elements.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 
 namespace sampler {
 
-// std::vector would zero every element on resize; here each one is written exactly once, by the caller.
+// In contrast to std::vector, whose resize clears every new element, each element is written once, by the
+// caller.
 template <typename T>
 class Buffer {
  public:
-  // Makes room for `extra` more elements.
+  // Ensures capacity for `extra` more elements.
   void reserve(std::size_t extra) {
     if (size_ + extra <= capacity_) return;
     capacity_ = std::max(size_ + extra, capacity_ * 2);
@@ -20,17 +21,17 @@ class Buffer {
     data_ = std::move(larger);
   }
 
-  // Adds `extra` elements that the caller writes; returns the first of them.
+  // Adds `extra` elements, which the caller must write. Returns a pointer to the first of them.
   T* extend(std::size_t extra) {
     reserve(extra);
     size_ += extra;
     return data_.get() + size_ - extra;
   }
 
-  // Drops all elements but the first `size`.
+  // Removes all elements after the first `size`.
   void truncate(std::size_t size) { size_ = size; }
 
-  // There must be room.
+  // Requires free capacity.
   void append(T value) { data_[size_++] = value; }
 
   void clear() { size_ = 0; }

@@ -1,5 +1,5 @@
-// Python's view of the neighbour sampler: NumPy arrays in, NumPy arrays out, no copies, no GIL while
-// sampling.
+// Python bindings of the neighbor sampler. They take and return NumPy arrays without copies, and release the
+// GIL while sampling.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -28,8 +28,8 @@ std::span<const T> span_of(const Array<T>& array, const char* name) {
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-// Subgraphs whose arrays Python has let go of. Their memory is used again, because getting fresh pages from
-// the kernel would cost a third of the time that sampling takes.
+// Subgraphs whose arrays are no longer used in Python. Their memory is reused, because new pages from the
+// kernel would take a third of the sampling time.
 class Pool {
  public:
   std::unique_ptr<Subgraph> take() {
@@ -52,7 +52,7 @@ class Pool {
   std::vector<std::unique_ptr<Subgraph>> idle_;  // guarded by mutex_
 };
 
-// What the arrays of one subgraph own together; it may outlive the graph.
+// The common owner of one subgraph's arrays. It may outlive the graph.
 struct Loan {
   std::shared_ptr<Pool> pool;
   std::unique_ptr<Subgraph> subgraph;
@@ -65,7 +65,7 @@ py::array_t<std::int64_t> to_numpy(const Buffer<std::int64_t>& buffer, const py:
   return py::array_t<std::int64_t>(static_cast<py::ssize_t>(buffer.size()), buffer.data(), owner);
 }
 
-// Keeps the graph's arrays alive for as long as they are sampled from.
+// A graph that keeps its arrays alive while they are sampled.
 class Graph {
  public:
   Graph(Array<std::int64_t> indptr, Array<Node> indices)

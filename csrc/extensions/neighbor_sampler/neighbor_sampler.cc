@@ -9,16 +9,16 @@
 namespace sampler {
 namespace {
 
-// Maps 32 random bits to [0, bound). The bias is at most bound / 2^32, which no sample can show.
+// Maps 32 random bits to [0, bound). The bias is at most bound / 2^32, which is not measurable in any sample.
 std::uint32_t bounded(std::uint32_t bits, std::uint32_t bound) {
   return static_cast<std::uint32_t>((static_cast<std::uint64_t>(bits) * bound) >> 32);
 }
 
 constexpr Node kAbsent = -1;
-// Nodes whose neighbours are drawn before any is looked up: enough for the prefetches to arrive, few enough
-// for what they bring to stay in the first-level cache.
+// Number of nodes whose neighbors are drawn before any of them is looked up. There are enough for the
+// prefetches to arrive, and few enough for the prefetched lines to stay in the first-level cache.
 constexpr std::size_t kBlock = 32;
-// How far the loops over nodes and over sources look ahead.
+// Prefetch distances of the loops over nodes and over sources.
 constexpr std::size_t kNodesAhead = 16;
 constexpr std::ptrdiff_t kSourcesAhead = 24;
 
@@ -30,13 +30,13 @@ std::int64_t draw_count(std::int64_t degree, std::int64_t fanout) {
 
 }  // namespace
 
-// What one call needs besides its result. Between calls `local_` is kAbsent everywhere and `drawn_` is zero.
+// Temporary data of one call. Between calls, all elements of `local_` are kAbsent, and `drawn_` is zero.
 class NeighborSampler::Scratch {
  public:
   Scratch(std::int64_t num_nodes, std::int64_t max_degree)
       : local_(num_nodes, kAbsent), drawn_(max_degree / 64 + 1) {}
 
-  // Whether the node is new; it then gets the next local number.
+  // Returns whether the node is new. A new node gets the next local number.
   bool add(Subgraph& out, std::int64_t node) {
     if (local_[node] != kAbsent) return false;
     local_[node] = static_cast<Node>(out.nodes.size());
@@ -62,13 +62,13 @@ class NeighborSampler::Scratch {
   const Node** draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout, adaps::SplitMix64& random,
                     const Node** out);
 
-  std::vector<Node> local_;           // of each node of the graph: its number in the subgraph
-  std::vector<std::uint64_t> drawn_;  // a bit for each arc of the node that is being expanded
-  std::vector<Arcs> arcs_;            // of each node of the frontier
-  std::vector<const Node*> sources_;  // the arcs drawn for the current block
+  std::vector<Node> local_;           // by node of the graph: its number in the subgraph
+  std::vector<std::uint64_t> drawn_;  // a bit for each arc of the node that is expanded
+  std::vector<Arcs> arcs_;            // by node of the frontier
+  std::vector<const Node*> sources_;  // addresses of the arcs drawn for the current block
 };
 
-// Hands a scratch from a call that has ended to the next one; concurrent calls get one each.
+// Passes a Scratch from a completed call to the next call. Concurrent calls use one each.
 class NeighborSampler::Lease {
  public:
   explicit Lease(const NeighborSampler& owner) : owner_(owner) {
@@ -82,7 +82,7 @@ class NeighborSampler::Lease {
     if (!scratch_) scratch_ = std::make_unique<Scratch>(owner_.num_nodes_, owner_.max_degree_);
   }
 
-  // A call that failed half-way leaves its scratch in disorder, so only a finished one gives it back.
+  // Only a completed call returns its Scratch, since a failed call leaves it in an inconsistent state.
   void give_back() {
     const std::lock_guard lock(owner_.mutex_);
     owner_.idle_.push_back(std::move(scratch_));
@@ -166,13 +166,13 @@ void NeighborSampler::sample(std::span<const std::int64_t> seeds, std::span<cons
   lease.give_back();
 }
 
-// Draws in-neighbours of the subgraph's nodes first … last - 1.
+// Draws in-neighbors of the subgraph's nodes with numbers in [first, last).
 void NeighborSampler::Scratch::expand(const NeighborSampler& graph, std::size_t first, std::size_t last,
                                       std::int64_t fanout, adaps::SplitMix64& random, Subgraph& out) {
   const std::size_t edges = locate(graph, out.nodes.data() + first, last - first, fanout);
   std::int64_t* row = out.row.extend(edges);
   std::int64_t* col = out.col.extend(edges);
-  // One more than there can be, because the loop below writes before it knows whether the node is new.
+  // One additional element, because the loop below writes a node before it checks whether the node is new.
   std::int64_t* const nodes = out.nodes.extend(edges + 1) - last;
   Node* const local = local_.data();
   auto count = static_cast<Node>(last);
@@ -184,12 +184,12 @@ void NeighborSampler::Scratch::expand(const NeighborSampler& graph, std::size_t 
       drawn = draw(graph, arcs_[target - first], fanout, random, drawn);
       col = std::fill_n(col, drawn - before, static_cast<std::int64_t>(target));
     }
-    // Without a branch: about every second source is new, which no branch predictor can foresee.
+    // The loop has no branch. About every second source is new, which no branch predictor can predict.
     for (const Node** source = sources_.data(); source < drawn; ++source) {
       if (drawn - source > kSourcesAhead) prefetch(&local[*source[kSourcesAhead]]);
       const Node node = **source;
       const Node known = local[node];
-      const Node is_new = known >> 31;  // all bits set or none, kAbsent being the only negative number
+      const Node is_new = known >> 31;  // all bits are set, or none, as kAbsent is the only negative number
       const Node number = (known & ~is_new) | (count & is_new);
       nodes[count] = node;
       local[node] = number;
@@ -200,7 +200,7 @@ void NeighborSampler::Scratch::expand(const NeighborSampler& graph, std::size_t 
   out.nodes.truncate(count);
 }
 
-// Finds the arcs of the frontier's nodes; returns how many will be drawn.
+// Finds the arcs of the frontier's nodes. Returns the number of arcs that will be drawn.
 std::size_t NeighborSampler::Scratch::locate(const NeighborSampler& graph, const std::int64_t* nodes,
                                              std::size_t count, std::int64_t fanout) {
   arcs_.resize(count);
@@ -219,8 +219,8 @@ std::size_t NeighborSampler::Scratch::locate(const NeighborSampler& graph, const
   return static_cast<std::size_t>(edges);
 }
 
-// Writes the addresses of the arcs drawn from `out` on and returns where they end.
-// Floyd's algorithm (Bentley, Floyd: A Sample of Brilliance, CACM 1987): k draws give a uniform k-subset.
+// Writes the addresses of the drawn arcs, starting at `out`, and returns the end. Uses Floyd's algorithm
+// (Bentley, Floyd: A Sample of Brilliance, CACM 1987): k draws give a uniform subset of size k.
 const Node** NeighborSampler::Scratch::draw(const NeighborSampler& graph, Arcs arcs, std::int64_t fanout,
                                             adaps::SplitMix64& random, const Node** out) {
   const Node* const source = graph.indices_.data() + arcs.begin;
@@ -237,7 +237,7 @@ const Node** NeighborSampler::Scratch::draw(const NeighborSampler& graph, Arcs a
     const auto bound = static_cast<std::uint32_t>(arcs.degree - count + i);
     bits = i % 2 == 0 ? random.next() : bits >> 32;
     const std::uint32_t draw = bounded(static_cast<std::uint32_t>(bits), bound + 1);
-    // Without a branch: among few neighbours a draw is often taken already, as often as not unforeseeably.
+    // This has no branch. With few neighbors, a draw is often already taken, which is hard to predict.
     const std::uint32_t arc = draw ^ ((draw ^ bound) & (0 - taken(draw)));
     *out++ = source + arc;
     prefetch(source + arc);

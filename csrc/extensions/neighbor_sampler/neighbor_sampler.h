@@ -1,4 +1,4 @@
-// Uniform neighbour sampling without replacement on a graph in compressed sparse columns.
+// Uniform neighbor sampling without replacement on a graph in compressed sparse columns.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace sampler {
 
 using Node = std::int32_t;
 
-// A sampled subgraph. Edge e runs from nodes[row[e]] to nodes[col[e]]; nodes holds the seeds first, then
-// every other node in the order in which it was found.
+// A sampled subgraph. Edge e leads from nodes[row[e]] to nodes[col[e]]. `nodes` contains the seeds and then
+// all other nodes in the order of their discovery.
 struct Subgraph {
   Buffer<std::int64_t> nodes;
   Buffer<std::int64_t> row;
@@ -22,11 +22,11 @@ struct Subgraph {
   std::vector<std::int64_t> nodes_per_hop;  // the seeds are hop 0
   std::vector<std::int64_t> edges_per_hop;
 
-  // Empties it but keeps its memory.
+  // Removes all contents but keeps the memory.
   void clear();
 };
 
-// Samples from arrays that it does not own. Safe to call from several threads at once.
+// Samples from arrays that the caller owns. Several threads may use a sampler at once.
 class NeighborSampler {
  public:
   // The sources of the arcs into node v are indices[indptr[v]] … indices[indptr[v + 1] - 1].
@@ -34,9 +34,9 @@ class NeighborSampler {
   NeighborSampler(std::span<const std::int64_t> indptr, std::span<const Node> indices);
   ~NeighborSampler();
 
-  // Draws min(fanouts[h], in-degree) in-neighbours of every node that hop h has newly found, all of them
-  // where the fan-out is -1; replaces what `out` held. Equal seeds, fan-outs and stream give equal subgraphs.
-  // Throws std::invalid_argument for a seed that is no node, a seed given twice, a fan-out below -1.
+  // Draws min(fanouts[h], in-degree) in-neighbors of every node that hop h has added, or all of them if the
+  // fan-out is -1. Replaces the contents of `out`. Equal seeds, fan-outs and streams give equal subgraphs.
+  // Throws std::invalid_argument for a seed that is not a node, a repeated seed, or a fan-out below -1.
   void sample(std::span<const std::int64_t> seeds, std::span<const std::int64_t> fanouts,
               std::uint64_t stream, Subgraph& out) const;
 

@@ -13,9 +13,11 @@
 namespace relay {
 namespace {
 
-constexpr std::size_t kHeader = 10;                 // the kernel's virtio_net_hdr, whose file is not C++
-constexpr std::size_t kDestination = kHeader + 16;  // of the last 4 bytes of an IPv4 header without options
-// So that what is due does not wait for what arrives.
+// size of the kernel's virtio_net_hdr, whose header file is not valid C++
+constexpr std::size_t kHeader = 10;
+// position of the address's last 4 bytes in an IPv4 header without options
+constexpr std::size_t kDestination = kHeader + 16;
+// Limits reading, so that due packets are not delayed by arriving ones.
 constexpr int kPacketsAtOnce = 32;
 constexpr Nanos kLongestWaking = 200'000;
 
@@ -68,7 +70,7 @@ void Links::take_in(std::size_t from) {
     const ssize_t size = read(ends_[from].device.get(), bytes.get(), kBytes);
     const auto length = static_cast<std::size_t>(std::max<ssize_t>(size, 0));
     std::size_t to = ends_.size();
-    // What else a kernel sends on its own, such as IPv6's search for routers, goes nowhere.
+    // Other packets that a kernel sends, such as IPv6 router solicitations, are discarded.
     if (length >= kDestination + 4 && std::to_integer<int>(bytes[kHeader]) >> 4 == 4) {
       to = std::to_integer<std::size_t>(bytes[kDestination + 3]) - 1;
     }
@@ -88,9 +90,10 @@ void Links::take_in(std::size_t from) {
 
 void Links::send_due() {
   while (!held_.empty() && held_.top().due <= now()) {
-    // The order does not look at the bytes, so they may be taken out of the top.
+    // The order does not depend on the bytes, so they may be moved out of the top element.
     auto& packet = const_cast<Packet&>(held_.top());
-    // The kernel refuses a packet only to a device that is down: its node is gone, and so is the packet.
+    // The kernel refuses a packet only if the device is down. The node has then ended, so the packet is
+    // dropped.
     if (write(ends_[packet.to].device.get(), packet.bytes.get(), packet.size) < 0 && errno != EIO) {
       throw std::system_error(errno, std::generic_category(), "write");
     }

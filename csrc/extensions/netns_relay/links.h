@@ -1,4 +1,4 @@
-// Network namespaces that are joined by links with a latency and a bandwidth.
+// Connects network namespaces with links that have a latency and a bandwidth.
 #pragma once
 
 #include <cstddef>
@@ -15,54 +15,56 @@ namespace relay {
 
 using Nanos = std::int64_t;
 
-// CLOCK_MONOTONIC.
+// The time of CLOCK_MONOTONIC, in nanoseconds.
 Nanos now();
 
-// One node's end: a network namespace of its own with the device kDevice in it.
+// The network of one node: a network namespace that contains the device kDevice.
 struct End {
-  adaps::Descriptor space;   // the namespace, which lives as long as somebody holds it
-  adaps::Descriptor device;  // what the namespace sends is read here; what it is to receive is written here
+  adaps::Descriptor space;   // the namespace, which exists as long as a process has it open
+  adaps::Descriptor device;  // reads packets that the namespace sends; writes packets that it receives
 };
 inline constexpr char kDevice[] = "link0";
-// Of node n: the last byte is n + 1.
+// Prefix of the nodes' addresses. The last byte of node n's address is n + 1.
 inline constexpr char kSubnet[] = "10.210.0.";
 
-// Needs the right to make namespaces and devices; std::system_error names the call that was refused.
+// Creates the network of a node. Requires the permission to create namespaces and devices. Throws
+// std::system_error that names the refused call.
 End make_end(std::size_t node);
 
-// A pair of nodes whose packets take so many times as long as those of the others.
+// A pair of nodes with a link that is slower than the other links by the factor `times`.
 struct SlowPair {
   std::size_t one, other;
   double times;
 };
 
-// Carries packets between the ends: each directed pair has a bandwidth of its own, first in, first out, and
-// then a latency.
+// Transfers packets between the nodes. Each directed pair of nodes first limits the bandwidth, in first-in,
+// first-out order, and then adds a latency.
 class Links {
  public:
   Links(std::vector<End> ends, adaps::LinkShape shape);
 
-  // Before run().
+  // Must be called before run().
   void slow_down(const SlowPair& pair);
 
-  // Until `stop` can be read.
+  // Runs until `stop` is readable.
   void run(int stop);
   std::uint64_t packets() const { return packets_; }
 
  private:
-  // What the kernel hands over is up to 64 KiB of payload with one header, before the network cuts it up.
+  // Maximum size of a packet. The kernel passes up to 64 KiB of payload with one header, before segmentation.
   static constexpr std::size_t kBytes = (std::size_t{64} << 10) + 256;
-  // More than all sockets of a run have in flight; when they are used up, reading waits.
+  // Maximum number of packets in transit, more than the sockets of a run have. If all are used, reading
+  // stops.
   static constexpr std::size_t kBuffers = 4096;
 
   struct Path {
     double nanos, nanos_per_byte;
-    double free_at;  // when it has sent what it was given
+    double free_at;  // time when all its packets are sent
   };
 
   struct Packet {
     Nanos due;
-    std::uint64_t number;  // packets of the same moment stay in order
+    std::uint64_t number;  // keeps packets with equal times in order
     std::size_t to, size;
     std::unique_ptr<std::byte[]> bytes;
     bool operator>(const Packet& other) const {
@@ -77,7 +79,7 @@ class Links {
 
   std::vector<End> ends_;
   std::vector<Path> paths_;
-  Nanos waking_ = 0;  // what it takes to wake up, on average: the relay gets up that much earlier
+  Nanos waking_ = 0;  // average delay of a wake-up; the relay sets its timer earlier by this time
   std::priority_queue<Packet, std::vector<Packet>, std::greater<>> held_;
   std::vector<std::unique_ptr<std::byte[]>> spare_;
   std::size_t in_use_ = 0;

@@ -1,6 +1,7 @@
-// adabench-relay NODES NETWORK: network namespaces joined by links of that latency and bandwidth, as long as
-// standard input is open. The first line on standard output names the namespaces, in the order of the nodes.
-// Behind a colon the network may name a link that is so many times slower than the others: lan:1-2/10.
+// Usage: adabench-relay NODES NETWORK. Creates network namespaces that are connected by links with the
+// latency and bandwidth of NETWORK. They exist as long as standard input is open. The first line on standard
+// output has the names of the namespaces, in the order of the nodes. NETWORK may end with a colon and a link
+// that is slower than the others by a factor: lan:1-2/10.
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ std::size_t parse_nodes(const char* text) {
   std::size_t nodes = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), nodes);
   if (error != std::errc{} || *end != '\0' || nodes < 1 || nodes > kMostNodes) {
-    throw std::invalid_argument(std::string("\"") + text + "\" is no number of nodes: use 1 to " +
+    throw std::invalid_argument(std::string("\"") + text + "\" is not a number of nodes: use 1 to " +
                                 std::to_string(kMostNodes));
   }
   return nodes;
@@ -39,7 +40,8 @@ struct Network {
   std::optional<relay::SlowPair> slow;
 };
 
-// Takes a number, and what has to follow it, off the beginning of a text.
+// Parses a number at the beginning of a text, and the characters `then` that must follow it, and removes
+// both.
 template <typename Number>
 bool take(std::string_view& text, Number& number, std::string_view then) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -60,15 +62,15 @@ Network parse_network(const std::string& text, std::size_t nodes) {
                      take(behind, pair.times, "") && behind.empty();
   if (!whole || pair.one == pair.other || std::max(pair.one, pair.other) >= nodes ||
       !std::isfinite(pair.times) || pair.times <= 0.0) {
-    throw std::invalid_argument("\"" + text + "\" names no link of " + std::to_string(nodes) +
-                                " nodes: say such as lan:0-1/10");
+    throw std::invalid_argument("\"" + text + "\" does not name a link of " + std::to_string(nodes) +
+                                " nodes. For example: lan:0-1/10");
   }
   network.slow = pair;
   return network;
 }
 
 void run(std::size_t nodes, const Network& network) {
-  // The kernel would otherwise let timers be late by 50 µs.
+  // By default, the kernel allows timers to be late by 50 µs.
   prctl(PR_SET_TIMERSLACK, 1);
   std::vector<relay::End> ends;
   for (std::size_t node = 0; node < nodes; ++node) ends.push_back(relay::make_end(node));

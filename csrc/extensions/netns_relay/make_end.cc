@@ -16,7 +16,7 @@
 namespace relay {
 namespace {
 
-// Packets that wait for the relay to run; a burst of all sockets fits.
+// Number of packets that can wait for the relay, enough for a burst from all sockets.
 constexpr int kQueueLength = 4096;
 
 void check(int result, const char* what) {
@@ -55,7 +55,7 @@ End make_end(std::size_t node) {
                                       [] { return open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC); });
   const int device = end.device.get();
 
-  // With this header packets cross as the sockets made them: up to 64 KiB, their checksums not yet computed.
+  // With this header, packets are transferred as the sockets made them: up to 64 KiB, without checksums.
   ifreq made = request(kDevice);
   made.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
   check(ioctl(device, TUNSETIFF, &made), "a TUN device");

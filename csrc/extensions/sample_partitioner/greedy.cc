@@ -46,12 +46,12 @@ Greedy::Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std:
 template <typename Row>
 void Greedy::deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts) {
   if (parts.size() > static_cast<std::uint64_t>(samples_ - dealt_)) {
-    throw std::invalid_argument(std::to_string(parts.size()) + " samples more after " +
+    throw std::invalid_argument(std::to_string(parts.size()) + " more samples after " +
                                 std::to_string(dealt_) + " of " + std::to_string(samples_) +
-                                ": they must be no more than there are");
+                                ": there are fewer");
   }
   require_rows(rows, home_.size());
-  // Rows are scattered over more memory than caches hold: they are asked for before they are needed.
+  // Rows are prefetched, because they are scattered over more memory than the caches hold.
   constexpr std::size_t kAhead = 4;
   for (std::size_t sample = 0; sample < parts.size(); ++sample) {
     if (sample + kAhead < parts.size()) {
@@ -93,8 +93,9 @@ void Greedy::deal(std::span<const Row> rows, std::size_t width, std::span<Part> 
 template void Greedy::deal(std::span<const std::int32_t>, std::size_t, std::span<Part>);
 template void Greedy::deal(std::span<const std::int64_t>, std::size_t, std::span<Part>);
 
-// Compares whole numbers, so that compilers cannot differ. Of parts that are alike the one with fewer
-// samples, and then the next one from a part that the seed and the sample's number decide.
+// Compares integers, so that the result does not depend on the compiler. Of equally good parts, it returns
+// the one with fewer samples. If these are equal too, the order starts with a part that the seed and the
+// sample's number determine.
 Part Greedy::best_part(std::uint64_t sample) const {
   const std::size_t parts = sizes_.size();
   std::size_t part = static_cast<std::size_t>(adaps::mix(seed_ ^ adaps::mix(sample)) % parts);

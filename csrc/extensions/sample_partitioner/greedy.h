@@ -1,4 +1,5 @@
-// Deals samples to parts so that each row is read by few parts, and finds the part that reads a row most.
+// Assigns samples to parts, so that each row is read by few parts, and finds the part that reads a row most
+// often.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +11,30 @@ namespace partition {
 
 using Part = std::uint16_t;
 
-// More parts would be more work for each sample than the rows that it reads.
+// Limit for the number of parts. With more parts, their comparison would take longer than reading the
+// sample's rows.
 inline constexpr std::int64_t kMostParts = 4096;
 
-// Samples come as a stream, each is dealt when it comes, and no part gets more than its share, rounded up.
-// Takes six bytes for each row and nothing for samples. Equal streams and seeds give equal parts.
+// Assigns a stream of samples, each when it arrives. No part gets more samples than its equal share, rounded
+// up. Needs six bytes per row and no memory for samples. Equal streams and seeds give equal parts.
 //
-// Linear deterministic greedy, for samples in place of vertices: a sample goes to the part with most of the
-// rows that it reads, each counted as less the fuller the part is. A row is in the part that has most of its
-// reads, which the first pass finds out by a majority vote with one counter.
+// The algorithm is linear deterministic greedy, for samples instead of vertices. A sample goes to the part
+// that has most of the sample's rows, where the rows of a fuller part have less weight. A row is in the part
+// that reads it most often. The first pass estimates this part by a majority vote with one counter.
 class Greedy {
  public:
-  // Throws std::invalid_argument unless rows and samples are 1 or more and parts from 1 to kMostParts.
+  // Throws std::invalid_argument unless rows and samples are at least 1 and parts is in [1, kMostParts].
   Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std::uint64_t seed);
 
-  // The parts of the next samples, of which each reads `width` rows. Throws std::out_of_range for a row that
-  // does not exist and std::invalid_argument for more samples than there are; then none of them is dealt.
+  // Assigns the next samples, which read `width` rows each, to parts. Throws std::out_of_range for a row that
+  // does not exist, and std::invalid_argument if there are more samples than announced. Then no sample is
+  // assigned.
   template <typename Row>
   void deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts);
 
-  // The samples come once more, and are dealt anew (Nishimura and Ugander, KDD 2013): by where each row was
-  // read most, or -1 for nowhere, as it is found when all have been dealt. Throws std::invalid_argument for
-  // homes of another number of rows, or that are no parts.
+  // Starts another pass over the same samples, which assigns them again (Nishimura and Ugander, KDD 2013).
+  // `homes` has the part that read each row most often in the complete previous pass, or -1 for none. Throws
+  // std::invalid_argument if `homes` has the wrong size or contains a number that is not a part.
   void again(std::span<const std::int32_t> homes);
 
  private:
@@ -40,28 +43,28 @@ class Greedy {
   static constexpr Part kNowhere = 0xffff;
 
   std::vector<Part> home_;
-  std::vector<std::uint32_t> votes_;  // empty once homes are given
+  std::vector<std::uint32_t> votes_;  // empty in later passes, which use given homes
   std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> here_;  // of one sample's rows, how many are at each part
+  std::vector<std::int64_t> here_;  // number of the current sample's rows in each part
   std::int64_t samples_;
   std::int64_t capacity_;
   std::int64_t dealt_ = 0;
   std::uint64_t seed_;
 };
 
-// Counts how often each part reads each row, one part after the other, and keeps who reads it most: twelve
-// bytes for each row, however many parts there are.
+// Counts how often each part reads each row, and finds the part that reads it most often. Parts must come one
+// after the other. Needs twelve bytes per row, for any number of parts.
 class Readers {
  public:
-  // Throws std::invalid_argument unless there is a row.
+  // Throws std::invalid_argument if there are no rows.
   explicit Readers(std::int64_t rows);
 
-  // Samples of `part` read these rows. Throws std::out_of_range for a row that does not exist, and
-  // std::invalid_argument if samples of a later part have come already.
+  // Counts the rows of samples of `part`. Throws std::out_of_range for a row that does not exist, and
+  // std::invalid_argument if samples of a later part were counted before.
   template <typename Row>
   void add(std::int64_t part, std::span<const Row> rows);
 
-  // The first of the parts that read each row most, or -1 where none reads it.
+  // The part that reads each row most often, or -1 if no part reads it. With equal counts, the first part.
   const std::vector<std::int32_t>& most();
 
  private:

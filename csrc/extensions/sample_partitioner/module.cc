@@ -1,4 +1,4 @@
-// Python's view of the partitioner: NumPy arrays in, NumPy arrays out.
+// Python bindings of the partitioner. They take and return NumPy arrays.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 

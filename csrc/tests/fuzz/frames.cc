@@ -1,4 +1,4 @@
-// The parser of frames, fed a stream in pieces: the first byte says how large.
+// Fuzzes the frame parser with a stream in pieces. The first byte determines the size of the pieces.
 #include <algorithm>
 #include <cstring>
 
@@ -52,7 +52,7 @@ void run(std::span<const std::byte> input) {
         if (frame->keep_alive && !frame->payload.empty()) broken("a keep-alive has no payload");
         taken += framing::bytes_of(frame->payload.size(), false);
         if (taken > given) broken("frames lie in what was read");
-        std::size_t sum = 0;  // touches every byte
+        std::size_t sum = 0;  // reads every byte
         for (const std::byte b : frame->payload) sum += std::to_integer<std::size_t>(b);
         if (sum > 255 * frame->payload.size()) broken("bytes are bytes");
       }

@@ -1,4 +1,4 @@
-// The handshake on both sides, against a stranger who does not know the secret but may have seen greetings.
+// Fuzzes both sides of the handshake. The peer does not have the secret, but may have seen greetings.
 #include "transport/handshake.h"
 
 #include <algorithm>
@@ -20,18 +20,19 @@ SocketOptions options_of(NodeId rank) {
           .peer_timeout_seconds = 5.0};
 }
 
-// The first byte of an input chooses the role, the second how large the pieces are; then follows what is
-// said.
+// Size of an input's header. The first byte determines the role, and the second the size of the pieces. The
+// peer's messages follow.
 constexpr std::size_t kBeforeGreeting = 2;
 
 Bytes example(bool connecting, std::uint8_t piece, const std::vector<std::byte>& said) {
   Bytes bytes{static_cast<std::byte>(connecting ? 1 : 0), std::byte{piece}};
   bytes.insert(bytes.end(), said.begin(), said.end());
-  bytes.resize(bytes.size() + sizeof(Digest), std::byte{42});  // a proof that is none
+  bytes.resize(bytes.size() + sizeof(Digest), std::byte{42});  // an invalid proof
   return bytes;
 }
 
-// What honest nodes say first; their nonces are random, which a test with a seed must not depend on.
+// The first message of an honest node. Its nonce is replaced, because a test with a seed must be
+// deterministic.
 std::vector<std::byte> greeting() {
   std::vector<std::byte> said = Handshake::connecting(options_of(2), 1, 1).outgoing();
   std::fill(said.end() - 32, said.end(), std::byte{7});
@@ -60,7 +61,7 @@ void run(std::span<const std::byte> input) {
     while (!source.empty() && handshake.wanted() > 0) {
       handshake.received(source.take(std::min(piece, handshake.wanted())));
       if (handshake.done()) broken("who does not know the secret is refused");
-      // An accepting node greets, and says nothing more to a stranger.
+      // An accepting node sends its greeting and no other message to a stranger.
       if (!connecting && handshake.outgoing().size() > sizeof(Greeting))
         broken("the stranger who connects has to prove first");
     }
@@ -69,7 +70,7 @@ void run(std::span<const std::byte> input) {
   }
 }
 
-// An accepting node answers a greeting only if it speaks the same version.
+// An accepting node answers a greeting only if it has the current version.
 bool is_current(std::span<const std::byte> input) {
   if (input.size() < kBeforeGreeting + sizeof(Greeting)) return false;
   Handshake handshake = Handshake::accepting(options_of(1));

@@ -1,5 +1,5 @@
-// A target for clang's libFuzzer. With the environment variable ADAPS_EXAMPLES it writes the target's
-// examples to that folder first: the corpus to begin with.
+// A target for clang's libFuzzer. If the environment variable ADAPS_EXAMPLES is set, it first writes the
+// target's examples to that folder, as the initial corpus.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>

@@ -1,4 +1,4 @@
-// A channel with keys in every state, to which two peers send whatever the input says.
+// Fuzzes a channel with keys in every state. Two peers send the messages of the input.
 #include <array>
 #include <cstring>
 #include <memory>
@@ -18,12 +18,12 @@ constexpr NodeId kNodes = 3;
 constexpr std::uint64_t kRows = 12;
 constexpr std::size_t kLength = 2;
 constexpr std::size_t kWidth = 2 * kLength;
-// Behind them, of a table for each lossy wire.
+// After these keys, each lossy wire has a table.
 constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 constexpr std::uint64_t kLossyRows = 4;
-// And of one whose rows are managed differently.
+// Then follows a table whose rows have different managements.
 constexpr std::uint64_t kMixedRows = 4;
-// And of one whose values are packed.
+// The last table has packed values.
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
@@ -53,7 +53,7 @@ std::vector<TableSpec> tables() {
   return all;
 }
 
-// An input: rank and technique, then again and again a sender, a length in units of four bytes, and a frame.
+// An input: rank and technique, and then repeatedly a sender, a length in units of four bytes, and a frame.
 struct Script {
   Bytes bytes;
 
@@ -144,7 +144,7 @@ std::vector<Bytes> examples() {
         script.bytes.resize(2);
       }
       const Tables all_tables(tables());
-      for (Key key = 0; key < kAllKeys; ++key) {  // those of a table whose wire is float32 are refused
+      for (Key key = 0; key < kAllKeys; ++key) {  // tables with the wire float32 are refused
         const Table& table = all_tables.find(key);
         const Wire wire = table.management(key).wire;
         const std::size_t row = encoded_floats(table, wire, table.width());
@@ -189,9 +189,9 @@ std::vector<Bytes> examples() {
         const std::uint8_t second = flags / 2;
         BarrierMessage barrier{.for_good = first, .failed = second};
         ReleaseMessage release{.all_left = first, .failed = second};
-        release.failed_node = flags;  // the last one is not in the cluster
+        release.failed_node = flags;  // 3 is not in the cluster
         LostMessage lost{.stalled = first, .node = flags};
-        // Node 0 counts arrivals; to node 1 it is sender 1.
+        // Node 0 counts arrivals. Node 1 accepts messages from sender 1.
         if (rank == 0) {
           script.send(first, barrier);
         } else {
@@ -216,7 +216,7 @@ void run(std::span<const std::byte> input) {
   channel.partition().set_waker([] {});
   Worker worker(node, 0);
 
-  // Some keys are wanted, some are waited for, some were written.
+  // Some keys have intent, some are requested, and some were written.
   const std::array<Key, 18> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27, 28, 29};
   const std::array<Key, 16> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26, 29, 30};
   static_assert(used.size() <= wanted.size());
@@ -232,7 +232,7 @@ void run(std::span<const std::byte> input) {
     while (!source.empty()) {
       const auto from = static_cast<NodeId>((settings.rank + 1 + source.byte() % (kNodes - 1)) % kNodes);
       const auto bytes = source.take(std::size_t{4} * source.byte());
-      const Bytes frame(bytes.begin(), bytes.end());  // aligned, as the receive buffer has it
+      const Bytes frame(bytes.begin(), bytes.end());  // aligned, as in the receive buffer
       channel.set_now(now += 5'000);
       channel.on_frame(from, frame);
       worker.push(wanted, values.data(), values.size(), true);
@@ -244,9 +244,9 @@ void run(std::span<const std::byte> input) {
       if (node.barrier.failed_node().value_or(0) >= kNodes) broken("a node that failed is in the cluster");
     }
   } catch (const ProtocolError&) {
-    // The connection would be closed, and the node fail: a peer is lost.
+    // In a real node, the connection would be closed and the node would fail with a lost peer.
   } catch (const PeerLost&) {
-    // So a peer said.
+    // A peer sent a message that a node was lost.
   }
   node.fail(0, "the end");
 }

@@ -1,5 +1,5 @@
-// Runs a target on its corpus, and on many mutations of that and of its examples. The same seed, number and
-// corpus give the same input.
+// Runs a target on its corpus, and on many mutations of the corpus and of the examples. Equal seed, number
+// and corpus give equal inputs.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,13 +20,13 @@
 
 namespace adaps::fuzz {
 
-// For targets whose inputs hold no version.
+// Defaults for targets whose inputs contain no version.
 __attribute__((weak)) bool is_current(std::span<const std::byte>) { return true; }
 __attribute__((weak)) void renew(Bytes&) {}
 
 }  // namespace adaps::fuzz
 
-// Of the sanitizers' runtime, where there is one.
+// A function of the sanitizers' runtime, if there is one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace adaps::fuzz {
@@ -88,7 +88,7 @@ void mutate(Bytes& bytes, const std::vector<Bytes>& examples, Random& random) {
     case 5:
       bytes.resize(random.below(size));
       return;
-    case 6: {  // a piece once more
+    case 6: {  // repeats a piece
       const std::ptrdiff_t first = at(size);
       const auto count =
           static_cast<std::ptrdiff_t>(1 + random.below(size - static_cast<std::size_t>(first)));
@@ -96,7 +96,7 @@ void mutate(Bytes& bytes, const std::vector<Bytes>& examples, Random& random) {
       bytes.insert(bytes.begin() + at(size), piece.begin(), piece.end());
       return;
     }
-    default: {  // the end of another example
+    default: {  // appends the end of another example
       const Bytes& other = examples[random.below(examples.size())];
       bytes.resize(random.below(size) + 1);
       const std::ptrdiff_t first = other.empty() ? 0 : at(other.size());
@@ -114,7 +114,7 @@ Bytes input_of(std::uint64_t number, const std::vector<Bytes>& examples) {
   return bytes;
 }
 
-// In an order that does not depend on the file system.
+// Returns the paths in an order that does not depend on the file system.
 std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());

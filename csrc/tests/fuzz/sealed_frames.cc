@@ -1,5 +1,5 @@
-// The parser of frames that carry a MAC: the bytes of somebody on the way, who may have seen frames but does
-// not know the key. The first byte says how large the pieces are.
+// Fuzzes the parser of frames with a MAC. The bytes come from an attacker on the network, who may have seen
+// frames but does not have the key. The first byte determines the size of the pieces.
 #include <algorithm>
 #include <cstring>
 

@@ -1,7 +1,7 @@
-// A fuzz target: what it feeds hostile bytes to, and examples of well-formed ones.
+// The interface of a fuzz target: a function that processes hostile bytes, and examples of well-formed bytes.
 //
-// Each target is one source with these two functions. With mutate.cc it is a test of its own, deterministic
-// and for any compiler; with libfuzzer.cc (clang, -DADAPS_LIBFUZZER=ON) the same target is searched by
+// Each target is one source file with these two functions. Linked with mutate.cc, it is a deterministic test
+// for any compiler. Linked with libfuzzer.cc (clang, -DADAPS_LIBFUZZER=ON), a fuzzer searches it by code
 // coverage.
 #pragma once
 
@@ -14,22 +14,22 @@ namespace adaps::fuzz {
 
 using Bytes = std::vector<std::byte>;
 
-// Well-formed inputs, from which mutation starts.
+// Well-formed inputs, which are the start of mutation.
 std::vector<Bytes> examples();
 
-// Takes any bytes. Ends the process if something is not as it has to be.
+// Processes any bytes. Ends the process if a promise is broken.
 void run(std::span<const std::byte> input);
 
-// For targets whose inputs hold the version of a format, and are refused at once if it is not the current
-// one; others leave these two out. A corpus of which no input is current tests nothing any more.
+// Whether an input has the current version of its format. Only needed by targets whose inputs contain a
+// version, and that refuse old versions. A corpus without current inputs tests nothing.
 bool is_current(std::span<const std::byte> input);
-// Gives an input of an older version the current one.
+// Sets an input's version to the current one.
 void renew(Bytes& input);
 
-// What a target calls where a promise is broken.
+// Reports a broken promise and ends the process.
 [[noreturn]] void broken(const char* promise);
 
-// Reads an input from its start; gives zeros behind its end.
+// Reads an input from its start. Returns zeros after its end.
 class Source {
  public:
   explicit Source(std::span<const std::byte> input) : rest_(input) {}

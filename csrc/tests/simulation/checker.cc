@@ -21,11 +21,11 @@ struct WriteInfo {
   NodeId node = 0;
   std::uint32_t worker = 0;
   std::uint32_t key = 0;
-  bool superseded = false;  // a set: by a later one of the same key in the same call
-  // A push: by when it is certainly applied at the owner: the end of the first wait_sync of its node that
-  // began after it had ended, or of a read on another node that shows it.
+  bool superseded = false;  // a set that is overwritten by a later set of the same key in the same call
+  // For a push, the step when it is certainly applied at the owner. This is the end of the node's first
+  // wait_sync that began after the push had ended, or of a read on another node that contains it.
   Step applied = kNotYet;
-  std::optional<std::uint32_t> before{};  // a push: the one before it of the same key in the same call
+  std::optional<std::uint32_t> before{};  // for a push, the previous push of the same key in the same call
 };
 
 struct Sync {
@@ -92,7 +92,8 @@ class Checker {
         return surely_before(a, b) ||
                std::find(order_[key].begin(), order_[key].end(), std::pair(a, b)) != order_[key].end();
       };
-      while (!left.empty()) {  // take away one that no other precedes; if there is none, there is a circle
+      // removes a set that no other set precedes; if there is none, the order has a cycle
+      while (!left.empty()) {
         const auto first = std::find_if(left.begin(), left.end(), [&](std::uint32_t b) {
           return std::none_of(left.begin(), left.end(),
                               [&](std::uint32_t a) { return a != b && precedes(a, b); });
@@ -137,7 +138,7 @@ class Checker {
     return first;
   }
 
-  // What a node sees of another one's pushes has been at the owner.
+  // A read of another node's pushes proves that they were applied at the owner.
   void index_reads(const Record& record) {
     if (record.end == kOpen) return;
     for (const Read& read : record.reads) {
@@ -149,7 +150,7 @@ class Checker {
     }
   }
 
-  // When the last wait_sync of the node began that had ended before the record's call; -1: none.
+  // The start of the node's last wait_sync that ended before the record's call, or -1 if there is none.
   Step last_sync(const Record& record) const {
     Step last = -1;
     if (record.node >= syncs_.size()) return last;
@@ -163,7 +164,7 @@ class Checker {
     return earlier == 0 || sets_[earlier].end < sets_[later].start;
   }
 
-  // Contains only what may be there at `until`, and no push that a set overwrote.
+  // Checks that the content has only writes that may be visible at `until`, and no push that a set overwrote.
   void check_plausible(std::uint32_t key, const Content& content, Step until) const {
     if (content.set != 0) {
       if (content.set >= sets_.size() || sets_[content.set].key != key) {
@@ -187,7 +188,7 @@ class Checker {
     }
   }
 
-  // The push is there, unless a set that may be later overwrote it.
+  // Checks that the content has the push, unless a set that may be later overwrote it.
   void check_contains(std::uint32_t key, std::uint32_t number, const Content& content,
                       const char* promise) const {
     if (content.pushes[number]) return;
@@ -229,7 +230,7 @@ class Checker {
     }
   }
 
-  // What was applied anywhere before `synced` is there.
+  // Checks that all writes that were applied anywhere before `synced` are visible.
   void check_visible(const Read& read, Step synced) const {
     const std::vector<WriteInfo>& pushes = pushes_[read.key];
     for (std::uint32_t number = 0; number < pushes.size(); ++number) {
@@ -244,7 +245,7 @@ class Checker {
     }
   }
 
-  // Two rows of one pull of the same key: the second is not older.
+  // Checks two rows of one pull of the same key: the second row must not be older than the first.
   void check_rows(const Content& first, const Content& second) const {
     if (first.set == second.set && (first.pushes & ~second.pushes).any()) {
       throw Violation("duplicates: a later row of a pull is older than an earlier one");
@@ -256,7 +257,7 @@ class Checker {
   std::vector<WriteInfo> sets_;                 // by number; 0 is the initial value
   std::vector<std::vector<Sync>> syncs_;        // by node
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Seen>> seen_;  // by worker and key
-  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> order_;    // of sets, as observed, by key
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> order_;  // observed order of sets, by key
 };
 
 }  // namespace

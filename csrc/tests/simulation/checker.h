@@ -1,5 +1,5 @@
-// Checks what the workers of a world saw against the promises of the parameter server. It knows nothing of
-// the protocol: only which calls began and ended when, what they wrote and what they read.
+// Checks the workers' observations in a simulated world against the promises of the parameter server. It does
+// not use the protocol, only the calls' start and end, and the values that they wrote and read.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace adaps::simulation {
 
-// No lost or doubled update, read-your-writes, monotonic reads, visibility after wait_sync, order of sets,
-// duplicates. `last` is what every key contains in the end. Throws Violation.
+// Checks for lost or doubled updates, read-your-writes, monotonic reads, visibility after wait_sync, order of
+// sets, and duplicates. `last` has the final content of every key. Throws Violation.
 void check_history(const History& history, std::span<const Content> last);
 
 }  // namespace adaps::simulation

@@ -1,4 +1,4 @@
-// All nodes of a simulated world, run by the real protocol code in one thread.
+// All nodes of a simulated world. One thread runs the real protocol code.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace adaps::simulation {
 
 class Cluster {
  public:
-  // Timers 0 .. nodes * channels - 1 of the network are the channels' ticks; `more_timers` follow.
+  // The network's timers 0 .. nodes * channels - 1 are the channels' ticks. `more_timers` further timers
+  // follow.
   Cluster(const WorldSpec& spec, std::uint32_t more_timers);
   ~Cluster();
   Cluster(const Cluster&) = delete;
@@ -35,27 +36,27 @@ class Cluster {
     return static_cast<std::uint32_t>(rank * channels_ + index);
   }
 
-  // Both put what the channel has to send on the network, message by message.
+  // Both functions send the channel's queued messages to the network, one message at a time.
   Micros tick(NodeId rank, int index);
   void deliver(const NetworkLink& link, std::span<const std::byte> frame);
 
-  // Bytes of the messages that add_waiting was told of which have not been delivered.
+  // Number of bytes of the messages that were passed to add_waiting() and are not delivered yet.
   std::uint64_t waiting(const NetworkLink& link);
-  // The message that was sent last, of so many bytes.
+  // Adds the last message that was sent, with its number of bytes.
   void add_waiting(const NetworkLink& link, std::size_t bytes);
 
-  // Messages sent so far.
+  // Number of messages sent so far.
   std::uint64_t messages() const { return messages_; }
-  // Told of every message that is sent.
+  // Called for every message that is sent.
   std::function<void(const NetworkLink&, const Entry&)> on_sent;
-  // Given a log, every message and its arrival is written there.
+  // Writes every message and its arrival to the log, if it is not null.
   void set_log(std::vector<std::string>* log) { log_ = log; }
   void note(const std::string& line);
 
  private:
   struct Sent {
     std::uint64_t entries = 0;
-    std::deque<std::uint64_t> frames;  // the numbers of their last entries
+    std::deque<std::uint64_t> frames;  // number of the last entry of each frame
     struct Waiting {
       std::uint64_t entry;
       std::size_t bytes;

@@ -12,7 +12,7 @@ namespace adaps::simulation {
 namespace {
 constexpr std::uint32_t kLimit = 1U << 24;
 
-// A set's number has as many bits in each of its floats as pushes have in one of theirs.
+// A float of a set's number has as many bits as a float that counts pushes.
 unsigned bits_of(const Coding& coding) { return 2 * static_cast<unsigned>(coding.pushes_per_float); }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace adaps::simulation {
 
 namespace {
 
-// Calls function(message) with the message at the start of `bytes`, in the type that carries it.
+// Calls function(message) with the message at the start of `bytes`, decoded to its type.
 template <typename Function>
 auto visit(MessageType type, std::span<const std::byte> bytes, Function function) {
   Reader reader(bytes);
@@ -57,7 +57,7 @@ auto visit(MessageType type, std::span<const std::byte> bytes, Function function
 template <typename Message, typename Expected>
 constexpr bool is_a = std::is_same_v<std::remove_cvref_t<Message>, Expected>;
 
-// Returns how many floats follow a message about a key.
+// Returns the number of floats that follow a message about a key.
 template <typename Message>
 std::size_t floats_after(const Message& message, const Table& table, Key key) {
   if constexpr (is_a<Message, RequestMessage>) {

@@ -1,4 +1,4 @@
-// The messages of a frame, one by one.
+// Divides frames into messages.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@ namespace adaps::simulation {
 
 struct Entry {
   MessageType type;
-  Key key;  // meaningless for marks and barriers
+  Key key;  // undefined for marks and barriers
   std::span<const std::byte> bytes;
 };
 
-// Cuts frames that one node's channel sent into messages. It sees all that are sent, because the length of an
-// answer follows from the request that it belongs to.
+// Divides the frames that one node's channel sent into messages. It must process all frames, because the
+// length of an answer depends on its request.
 class EntryCutter {
  public:
   EntryCutter(const Tables& tables, NodeId nodes) : tables_(tables), request_keys_(nodes) {}
 
-  // The first message of `rest`, which is shortened by it. `rest` was sent from `from` to `to`.
+  // Removes the first message from `rest` and returns it. `rest` was sent from `from` to `to`.
   Entry cut(NodeId from, NodeId to, std::span<const std::byte>& rest);
 
  private:

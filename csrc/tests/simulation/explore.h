@@ -28,14 +28,14 @@ struct Exploring {
   std::uint64_t seed = 1;
   std::uint64_t first = 0;
   std::uint64_t worlds = 0;
-  std::size_t stop_after = 1;  // failures
+  std::size_t stop_after = 1;  // number of failures
   Mutant mutant = Mutant::none;
-  bool reordering = false;  // links that are not in order, which the protocol needs: for checking the checker
+  bool reordering = false;  // links do not keep the order that the protocol requires, which tests the checker
 };
 
 Exploration explore(const Exploring& what);
 
-// What is wrong with a world, if anything. Given a log, everything that happens is written there.
+// Returns the violation in a world, if there is any. Writes all events to the log, if it is not null.
 std::optional<std::string> failure_of(const WorldSpec& spec, Mutant mutant,
                                       std::vector<std::string>* log = nullptr);
 

@@ -17,7 +17,7 @@ namespace adaps::simulation {
 
 namespace {
 
-// Mean times are around this many micros; what matters is only how they compare.
+// Mean times have this magnitude, in microseconds. Only their ratios matter.
 constexpr double kUnit = 100.0;
 
 class Generator {
@@ -25,10 +25,10 @@ class Generator {
   explicit Generator(std::uint64_t seed) : random_(seed) { spec_.seed = seed; }
 
   WorldSpec generate() {
-    // Three kinds of worlds: wild ones, in which everything is drawn; narrow ones (one key, few nodes,
-    // asynchronous calls, links that stand still at a bad moment), which find what needs a long chain of
-    // coincidences; settled ones (long intents, rare rounds, many wait_syncs), in which only wait_sync makes
-    // writes visible.
+    // There are three kinds of worlds. In wild worlds, everything is random. Narrow worlds find bugs that
+    // need a long chain of coincidences: they have one key, few nodes, asynchronous calls, and links that
+    // stop at critical moments. In settled worlds, only wait_sync makes writes visible: they have long
+    // intents, rare rounds, and many wait_syncs.
     const double kind = random_.unit();
     narrow_ = kind < 0.4;
     settled_ = kind >= 0.75;
@@ -56,7 +56,7 @@ class Generator {
   T one_of(std::initializer_list<T> choices) {
     return choices.begin()[random_.below(choices.size())];
   }
-  // Log-uniform.
+  // Draws from a log-uniform distribution.
   double spread(double low, double high) { return low * std::exp(random_.unit() * std::log(high / low)); }
 
   void draw_freezing() {
@@ -77,7 +77,7 @@ class Generator {
     Settings& settings = spec_.settings;
     using enum Technique;
     if (narrow_) {
-      // News is sent only if home is neither giver nor receiver.
+      // NEWS is only sent if the home node is neither the giver nor the receiver.
       settings.nodes =
           spec_.freeze_type == MessageType::kNews ? one_of<NodeId>({4, 5}) : one_of<NodeId>({3, 3, 4});
       settings.technique = random_.chance(0.9) ? kAdaptive : kReplication;
@@ -115,7 +115,7 @@ class Generator {
     const std::size_t phases = barriers_ ? one_of<std::size_t>({1, 2, 3}) : 1;
     std::size_t length = narrow_ ? one_of<std::size_t>({30, 60}) : one_of<std::size_t>({6, 10, 16, 30});
     if (workers > 6) length = std::min<std::size_t>(length, 8);
-    // So that no key can get more pushes than a value can count; a call has at most 3 keys.
+    // Limits the pushes of a key to the number that a value can count. A call has at most 3 keys.
     length = std::min(length, kMaxPushes / (3 * workers * phases) + 2);
     spec_.programs.resize(workers);
     for (Program& program : spec_.programs) {
@@ -125,7 +125,7 @@ class Generator {
           if (program.back().kind == CallKind::kIntent && random_.chance(0.1)) {
             program.push_back({CallKind::kWaitIntent, false, program.back().keys, 0, 0});
           }
-          // What a wait_sync leaves out is seen best right behind it.
+          // A read directly after a wait_sync detects best if its wait was too short.
           if (program.back().kind == CallKind::kSync) {
             program.push_back({CallKind::kPull, false, draw_keys(), 0, 0});
           }
@@ -137,7 +137,7 @@ class Generator {
     limit_pushes();
   }
 
-  // wait_sync, barrier, wait_sync: then everybody sees everything.
+  // Ends a phase with wait_sync, barrier, wait_sync, so that all writes are visible to all workers.
   void end_phase(Program& program) {
     std::vector<std::uint32_t> all(keys_);
     for (std::uint32_t i = 0; i < keys_; ++i) all[i] = i;
@@ -151,7 +151,7 @@ class Generator {
     Call call{.asynchronous = random_.chance(asynchronous_), .keys = draw_keys()};
     if (settled_) return draw_settled_call(std::move(call));
     double x = random_.unit();
-    if (narrow_ && x >= 0.96) x = 0.6;  // wait_sync would put all in order
+    if (narrow_ && x >= 0.96) x = 0.6;  // wait_sync would hide errors
     if (x < (restless_ ? 0.30 : 0.22)) {
       call.kind = CallKind::kIntent;
       call.asynchronous = false;
@@ -193,7 +193,7 @@ class Generator {
     return call;
   }
 
-  // One or two, rarely three, with duplicates; small positions are hot.
+  // One, two, or rarely three keys, possibly equal. Smaller positions are used more often.
   std::vector<std::uint32_t> draw_keys() {
     std::vector<std::uint32_t> keys(one_of<std::size_t>({1, 1, 1, 2, 2, 3}));
     for (std::uint32_t& key : keys) {
@@ -215,7 +215,7 @@ class Generator {
     }
   }
 
-  // From numbers of its own, as what follows below.
+  // Uses separate random numbers, like the functions below, so that other parts of the world do not change.
   void draw_wires() {
     Random random(mix(spec_.seed) ^ 0x77697265U);
     if (!random.chance(0.3)) return;
@@ -224,7 +224,7 @@ class Generator {
     spec_.coarse = random.chance(0.5);
     spec_.rounded = !spec_.coarse;
     if (!spec_.rounded) return;
-    // A set leaves other nodes' rests of what was written before it.
+    // A set would leave other nodes' rests of earlier writes.
     for (Program& program : spec_.programs) {
       for (Call& call : program) {
         if (call.kind == CallKind::kSet) call.kind = CallKind::kPull;
@@ -232,7 +232,8 @@ class Generator {
     }
   }
 
-  // Values of some tables are packed. What they contain is so coarse then that rounding leaves it as it is.
+  // Packs the values of some tables. Their contents are then coarse enough that rounding does not change
+  // them.
   void draw_dtypes() {
     Random random(mix(spec_.seed) ^ 0x64747970U);
     if (spec_.rounded || !random.chance(0.3)) return;
@@ -241,7 +242,7 @@ class Generator {
   }
 
   void draw_tables() {
-    // The keys that are used lie among others, so that they have different home nodes and channels.
+    // The used keys are spread among unused ones, so that they have different home nodes and channels.
     const bool full = spec_.settings.technique == Technique::kFullReplication;
     const std::size_t tables = keys_ > 1 && random_.chance(0.3) ? 2 : 1;
     std::vector<std::size_t> longest(tables, 0);
@@ -267,12 +268,12 @@ class Generator {
       table.rule.lr = 1.0F;
       if (spec_.rough) {
         table.rule = draw_rule();
-      } else if (gradients && random_.chance(0.5)) {  // state that gradients change: the last one
+      } else if (gradients && random_.chance(0.5)) {  // state that gradients change
         table.rule.kind = RuleKind::kMomentum;
         table.rule.momentum = 0.0F;
         table.rule.nesterov = table.length % 2 == 0;
       }
-      if (!gradients && random_.chance(0.5)) {  // state that must travel along and stay as it is
+      if (!gradients && random_.chance(0.5)) {  // state that must move with the row and not change
         table.rule.kind = RuleKind::kAdagrad;
         table.rule.initial_accumulator = 3.0F;
       }
@@ -290,7 +291,7 @@ class Generator {
     }
   }
 
-  // From numbers of its own, so that worlds without it are what they were.
+  // Uses separate random numbers, so that worlds without mixed management do not change.
   void draw_management() {
     Random random(mix(spec_.seed) ^ 0x9e3779b9U);
     const auto any_node = [&] { return static_cast<NodeId>(random.below(spec_.settings.nodes)); };
@@ -306,7 +307,7 @@ class Generator {
     }
   }
 
-  // Rows that are at home where a hash puts those of the other table, all or some; from its own numbers, too.
+  // Gives some or all rows the homes of the other table's rows. Uses separate random numbers.
   void draw_followed_homes() {
     Random random(mix(spec_.seed) ^ 0x77697468U);
     if (spec_.tables.size() < 2 || !random.chance(0.4)) return;
@@ -319,7 +320,7 @@ class Generator {
     }
   }
 
-  // Rows of one table that are managed differently: there are bounds at keys that are used and anywhere.
+  // Gives rows of one table different managements. Ranges end at used keys and at random keys.
   void draw_rows() {
     Random random(mix(spec_.seed) ^ 0x726f7773U);
     if (!random.chance(0.4)) return;
@@ -345,7 +346,7 @@ class Generator {
     }
   }
 
-  // Again from numbers of its own.
+  // Uses separate random numbers.
   void draw_exchanges() {
     Random random(mix(spec_.seed) ^ 0x65786368U);
     if (!random.chance(0.25)) return;
@@ -362,7 +363,7 @@ class Generator {
     constexpr Technique kTechniques[] = {kAdaptive,   kAdaptive, kReplication,
                                          kRelocation, kStatic,   kFullReplication};
     const Technique technique = kTechniques[random.below(std::size(kTechniques))];
-    // Rows that are copied everywhere are few: each of them takes messages.
+    // Only few rows are replicated to all nodes, because each of them causes messages.
     return technique == kFullReplication && rows > 16 ? kReplication : technique;
   }
 
@@ -393,12 +394,12 @@ class Generator {
     const double jitter = one_of({0.0, 0.3, 1.0, 1.0});
     for (std::size_t i = 0; i < nodes * nodes; ++i) {
       const double latency = narrow_ ? kUnit * random_.uniform(1.0, 3.0) : spread(kUnit, 100.0 * kUnit);
-      // Messages that follow each other closely are still apart when they arrive.
+      // With limited bandwidth, messages that are sent in quick succession arrive at different times.
       const double bandwidth =
           settled_ || random_.chance(0.2) ? spread(0.01, 1.0) : LinkTraits{}.bytes_per_micro;
       spec_.links.push_back({(1.0 - jitter) * latency, jitter * latency + 1.0, bandwidth});
     }
-    if (!narrow_ && random_.chance(0.5)) {  // a few links are very slow
+    if (!narrow_ && random_.chance(0.5)) {  // makes a few links very slow
       for (std::size_t i = one_of<std::size_t>({1, 2, 4}); i > 0; --i) {
         LinkTraits& link = spec_.links[random_.below(spec_.links.size())];
         link.jitter = spread(1e2, 1e5) * kUnit;
@@ -415,15 +416,15 @@ class Generator {
     spec_.backlog = random_.chance(0.5);
   }
 
-  // So small that they are met, in half of the worlds each.
+  // Each limit is small enough to be reached, in half of the worlds.
   void draw_limits() {
     Settings& settings = spec_.settings;
     if (random_.chance(0.5)) settings.slice = one_of<std::size_t>({1, 1, 2, 3});
-    if (random_.chance(0.5)) settings.max_gradient_bytes = 1;  // each goes alone
+    if (random_.chance(0.5)) settings.max_gradient_bytes = 1;  // each gradient is sent alone
     if (random_.chance(0.5)) settings.max_queued_bytes = one_of<std::size_t>({1, 1, 200, 500});
   }
 
-  // From numbers of their own, and so small that little has room.
+  // Limits unsent bytes to so few that little fits. Uses separate random numbers.
   void draw_room() {
     Random random(mix(spec_.seed) ^ 0x726f6f6dU);
     constexpr std::size_t kLimits[] = {1, 1, 60, 200};
@@ -431,8 +432,8 @@ class Generator {
       spec_.settings.max_unsent_bytes = kLimits[random.below(std::size(kLimits))];
   }
 
-  // The same: how long what nobody waits for waits for its frame. Few of these worlds have so many nodes that
-  // it would wait by itself.
+  // Sets the time that messages without a waiting caller wait for their frame. Uses separate random numbers.
+  // Few of these worlds have enough nodes for a wait by default.
   void draw_frame_wait() {
     Random random(mix(spec_.seed) ^ 0x77616974U);
     if (random.chance(0.5)) return;
@@ -441,14 +442,14 @@ class Generator {
     spec_.settings.frame_wait = waits[random.below(std::size(waits))];
   }
 
-  // The same: with how many requests the first frame of many leaves.
+  // Sets the number of requests after which the first frame leaves. Uses separate random numbers.
   void draw_first_requests() {
     Random random(mix(spec_.seed) ^ 0x66697273U);
     constexpr std::size_t kFew[] = {1, 1, 2, 3};
     if (random.chance(0.5)) spec_.settings.first_requests = kFew[random.below(std::size(kFew))];
   }
 
-  // From numbers of their own, too. Only keys that are used are drawn.
+  // Uses separate random numbers. Samples contain only used keys.
   void draw_samples() {
     Random random(mix(spec_.seed) ^ 0x73616d70U);
     if (!random.chance(0.3)) return;
@@ -499,7 +500,7 @@ class Generator {
   bool barriers_ = false;
   bool restless_ = false;
   std::vector<std::size_t> pushes_;
-  std::array<Wire, 2> wires_{};  // of the tables
+  std::array<Wire, 2> wires_{};  // by table
   std::array<Dtype, 2> dtypes_{};
 };
 

@@ -1,4 +1,4 @@
-// Random worlds: small clusters, few keys and many conflicts.
+// Generates random worlds: small clusters, few keys and many conflicts.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace adaps::simulation {
 
-// The same world for the same number, whatever was generated before.
+// A world depends only on seed and number.
 WorldSpec random_world(std::uint64_t seed, std::uint64_t number);
 
 }  // namespace adaps::simulation

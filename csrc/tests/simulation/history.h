@@ -1,4 +1,4 @@
-// What the workers of a world called and what they got: all that the checker sees.
+// Calls and results of a world's workers: the input of the checker.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace adaps::simulation {
 
-// Steps of the world are numbered; nothing happens at the same step.
+// Steps of a world are numbered. Each event has its own step.
 using Step = std::int64_t;
 inline constexpr Step kOpen = -1;
 
 struct Write {
   std::uint32_t key;
-  std::uint32_t number;  // of the push on this key, or of the set
+  std::uint32_t number;  // number of the push on this key, or of the set
 };
 
 struct Read {
@@ -26,7 +26,7 @@ struct Read {
 struct Record {
   CallKind kind = CallKind::kPull;
   NodeId node = 0;
-  std::uint32_t worker = 0;  // among all of the world
+  std::uint32_t worker = 0;  // number among all workers of the world
   bool asynchronous = false;
   Step start = 0;
   Step end = kOpen;

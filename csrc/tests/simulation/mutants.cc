@@ -35,7 +35,7 @@ void forget(LockedKey& key, Delta& delta) {
 
 Key row_before(const Table& table, Key key) { return key == table.first_key() ? key : key - 1; }
 
-// One for each mutant, and called like it.
+// One class for each mutant, with the mutant's name.
 namespace broken {
 
 struct none : Decisions {};

@@ -1,4 +1,4 @@
-// Deliberate bugs of the protocol, of which each replaces one of its Decisions. They prove that the
+// Deliberate bugs of the protocol. Each bug replaces one of the protocol's Decisions. They prove that the
 // simulator's checker detects violations.
 #pragma once
 
@@ -16,10 +16,10 @@ enum class Mutant : std::uint8_t {
 #undef MUTANT
 };
 
-// Replaces one decision from now on, or none.
+// Selects the mutant that is active from now on, or none.
 void select_mutant(Mutant mutant);
 
-// Registers nodes for mutants that need more of a node than the arguments of a decision.
+// Registers nodes for mutants that need more information than the arguments of a decision.
 void know_node(NodeContext& node);
 void forget_node(NodeContext& node);
 // Completes the transfers that the mutant torn_transfer has delayed until the channel's next turn.

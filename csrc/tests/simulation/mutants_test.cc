@@ -1,4 +1,4 @@
-// Every deliberate bug in the protocol is found: the checker bites.
+// Tests that the checker detects every deliberate bug of the protocol.
 #include <algorithm>
 
 #include "check.h"
@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::uint64_t kWorlds = 5000;
 
-// Those that take a coincidence of many events; schedules_test.cc has a schedule for each. Those that take a
-// checkpoint or exports: see snapshots_test.cc. And those that only many roundings show: see
-// rounding_test.cc.
+// Mutants that random worlds do not find. Some need a coincidence of many events; schedules_test.cc has a
+// schedule for each. Some need a checkpoint or an export; see snapshots_test.cc. Some are only visible after
+// many roundings; see rounding_test.cc.
 constexpr Mutant kByScheduleOnly[] = {Mutant::no_rc_check,
                                       Mutant::absorb_no_bump,
                                       Mutant::news_unordered,

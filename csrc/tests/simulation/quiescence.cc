@@ -17,8 +17,8 @@ namespace {
 struct View {
   State state = State::kNone;
   bool readable = false;
-  std::vector<float> value;  // and optimizer state; empty unless the node holds the key
-  std::vector<float> rest;   // which a lossy wire has left of its changes; empty if there is none
+  std::vector<float> value;  // value and optimizer state; empty unless the node holds the key
+  std::vector<float> rest;   // rest of its changes on a lossy wire; empty if there is none
 };
 
 View look(NodeState& node, Key name) {
@@ -50,9 +50,10 @@ std::size_t writes_of(const World& world, std::size_t position) {
   return count;
 }
 
-// How far a replica may be from its owner. A rough one may have been sent changes one by one that its owner
-// added up before; a rounded one was sent what it began with, which may have been larger by all that was
-// written since. One that is packed has the owner's bits, but that a lossy wire may make it round otherwise.
+// Maximum difference between a replica and its owner. In a rough world, a replica may receive changes one by
+// one that its owner has summed first. In a rounded world, a replica started from a rounded value, which may
+// have been larger by all later writes. A packed replica has the owner's bits, unless a lossy wire makes it
+// round differently.
 float tolerance(World& world, std::size_t position, const std::vector<float>& owner) {
   constexpr float kRounding = 1e-4F;
   const WorldSpec& spec = world.spec();
@@ -64,11 +65,11 @@ float tolerance(World& world, std::size_t position, const std::vector<float>& ow
   for (const float x : owner) largest = std::max(largest, std::abs(x));
   float bound = spec.rough ? kRounding * largest : 0.0F;
   if (spec.rounds()) {
-    largest *= 1.1F;  // rests lower a value, too
+    largest *= 1.1F;  // rests can also decrease a value
     if (spec.rough) largest += static_cast<float>(writes_of(world, position));
     if (wire == Wire::kFloat32) return bound;
     bound = std::max(bound, rounding_bound(wire, largest));
-    bound = std::max(bound, rounding_bound(Wire::kBfloat16, largest));  // of optimizer state
+    bound = std::max(bound, rounding_bound(Wire::kBfloat16, largest));  // for the optimizer state
     if (is_packed) bound += 2.0F * rounding_bound(Wire::kBfloat16, largest);
   }
   return bound;
@@ -82,7 +83,7 @@ bool equal(const View& replica, const std::vector<float>& owner, float tolerance
   return true;
 }
 
-// With what has not come to it yet.
+// The owner's value plus the changes that it has not received yet.
 std::vector<float> whole_value(const View& owner, const std::vector<View>& views) {
   std::vector<float> value = owner.value;
   for (const View& view : views) {
@@ -91,7 +92,7 @@ std::vector<float> whole_value(const View& owner, const std::vector<View>& views
   return value;
 }
 
-// Some rules count the gradients that a row got.
+// Checks the number of gradients that a row received, which some rules count.
 void check_gradients(World& world, std::size_t position, const std::vector<float>& row) {
   for (const float x : row) {
     if (!std::isfinite(x)) throw Violation("value: a row holds ", x);
@@ -127,7 +128,7 @@ bool any_permanent(const World& world) {
   return std::any_of(tables.begin(), tables.end(), has_permanent);
 }
 
-// Who has intent for a key: certainly, and possibly (an intent that begins later may be acted on early).
+// Nodes with an intent for a key: certainly, or possibly. An intent that begins later may be acted on early.
 struct Interested {
   std::vector<bool> certainly;
   std::vector<bool> possibly;
@@ -152,7 +153,7 @@ void check_stays_at_home(World& world, Key key) {
     throw Violation("technique: a key left its home", where(key, home.settings.rank));
 }
 
-// Requests that have lost their way are sent by way of the home node.
+// Misdirected requests are sent via the home node, so it must have the right location.
 void check_home_knows(World& world, Key key, NodeId owner) {
   const NodeId home = home_of(world.spec(), key);
   const LockedKey locked(world.cluster().node(home).store, key);
@@ -249,7 +250,7 @@ void check_left_over(World& world) {
     if (!permanent && node.store.slots_in_use() != owned)
       throw Violation("left over: a slot that nobody uses");
     for (const auto& partition : node.partitions) {
-      // Rests of permanent replicas stay.
+      // Rests of permanent replicas remain.
       if (partition->tables.unapplied.in_use() != 0 && !(permanent && world.spec().rounds()))
         throw Violation("left over: changes of a replica");
       if (!permanent && partition->tables.holders.in_use() != 0) throw Violation("left over: holders");
@@ -257,8 +258,8 @@ void check_left_over(World& world) {
   }
 }
 
-// So many clocks that all changes have to be where they belong, of which clocks decide when they are sent:
-// those of replicas at their owners; at the holders; and those that joined a flush that was under way.
+// Advances the clocks until all changes whose exchange depends on clocks are complete: from replicas to their
+// owners, from owners to the holders, and changes that were made during a flush.
 void pass_exchanges(World& world) {
   const Clock exchange = longest_exchange(world.spec());
   for (int i = 0; i < 3 && exchange > 0; ++i) {

@@ -1,4 +1,4 @@
-// What must hold of the nodes' state when a world has come to rest.
+// Invariants of the nodes' state when a world has come to rest.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,19 @@
 
 namespace adaps::simulation {
 
-// One owner of each key, every replica equal to it bit by bit, nothing on its way. Returns what each key
-// contains; throws Violation.
+// Checks that each key has one owner, that every replica is equal to it bit by bit, and that no message is on
+// the network. Returns the content of each key. Throws Violation.
 std::vector<Content> check_at_rest(World& world);
 
-// Live intents have their effect; extending them, reading what is local and doing nothing sends no message.
+// Checks that current intents have their effect, and that extended intents, local reads and idle time send no
+// message.
 void check_intents(World& world);
 
-// After the end of all intents: no replica, no holder, no slot, no counter is left over, and the values stay.
+// Checks the state after the end of all intents: no replica, holder, slot or counter remains, and values are
+// unchanged.
 void check_after_end(World& world, const std::vector<Content>& before);
 
-// Runs a world and checks everything; throws Violation.
+// Runs a world and checks everything. Throws Violation.
 void run_and_check(World& world);
 
 }  // namespace adaps::simulation

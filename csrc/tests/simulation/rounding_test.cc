@@ -1,4 +1,4 @@
-// Rows that are rounded whenever they are written lose nothing in the mean; and it is noticed when they do.
+// Rows that are rounded at every write keep their mean. The test also detects rounding that does not.
 #include <cmath>
 #include <span>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kFloats = 4096;
 constexpr int kPushes = 200;
-// Numbers of bfloat16 between 1 and 2 are so far apart, and what is added is an eighth of that.
+// Distance between two numbers of bfloat16 between 1 and 2. Each push adds an eighth of it.
 constexpr double kApart = 0x1p-7;
 constexpr float kPushed = 0.001F;
 
@@ -32,7 +32,7 @@ void call(NodeState& node, OperationKind kind, std::vector<float>& row) {
   REQUIRE(operation.done.load());
 }
 
-// A row of ones, after many pushes that are small beside them.
+// Returns a row of ones after many pushes that are small relative to 1.
 Row after_pushes(Mutant mutant) {
   TableSpec table{.name = "t", .rows = 1, .length = kFloats, .init = {.a = 1.0F}, .dtype = Dtype::kBfloat16};
   NodeState node({table}, Settings{});
@@ -48,7 +48,7 @@ Row after_pushes(Mutant mutant) {
   return row;
 }
 
-// Each push raises a float by a step or not at all, with a probability that makes its mean.
+// Whether each push raised a float by one step or not at all, with a probability that keeps the mean.
 bool is_fair(const Row& row) {
   const double pushed = kPushed;
   const double raised = pushed / kApart;
@@ -62,12 +62,10 @@ bool is_fair(const Row& row) {
 
 TEST(small_pushes_are_not_lost_in_the_mean) { CHECK(is_fair(after_pushes(Mutant::none))); }
 
-TEST(rounding_to_the_nearest_is_noticed) {
+TEST(rounding_to_nearest_is_detected) {
   const Row row = after_pushes(Mutant::rounds_to_nearest);
   CHECK(!is_fair(row));
-  CHECK_EQ(row.mean, 1.0);  // nothing of all pushes is left
+  CHECK_EQ(row.mean, 1.0);  // no push has had an effect
 }
 
-TEST(random_numbers_that_repeat_are_noticed) {
-  CHECK(!is_fair(after_pushes(Mutant::rounds_alike_each_time)));
-}
+TEST(repeated_random_numbers_are_detected) { CHECK(!is_fair(after_pushes(Mutant::rounds_alike_each_time))); }

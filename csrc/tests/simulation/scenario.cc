@@ -24,7 +24,7 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange) {
                   .rule = {.kind = rule},
                   .management = {.exchange = exchange}};
   spec.rough = rule != RuleKind::kSgd;
-  if (spec.rough) table.length = 8;  // so long that a gradient is sent itself
+  if (spec.rough) table.length = 8;  // long enough that the gradient itself is sent
   spec.tables.push_back(table);
   for (Key key = 0; spec.keys.size() < kKeys; ++key) {
     if (Directory(nodes, 1).home(key) == 0) spec.keys.push_back(key);
@@ -45,7 +45,8 @@ Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange)
 void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
   const auto submitted = world_.history().size();
   world_.perform(node, 0, {kind, true, std::move(keys), 0, 0});
-  // What the worker could do itself needs no channel, whose tick would do more than that.
+  // A call that the worker could complete alone needs no tick of the channel, which would have further
+  // effects.
   if (world_.history()[submitted].end == kOpen) tick(node);
 }
 

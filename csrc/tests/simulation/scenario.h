@@ -1,5 +1,5 @@
-// Worlds that are scheduled by hand: one key or a few, one worker per node, slices of one key, and every
-// delivery is asked for.
+// Worlds with a manual schedule: one key or a few, one worker per node, slices of one key, and explicit
+// deliveries.
 #pragma once
 
 #include <cstddef>
@@ -15,31 +15,31 @@ namespace adaps::simulation {
 
 class Scenario {
  public:
-  // Node 0 is the home of all keys. With another rule than plain SGD the world is rough.
+  // Node 0 is the home of all keys. With any rule except plain SGD, the world is rough.
   explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd, Clock exchange = 0);
 
   // All calls are asynchronous.
   void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }
   void push(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPush, {key}); }
   void push_gradient(NodeId node) { call(node, CallKind::kPushGradients, {0}); }
-  // The first key as often as that in one call.
+  // Sets the first key `times` times in one call.
   void set(NodeId node, std::size_t times) {
     call(node, CallKind::kSet, std::vector<std::uint32_t>(times, 0));
   }
   void sync(NodeId node) { call(node, CallKind::kSync, {}); }
   void intent(NodeId node, std::uint32_t key = 0);
   void end_intent(NodeId node);
-  // A round: what is dirty is sent.
+  // Runs a round, which sends the dirty keys.
   void flush(NodeId node);
 
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   void deliver(NodeId from, NodeId to, std::size_t messages = kAll);
   using Pair = std::pair<NodeId, NodeId>;
-  // On all links but these, until nothing is on its way there.
+  // Delivers on all links except these, until no message is left on them.
   void deliver_all(std::initializer_list<Pair> except = {});
 
   State state(NodeId node);
-  // Everything else happens, and everything is checked; throws Violation.
+  // Completes the world and checks everything. Throws Violation.
   void finish();
   const std::vector<std::string>& log() const { return log_; }
 

@@ -1,5 +1,5 @@
-// Races that random worlds find late or never, scheduled by hand (docs/concepts/protocol.md, section 18).
-// Each passes, and fails once the rule that it is about is gone.
+// Races that random worlds find late or never, with manual schedules (docs/concepts/protocol.md, section 18).
+// Each schedule passes, and fails with the mutant that removes its rule.
 #include "check.h"
 #include "simulation/mutants.h"
 #include "simulation/scenario.h"
@@ -10,22 +10,22 @@ using namespace adaps::simulation;
 
 namespace {
 
-// The old owner gives the key to n while n's delta is on its way. The key comes back and n is a holder again
-// when the delta, which n has absorbed long ago, arrives.
+// The old owner gives the key to n while n's DELTA is on the network. n absorbs the change. The key then
+// moves, and n is a holder again when its old DELTA arrives.
 void crossed_delta_returns(Scenario& s) {
   const NodeId a = 0, n = 1, m = 2;
   s.intent(a);
   s.intent(n);
-  s.deliver_all();  // a owner, n replica
+  s.deliver_all();  // a is owner, n has a replica
   s.push(n);
-  s.flush(n);  // its delta is on the slow link n -> a
+  s.flush(n);  // its DELTA is on the slow link n -> a
   s.end_intent(a);
-  s.deliver(a, n);  // n is upgraded and absorbs the delta
+  s.deliver(a, n);  // n is upgraded and absorbs the change
   REQUIRE(s.state(n) == State::kOwner);
   s.end_intent(n);
   s.intent(m);
   s.deliver(m, a);
-  s.deliver_all({{n, a}});  // a's word of m's intent, forwarded to n, which gives the key to m
+  s.deliver_all({{n, a}});  // a forwards m's intent to n, which gives the key to m
   REQUIRE(s.state(m) == State::kOwner);
   s.end_intent(m);
   s.intent(a);
@@ -36,7 +36,7 @@ void crossed_delta_returns(Scenario& s) {
   REQUIRE(s.state(n) == State::kPending || s.state(n) == State::kReplica);
 }
 
-// n gives its replica up and writes; a later owner's answer arrives before the old owner's DROP_ACK.
+// n drops its replica and then writes. A later owner's answer arrives before the old owner's DROP_ACK.
 void answer_overtakes_drop_ack(Scenario& s) {
   const NodeId a = 0, n = 1, m = 2;
   s.intent(a);
@@ -51,17 +51,17 @@ void answer_overtakes_drop_ack(Scenario& s) {
   REQUIRE(s.state(m) == State::kOwner);
   REQUIRE(s.state(n) == State::kDropping);
   s.push(n);
-  s.deliver_all({{a, n}});  // by way of a to m, which answers
-  s.pull(n);                // not from what is left of the replica
+  s.deliver_all({{a, n}});  // via a to m, which answers
+  s.pull(n);                // must not read the remains of the replica
 }
 
-// The value changes by absorption, so the version must: a replica that is being given up compares it.
+// An absorbed change modifies the value, so it must raise the version, which a dropping replica compares.
 void absorbed_updates_count(Scenario& s) {
   const NodeId home = 0, a = 1, n = 2, z = 3;
   s.intent(a);
   s.deliver_all();
   s.intent(n);
-  s.deliver_all();  // a owner, n replica
+  s.deliver_all();  // a is owner, n has a replica
   s.pull(z);
   s.pull(z);
   s.deliver(z, home, 1);
@@ -69,14 +69,14 @@ void absorbed_updates_count(Scenario& s) {
   s.intent(z);
   s.deliver_all({{z, home}});
   REQUIRE(s.state(z) == State::kReplica);
-  s.push(n);  // stays unsent
+  s.push(n);  // is not sent yet
   s.end_intent(z);
   s.deliver(z, a);  // DROP_ACK is on the slow link a -> z
   s.end_intent(a);
   s.deliver(a, n);  // n is upgraded and absorbs its push
   REQUIRE(s.state(n) == State::kOwner);
   s.deliver_all({{a, z}});  // n answers the second pull
-  s.pull(z);                // may not show an older value
+  s.pull(z);                // must not return an older value
 }
 
 // A node that waits for the key sets it twice in one call.
@@ -86,8 +86,8 @@ void duplicates_in_one_set(Scenario& s) {
   s.deliver_all();
 }
 
-// News of an old tenure reaches the home node after it has owned the key itself and has given it away again:
-// believed, it would close a circle of location entries.
+// NEWS of an old tenure reaches the home node after it has owned the key itself and given it away again. If
+// the home node accepted it, the location entries would form a cycle.
 void late_news(Scenario& s) {
   const NodeId home = 0, y = 1, w = 2, z = 3;
   s.intent(z);
@@ -95,7 +95,7 @@ void late_news(Scenario& s) {
   s.end_intent(z);
   s.intent(y);
   s.deliver(y, home);
-  s.deliver_all({{y, home}});  // y owns the key; its news is on the slow link y -> home
+  s.deliver_all({{y, home}});  // y owns the key; its NEWS is on the slow link y -> home
   REQUIRE(s.state(y) == State::kOwner);
   s.end_intent(y);
   s.intent(w);
@@ -113,15 +113,15 @@ void late_news(Scenario& s) {
   s.pull(y);
 }
 
-// A refresh that wait_sync has to show is sent behind the echo only.
+// A refresh that wait_sync must make visible is sent only after the echo.
 void refresh_and_echo(Scenario& s) {
   const NodeId a = 0, b = 1, c = 2;
   s.intent(a);
   s.intent(b);
-  s.deliver_all();  // a owner, b replica
+  s.deliver_all();  // a is owner, b has a replica
   s.push(c);
   s.deliver_all();
-  s.pull(a);  // shows that the push is applied, and no round has told b yet
+  s.pull(a);  // shows that the push is applied, before any round has sent it to b
   s.sync(b);
   s.deliver(b, c);
   s.deliver(c, b);
@@ -130,7 +130,7 @@ void refresh_and_echo(Scenario& s) {
   s.pull(b);
 }
 
-// A second wait_sync begins when the answer to the first one's mark is on its way.
+// A second wait_sync begins while the answer to the first one's mark is on the network.
 void two_syncs(Scenario& s) {
   const NodeId a = 0, b = 1, c = 2;
   s.intent(a);
@@ -148,18 +148,18 @@ void two_syncs(Scenario& s) {
   s.pull(b);
 }
 
-// The refreshes that wait_sync has to show take two slices.
+// The refreshes that wait_sync must make visible take two slices.
 void echo_behind_both_slices(Scenario& s) {
   const NodeId a = 0, b = 1, c = 2;
   for (const std::uint32_t key : {0, 1}) {
     s.intent(a, key);
     s.intent(b, key);
   }
-  s.deliver_all();  // a owns both, b has replicas
+  s.deliver_all();  // a owns both keys, b has replicas
   s.push(a, 0);
   s.push(a, 1);
   s.pull(c, 1);
-  s.deliver_all();  // shows that the second push is applied, and no round has told b yet
+  s.deliver_all();  // shows that the second push is applied, before any round has sent it to b
   s.sync(b);
   s.deliver(b, c);
   s.deliver(c, b);
@@ -168,30 +168,30 @@ void echo_behind_both_slices(Scenario& s) {
   s.pull(b, 1);
 }
 
-// A holder steps on what it has while news of the owner's step is on its way: the owner's step is another
-// one, since it has seen both gradients.
+// A holder applies a gradient to its replica while a refresh with the owner's gradient is on the network. The
+// owner's result differs, because the owner has applied both gradients.
 void gradient_and_refresh_cross(Scenario& s) {
   const NodeId a = 0, b = 1;
   s.intent(a);
   s.intent(b);
-  s.deliver_all();  // a owner, b replica
+  s.deliver_all();  // a is owner, b has a replica
   s.push_gradient(a);
-  s.flush(a);  // its refresh is on the slow link a -> b
+  s.flush(a);  // its REFRESH is on the slow link a -> b
   s.push_gradient(b);
   s.flush(b);
   s.deliver(b, a);
   s.deliver_all();
 }
 
-// The owner's flush is under way, its first key already sent, when that key changes again.
+// A key changes again during the owner's flush, after it was sent.
 void dirty_again_while_flushed(Scenario& s) {
   for (NodeId node = 0; node < 3; ++node) {
     for (std::uint32_t key = 0; key < 3; ++key) s.intent(node, key);
     s.deliver_all();
   }
-  s.end_intent(0);  // with two holders it stays the owner
+  s.end_intent(0);  // with two holders, node 0 stays the owner
   for (std::uint32_t key = 0; key < 3; ++key) s.push(0, key);
-  s.flush(0);  // two slices
+  s.flush(0);  // takes two slices
   s.push(0, 0);
   s.flush(0);
   s.deliver_all();
@@ -239,17 +239,17 @@ TEST(the_last_duplicate_of_a_set_wins) {
   expect_caught(duplicates_in_one_set, Mutant::first_duplicate_wins, 2, "duplicates");
 }
 
-TEST(late_news_of_a_location_is_ignored) { expect_caught(late_news, Mutant::news_unordered, 4, "progress"); }
-
-TEST(an_echo_comes_behind_the_refreshes) {
-  expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync");
+TEST(outdated_news_of_a_location_is_ignored) {
+  expect_caught(late_news, Mutant::news_unordered, 4, "progress");
 }
 
-TEST(an_echo_comes_behind_all_slices_of_the_refreshes) {
+TEST(an_echo_follows_the_refreshes) { expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync"); }
+
+TEST(an_echo_follows_all_slices_of_the_refreshes) {
   expect_caught(echo_behind_both_slices, Mutant::echo_in_between, 3, "wait_sync");
 }
 
-TEST(a_gradient_is_exact_only_on_top_of_what_the_owner_has) {
+TEST(a_gradient_is_exact_only_if_it_was_applied_to_the_owners_version) {
   expect_caught(gradient_and_refresh_cross, Mutant::gradient_always_exact, 2, "at rest", RuleKind::kAdagrad);
 }
 
@@ -257,6 +257,6 @@ TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
   expect_caught(two_syncs, Mutant::mark_shared, 3, "wait_sync");
 }
 
-TEST(a_key_goes_once_with_a_flush_that_is_under_way) {
+TEST(a_flush_sends_a_key_once) {
   expect_caught(dirty_again_while_flushed, Mutant::exchange_joins_flush, 3, "exchange", RuleKind::kSgd, 1);
 }

@@ -11,7 +11,8 @@ namespace adaps::simulation {
 
 namespace {
 
-// A schedule shifts when calls are left out, so a few are tried before a call counts as needed.
+// Number of schedules that are tried before a call counts as necessary, because omitting a call changes the
+// schedule.
 constexpr int kSchedules = 12;
 
 std::string promise_of(const std::string& failure) { return failure.substr(0, failure.find(':')); }
@@ -50,7 +51,7 @@ class Shrinker {
     return false;
   }
 
-  // All or none: a worker whose barriers are fewer than the others' would wait for ever.
+  // Drops all barriers together. If a worker had fewer barriers than the others, they would wait forever.
   bool drop_barriers() {
     WorldSpec candidate = best_;
     std::size_t dropped = 0;

@@ -1,4 +1,4 @@
-// Makes a failing world small.
+// Minimizes a failing world.
 #pragma once
 
 #include "simulation/mutants.h"
@@ -6,7 +6,7 @@
 
 namespace adaps::simulation {
 
-// The world with as few calls as possible that still breaks the same promise.
+// Returns the smallest world found that still breaks the same promise.
 WorldSpec shrink(WorldSpec spec, Mutant mutant);
 
 }  // namespace adaps::simulation

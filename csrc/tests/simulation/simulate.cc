@@ -42,7 +42,7 @@ std::uint64_t number_of(const std::string& option, const std::string& text) {
     std::size_t used = 0;
     const std::uint64_t number = std::stoull(text, &used);
     if (used == text.size() && text[0] != '-') return number;
-  } catch (const std::logic_error&) {  // no number at all, or too large: said below
+  } catch (const std::logic_error&) {  // the text is not a number or too large, which is reported below
   }
   throw std::invalid_argument(option + " is '" + text + "'; it must be a whole number, at least 0");
 }

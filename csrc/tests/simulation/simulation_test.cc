@@ -1,4 +1,4 @@
-// The protocol keeps its promises in random worlds; and the checker notices when it does not.
+// Tests that the protocol keeps its promises in random worlds, and that the checker detects violations.
 #include <limits>
 
 #include "check.h"
@@ -14,7 +14,7 @@ using namespace adaps::simulation;
 
 namespace {
 
-// One key, and a history of it that can be written down in a few lines. Every call takes one step.
+// A history of one key in a few lines. Every call takes one step.
 class Told {
  public:
   Told& push(NodeId node, std::uint32_t worker, std::uint32_t number) {
@@ -29,7 +29,7 @@ class Told {
     return add(CallKind::kPull, node, worker, {}, {{0, content}});
   }
   Told& sync(NodeId node, std::uint32_t worker) { return add(CallKind::kSync, node, worker, {}, {}); }
-  // The call before this one ends only now.
+  // Ends the previous call only now.
   Told& last_ends() {
     history_.back().end = step_++;
     return *this;
@@ -73,7 +73,7 @@ TEST(random_worlds_keep_every_promise) {
 }
 
 TEST(random_worlds_use_everything) {
-  // The calls of programs are those before a checkpoint's.
+  // Counts only the kinds of calls before those of checkpoints.
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
   int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, following = 0, coarse = 0, rounded = 0;
   int packed = 0, mixed_dtypes = 0;
@@ -150,12 +150,12 @@ TEST(a_world_is_the_same_every_time) {
   CHECK(first == second);
 }
 
-TEST(links_that_reorder_are_noticed) {
+TEST(reordered_links_are_detected) {
   const Exploration result = explore({.seed = 3, .worlds = 100, .reordering = true});
   CHECK(!result.failures.empty());
 }
 
-TEST(a_failing_world_is_made_small) {
+TEST(a_failing_world_is_minimized) {
   const Exploration result = explore({.seed = 4, .worlds = 500, .mutant = Mutant::refresh_forgets_unsent});
   REQUIRE(result.failures.size() == 1);
   const WorldSpec spec = random_world(4, result.failures[0].world);
@@ -171,7 +171,8 @@ TEST(a_failing_world_is_made_small) {
 }
 
 TEST(checker_accepts_what_is_allowed) {
-  // Another node's push may be invisible for a while, and two sets that overlap may end in either order.
+  // Another node's push may be invisible for a while, and two overlapping sets may take effect in either
+  // order.
   Told told;
   told.push(0, 0, 0).pull(1, 1, content(0, {})).pull(0, 0, content(0, {0}));
   CHECK_EQ(told.violation(content(0, {0})), "none");
@@ -192,7 +193,7 @@ TEST(checker_finds_lost_and_doubled_updates) {
   CHECK_THROWS(read_content(unwritten), Violation, "not written");
 }
 
-TEST(checker_finds_what_a_worker_misses_of_itself) {
+TEST(checker_finds_workers_that_miss_their_own_writes) {
   CHECK_EQ(Told().push(0, 0, 0).pull(0, 0, content(0, {})).violation(content(0, {0})), "read-your-writes");
   CHECK_EQ(Told().set(0, 0, {1}).pull(0, 0, content(0, {})).violation(content(1, {})), "read-your-writes");
 }
@@ -206,14 +207,14 @@ TEST(checker_finds_reads_that_go_back) {
   CHECK_EQ(sets.violation(content(1, {})), "monotonic reads");
 }
 
-TEST(checker_finds_what_wait_sync_does_not_show) {
+TEST(checker_finds_writes_that_wait_sync_does_not_make_visible) {
   Told told;
   told.push(0, 0, 0).sync(0, 0).sync(1, 1).pull(1, 1, content(0, {}));
   CHECK_EQ(told.violation(content(0, {0})), "wait_sync");
-  Told seen;  // no wait_sync of the writer, but another node saw the push
+  Told seen;  // the writer has not called wait_sync, but another node saw the push
   seen.push(0, 0, 0).pull(2, 2, content(0, {0})).sync(1, 1).pull(1, 1, content(0, {}));
   CHECK_EQ(seen.violation(content(0, {0})), "wait_sync");
-  Told early;  // a wait_sync that began before the writer's had ended promises nothing
+  Told early;  // a wait_sync that began before the writer's had ended guarantees nothing
   early.push(0, 0, 0).sync(1, 1).sync(0, 0).pull(1, 1, content(0, {}));
   CHECK_EQ(early.violation(content(0, {0})), "none");
   Told set;
@@ -228,7 +229,7 @@ TEST(checker_finds_sets_out_of_order) {
   Told duplicate;
   duplicate.set(0, 0, {1, 2});
   CHECK_EQ(duplicate.violation(content(1, {})), "duplicates");
-  Told told;  // two workers see two sets that overlap in different orders
+  Told told;  // two workers see two overlapping sets in different orders
   told.set(0, 0, {1}).last_ends().set(1, 1, {2});
   CHECK_EQ(told.violation(content(1, {})), "lost update");
 }

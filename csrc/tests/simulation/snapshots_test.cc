@@ -1,5 +1,5 @@
-// Checkpoints in random worlds: no write is missing in a snapshot, none is in it twice, and none is lost by
-// it. With each goes an export, and those that there were so far make up what nodes own.
+// Checkpoints in random worlds: a snapshot contains every write exactly once, and loses none. An export
+// accompanies each snapshot, and all exports together equal the rows that the nodes own.
 #include <algorithm>
 #include <vector>
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kWorlds = 600;
 
-// What a worker calls for a checkpoint (see adaps.checkpoint), and intent for a key that it signals amid it:
-// that must wait.
+// A worker's calls for a checkpoint (see adaps.checkpoint). During the checkpoint, the worker signals intent
+// for `key`, which must not take effect before its end.
 Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   using enum CallKind;
   Program program;
@@ -30,7 +30,7 @@ Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   return program;
 }
 
-// A random world with three checkpoints: two amid the calls before the first barrier, and one at the end.
+// A random world with three checkpoints: two among the calls before the first barrier, and one at the end.
 WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
   WorldSpec spec = random_world(6, number);
   Random random(spec.seed, 0x736e6170);
@@ -53,7 +53,7 @@ WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
   return spec;
 }
 
-// Whether rows of a table have lossy wires, but not its first one.
+// Whether a table has rows with lossy wires, but its first row is exact.
 bool only_first_row_is_exact(const WorldSpec& spec) {
   return std::any_of(spec.tables.begin(), spec.tables.end(), [](const TableSpec& table) {
     const auto is_lossy = [](const ManagedRange& range) { return range.management.wire != Wire::kFloat32; };
@@ -71,7 +71,7 @@ TEST(a_snapshot_holds_every_write_once_and_loses_none) {
   }
 }
 
-TEST(rests_that_no_snapshot_sees_are_noticed) {
+TEST(rests_that_are_missing_in_a_snapshot_are_detected) {
   int noticed = 0;
   for (std::uint64_t number = 0; number < kWorlds; ++number)
     noticed += failure_of(world_with_checkpoints(number), Mutant::rest_lost_at_checkpoint).has_value();
@@ -79,7 +79,7 @@ TEST(rests_that_no_snapshot_sees_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(rests_of_rows_behind_an_exact_one_are_noticed) {
+TEST(missing_rests_of_rows_after_an_exact_row_are_detected) {
   int noticed = 0, run = 0;
   for (std::uint64_t number = 0; run < 200; ++number) {
     const WorldSpec spec = world_with_checkpoints(number);
@@ -91,7 +91,7 @@ TEST(rests_of_rows_behind_an_exact_one_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(keys_that_move_meanwhile_are_noticed) {
+TEST(keys_that_move_during_a_snapshot_are_detected) {
   int noticed = 0;
   for (std::uint64_t number = 0; number < kWorlds; ++number)
     noticed += failure_of(world_with_checkpoints(number, false), Mutant::none).has_value();
@@ -100,7 +100,7 @@ TEST(keys_that_move_meanwhile_are_noticed) {
   CHECK(noticed > 0);
 }
 
-TEST(changes_that_no_export_tells_are_noticed) {
+TEST(changes_that_are_missing_in_an_export_are_detected) {
   for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good}) {
     int noticed = 0;
     for (std::uint64_t number = 0; number < kWorlds; ++number)

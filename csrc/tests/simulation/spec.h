@@ -1,4 +1,4 @@
-// A simulated world before it runs: cluster, network, speeds, and what each worker calls.
+// The specification of a simulated world: cluster, network, speeds, and the calls of each worker.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ enum class CallKind : std::uint8_t {
   kIntent,
   kWaitIntent,
   kPrepareSample,
-  kPullSample,  // the one that the worker prepared first, if there is one
+  kPullSample,  // pulls the sample that the worker prepared first, if there is one
   kClock,
   kWaitAll,
   kSync,
   kBarrier,
-  // Of a checkpoint, by the first worker of a node.
+  // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
   kTake,
   kThaw
@@ -37,65 +37,66 @@ enum class CallKind : std::uint8_t {
 struct Call {
   CallKind kind = CallKind::kPull;
   bool asynchronous = false;
-  std::vector<std::uint32_t> keys{};  // positions in WorldSpec::keys
-  Clock start_in = 0;                 // intent, sample: clocks from now
+  std::vector<std::uint32_t> keys{};  // indices in WorldSpec::keys
+  Clock start_in = 0;                 // intent, sample: number of clocks from now
   Clock length = 1;
-  std::size_t table = 0;  // sample: of which
-  std::size_t size = 0;   // sample: rows
+  std::size_t table = 0;  // sample: index of the table
+  std::size_t size = 0;   // sample: number of rows
 };
 
 using Program = std::vector<Call>;
 
-// Longer than all that anybody waits for.
+// Longer than any wait of a worker.
 inline constexpr Micros kAges = 4'000'000'000;
 
 struct WorldSpec {
   std::uint64_t seed = 0;
-  Settings settings;  // rank aside
+  Settings settings;  // without the rank
   std::vector<TableSpec> tables;
-  std::vector<Key> keys;          // those that are used
-  std::vector<Program> programs;  // node after node, its workers one after the other
+  std::vector<Key> keys;          // the used keys
+  std::vector<Program> programs;  // sorted by node, then by worker
 
-  // Means of exponentially distributed delays, micros.
+  // Means of exponentially distributed delays, in microseconds.
   std::vector<double> think;      // between two calls of a worker
-  std::vector<double> submit;     // between the parts of one call of a worker; 0: no time passes
-  std::vector<double> tick;       // until a channel does what it is woken for, by node
+  std::vector<double> submit;     // between the parts of one call of a worker; 0: no delay
+  std::vector<double> tick;       // until a woken channel acts, by node
   std::vector<LinkTraits> links;  // from * nodes + to
   double merging = 0.0;
-  // After a message of this type was sent, its link stands still for a while, with some probability.
+  // After a message of this type, its link stops for a while, with some probability.
   MessageType freeze_type = MessageType::kDelta;
   double freeze_probability = 0.0;
   double freeze_shortest = 0.0;
   double freeze_longest = 0.0;
-  // Workers at a barrier go on at once and nothing is sent for it: the weakest barrier that there can be.
+  // Workers continue at a barrier at once, without messages: the weakest possible barrier.
   bool weak_barrier = true;
   bool reordering = false;
-  // The network takes a frame from its sender only when it delivers it, and tells so; else at once.
+  // The network accepts a frame from its sender only when it delivers it, and then notifies the sender.
+  // Otherwise it accepts a frame at once.
   bool backlog = false;
-  // Decisions that leave no whole numbers: what values contain is not read from them; that replicas agree
-  // with their owner is, up to rounding.
+  // Values are not whole numbers, so their contents are not decoded. Replicas are still compared with their
+  // owner, up to rounding.
   bool rough = false;
-  // Wires or tables round. Either what values contain is so coarse that it stays as it is; or it is only read
-  // from checkpoints and, together with the rests that are still on nodes, at the end.
+  // Wires or tables round. With `coarse`, contents are coarse enough to stay exact. With `rounded`, contents
+  // are only checked in checkpoints and at the end, together with the rests on the nodes.
   bool coarse = false;
   bool rounded = false;
 
   const Coding& coding() const { return coarse ? kCoarse : kFine; }
   bool rounds() const { return coarse || rounded; }
-  // Whether each value that a call reads tells what it contains.
+  // Whether the contents of values that calls read can be decoded.
   bool reads_tell() const { return !rough && !rounded; }
 };
 
-// As the specification says it, without asking a node.
+// Computed from the specification, without a node.
 Technique technique_of(const WorldSpec& spec, Key key);
 Wire wire_of(const WorldSpec& spec, Key key);
-// Clocks between two exchanges of the key, at least; 0: nothing is said.
+// Minimum number of clocks between two exchanges of the key; 0 if it is not specified.
 Clock exchange_of(const WorldSpec& spec, Key key);
 Clock longest_exchange(const WorldSpec& spec);
 NodeId home_of(const WorldSpec& spec, Key key);
 
 const char* name_of(CallKind kind);
-// Whether links are full so early that it is met.
+// Whether the limit of unsent bytes is small enough to be reached.
 bool limits_room(const WorldSpec& spec);
 std::string describe(const WorldSpec& spec);
 std::string describe(const Call& call);

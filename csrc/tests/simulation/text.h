@@ -1,4 +1,4 @@
-// Text from parts.
+// Builds a text from parts.
 #pragma once
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// What ends a simulated world: a promise of the parameter server that was not kept.
+// The exception that ends a simulated world, because the parameter server broke a promise.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace adaps::simulation {
 
-// what() is "kind: details"; the kind names the promise.
+// The message is "kind: details", where the kind names the promise.
 class Violation : public std::runtime_error {
  public:
   template <typename... Parts>

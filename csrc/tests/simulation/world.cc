@@ -9,7 +9,7 @@ namespace adaps::simulation {
 
 namespace {
 
-// Far more than a world needs that comes to rest.
+// Limits for the number of steps, far more than a world needs to come to rest.
 constexpr Step kStepsPerCall = 400;
 constexpr Step kStepsAnyway = 20'000;
 
@@ -79,7 +79,7 @@ void World::run_until_quiet() {
       const int channel = static_cast<int>(event.timer) % cluster_.channels();
       const Micros due = cluster_.tick(node, channel);
       if (due <= network.now()) {
-        wake_later(node, channel);  // a slice takes its time, in which frames arrive
+        wake_later(node, channel);  // a slice takes time, during which frames arrive
       } else if (due != kNever) {
         network.set_timer(event.timer, due);
       }
@@ -142,7 +142,7 @@ void World::collect(NodeId node) {
       complete(caller, pending);
       if (pending.operation.kind == OperationKind::kSync) exchanged_.clear();
       if (caller.waits_for == &pending) caller.waits_for = nullptr;
-      // Freed at once: what still touches it is a bug that AddressSanitizer sees.
+      // The operation is freed at once, so that AddressSanitizer detects any later access to it.
       caller.pending.erase(caller.pending.begin() + static_cast<std::ptrdiff_t>(p));
       if (caller.pending.empty()) caller.waits_for_all = false;
       if (caller.waits_for_room || (caller.submitting == nullptr && !caller.blocked()))
@@ -163,9 +163,10 @@ void World::wake_later(NodeId node, int channel) {
       cluster_.network().now() + static_cast<Micros>(random_.exponential(spec_.tick[node])));
 }
 
-// Changes of a key go out at most every so many clocks of their sender, unless somebody waits for them: in a
-// wait_sync, of anybody; a holder that is to be answered; a set behind them. What the network held back, or
-// had no room for, goes when it can.
+// Checks that changes of a key are sent at most once per exchange interval, counted in clocks of their
+// sender. The exceptions are changes for which a call waits: in any wait_sync, for a holder that needs an
+// answer, and for a set after them. Changes that the network delayed, or that did not fit, are sent as soon
+// as possible.
 void World::check_exchange(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   if (entry.type != MessageType::kDelta && (!refresh || spec_.backlog)) return;
@@ -182,8 +183,8 @@ void World::check_exchange(const NetworkLink& link, const Entry& entry) {
   before->second = now;
 }
 
-// What nobody's call asks for stays where it is while too much of that waits. A call may ask for a refresh of
-// its node's replica, and for the change that it goes behind.
+// Checks that messages without a waiting caller are kept while too many bytes of them wait. A call may need a
+// refresh of its node's replica, and the change that must precede it.
 void World::check_room(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   const bool setup = entry.type == MessageType::kSetup;

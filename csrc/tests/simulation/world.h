@@ -1,4 +1,4 @@
-// A simulated world while it runs: workers that call, channels that act, messages that travel.
+// A running simulated world: workers that make calls, channels that act, and messages on the network.
 #pragma once
 
 #include <cstdint>
@@ -30,35 +30,36 @@ struct Intent {
 
 class World {
  public:
-  // `spec` must outlive the world. Given a log, everything that happens is written there.
+  // `spec` must outlive the world. Writes all events to the log, if it is not null.
   explicit World(const WorldSpec& spec, std::vector<std::string>* log = nullptr);
 
-  // Until nothing happens any more; throws Violation if that does not come, or a worker still waits then.
+  // Runs until no event is left. Throws Violation if this does not happen, or if a worker still waits then.
   void run_until_quiet();
-  // After that: signals intent again for a worker that has it, as far as the end of its clock's `length`.
+  // To be called afterwards: signals an intent again, up to the end of its clock's `length`.
   void extend_intent(const Intent& intent, Clock length);
-  // Scheduling by hand: what a worker does, and what follows on its node from a step of the cluster.
+  // Manual scheduling: perform() makes a worker's call, and settle() completes the consequences of a step on
+  // a node.
   void perform(NodeId node, int worker, const Call& call);
   void settle(NodeId node);
-  // All workers' clocks go beyond all intents.
+  // Advances all workers' clocks beyond all intents.
   void end_all_intents();
   void advance_clocks(Clock by);
 
   const WorldSpec& spec() const { return spec_; }
   Cluster& cluster() { return cluster_; }
   const History& history() const { return history_; }
-  // All that was signalled.
+  // All intents that were signalled.
   const std::vector<Intent>& intents() const { return intents_; }
   Clock clock(NodeId node, int worker) { return state(node, worker).clock.load(); }
 
  private:
-  struct Pending {  // an operation that is not complete
+  struct Pending {  // an incomplete operation
     Pending(OperationKind kind, int worker, Completion& completion) : operation(kind, worker, completion) {}
 
     Operation operation;
     std::size_t record = 0;
     std::vector<Key> keys;
-    std::vector<std::uint32_t> positions;  // of the keys in the world's list
+    std::vector<std::uint32_t> positions;  // indices of the keys in the world's list
     std::vector<float> floats;
   };
 
@@ -67,14 +68,14 @@ class World {
     Sample sample;
   };
 
-  // What samples of a pool were.
+  // Observed samples of a pool.
   struct PoolSeen {
-    std::uint64_t passes = 0;     // complete ones
-    std::vector<Key> handed_out;  // in this one
-    std::vector<Key> before;      // in the one before it, in order
+    std::uint64_t passes = 0;     // number of complete passes
+    std::vector<Key> handed_out;  // in the current pass
+    std::vector<Key> before;      // in the previous pass, sorted
   };
 
-  // A row that a worker has pulled, and what its last look at it has seen.
+  // A row that a worker has pulled, and the state that its last call of changed() stored.
   struct Pulled {
     std::int64_t seen = 0;
     std::vector<float> row;
@@ -92,8 +93,8 @@ class World {
     const Pending* waits_for = nullptr;
     bool waits_for_all = false;
     bool waits_for_others = false;
-    bool waits_for_room = false;                     // before it submits
-    std::size_t snapshots = 0;                       // that it took
+    bool waits_for_room = false;                     // before it submits a call
+    std::size_t snapshots = 0;                       // number of snapshots that it took
     std::vector<std::unique_ptr<Sampler>> samplers;  // by table
     std::vector<PoolSeen> pools;                     // by table
     std::deque<PreparedSample> samples;
@@ -124,7 +125,7 @@ class World {
   void check_export(const std::map<Key, std::vector<float>>& owned);
   void fill(const Call& call, Pending& pending);
   void complete(Caller& caller, Pending& pending);
-  // Looks at what was completed on a node by the last step.
+  // Processes the operations that the last step completed on a node.
   void collect(NodeId node);
   void continue_later(Caller& caller);
   void wake_later(NodeId node, int channel);
@@ -142,20 +143,20 @@ class World {
   const std::uint32_t first_caller_timer_;
   History history_;
   std::vector<Intent> intents_;
-  std::vector<std::uint32_t> pushes_;  // so far, by key
+  std::vector<std::uint32_t> pushes_;  // number of pushes so far, by key
   std::uint32_t sets_ = 0;
   std::size_t at_weak_barrier_ = 0;
   struct Snapshot {
-    NodeId nodes = 0;                        // that have taken what they own
+    NodeId nodes = 0;                        // number of nodes that have taken their owned rows
     std::vector<int> owners;                 // by key
-    std::map<Key, std::vector<float>> rows;  // that any node owns
+    std::map<Key, std::vector<float>> rows;  // rows of all nodes
   };
   std::vector<Snapshot> snapshots_;
-  // With each snapshot goes an export of all tables: by node and table what it tells of, and what the exports
-  // that were not given up have told, the later ones over the earlier ones.
+  // Each snapshot includes an export of all tables. changed_ has the rows to export by node and table. told_
+  // has the merged contents of all exports that were not discarded.
   std::map<std::pair<NodeId, std::size_t>, ChangedRows> changed_;
   std::map<Key, std::vector<float>> told_;
-  // The sender's clock when a change of a key last went, by sender, receiver, key and type.
+  // The sender's clock at the last message with a change of a key, by sender, receiver, key and type.
   std::map<std::tuple<NodeId, NodeId, Key, MessageType>, Clock> exchanged_;
   Step step_ = 0;
   Step step_limit_ = 0;

@@ -132,7 +132,7 @@ void World::call_operation(Caller& caller, const Call& call) {
   }
 }
 
-// What a worker thread does after it started an operation; other threads may act in between.
+// The next action of a worker thread after it has started an operation. Other threads may act before.
 void World::submit_part(Caller& caller) {
   Operation& operation = caller.submitting->operation;
   NodeState& node = cluster_.node(caller.node);
@@ -154,7 +154,7 @@ void World::submit_part(Caller& caller) {
   }
 }
 
-// The arrays of a call. Everything it writes gets a number of its own.
+// Fills the arrays of a call. Every write gets its own number.
 void World::fill(const Call& call, Pending& pending) {
   Record& record = history_[pending.record];
   const Tables& tables = cluster_.node(0).tables;
@@ -224,7 +224,7 @@ void World::prepare_sample(Caller& caller, const Call& call) {
     intent.length = announced.end - announced.start;
     signal_intent(caller, intent);
   }
-  // What was drawn is promised, whether it was announced or not.
+  // A drawn key counts as signalled, whether or not the scheme signals an intent for it.
   for (const Key key : sample.keys) {
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
       intents_.push_back({caller.node, caller.worker, position_of(key), start, end});
@@ -234,8 +234,8 @@ void World::prepare_sample(Caller& caller, const Call& call) {
   caller.samples.push_back({sampler.get(), std::move(sample)});
 }
 
-// Each pass hands out the whole pool. With replacement a part of it is new in each; without, all of it is,
-// once it is used up.
+// Each pass returns the whole pool. With replacement, each pass renews a part of the pool. Without
+// replacement, the whole pool is renewed when it is used up.
 void World::check_pool(Caller& caller, std::size_t table, const std::vector<Key>& keys) {
   const SamplingSpec& sampling = *caller.samplers[table]->table().spec().sampling;
   const std::uint64_t rows = sampling.replacement
@@ -265,7 +265,7 @@ void World::check_pool(Caller& caller, std::size_t table, const std::vector<Key>
 }
 
 void World::start_pull_of_sample(Caller& caller, Pending& pending) {
-  history_[pending.record].kind = CallKind::kPull;  // a read like any other
+  history_[pending.record].kind = CallKind::kPull;  // recorded like any other read
   const PreparedSample prepared = std::move(caller.samples.front());
   caller.samples.pop_front();
   const Table& table = prepared.sampler->table();
@@ -282,7 +282,7 @@ void World::start_pull_of_sample(Caller& caller, Pending& pending) {
   start(cluster_.node(caller.node), pending.operation, std::span<const Key>(pending.keys).subspan(here));
 }
 
-// A row that counts as unchanged since it was pulled last has to be the same.
+// Checks that a row that changed() reports as unchanged has the value of the last pull.
 void World::start_pull(Caller& caller, Pending& pending) {
   const NodeState& node = cluster_.node(caller.node);
   std::map<Key, bool> unchanged;
@@ -324,7 +324,7 @@ void World::arrive_at_barrier(Caller& caller) {
   }
 }
 
-// What the node owns, as a read of it: a snapshot shows every write, for no other call is under way.
+// Records the owned rows as a read. The snapshot contains every write, because no other call is running.
 void World::take_snapshot(Caller& caller) {
   NodeState& node = cluster_.node(caller.node);
   const std::size_t number = caller.snapshots++;
@@ -357,7 +357,8 @@ void World::take_snapshot(Caller& caller) {
   snapshot.rows.clear();
 }
 
-// The second export is given up in half of the worlds, as if a disk were full: what it told is told again.
+// In half of the worlds, the second export is discarded, as if the disk were full. Its rows must be exported
+// again.
 bool World::is_published(std::size_t number) const { return number != 1 || spec_.seed % 2 == 0; }
 
 void World::tell_changes(NodeState& node, NodeId rank, std::size_t number) {
@@ -377,7 +378,7 @@ void World::tell_changes(NodeState& node, NodeId rank, std::size_t number) {
   }
 }
 
-// Bit for bit.
+// Checks that exported and owned rows are bitwise equal.
 void World::check_export(const std::map<Key, std::vector<float>>& owned) {
   const std::uint64_t keys = cluster_.node(0).tables.num_keys();
   if (told_.size() != keys) throw Violation("export: of ", keys, " keys ", told_.size(), " are told");
@@ -402,7 +403,7 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
-  // At a barrier it waits for other workers, and all that these do before.
+  // A barrier waits for other workers and all their previous calls, so it has no time limit.
   if (record.kind != CallKind::kBarrier && record.ended - record.started > kAges / 2)
     throw Violation("promptness: ", name_of(record.kind), " waits for a frame that waits");
   if (record.kind == CallKind::kPull && spec_.reads_tell()) {

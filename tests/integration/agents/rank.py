@@ -1,9 +1,9 @@
-"""A rank under torchrun's agents: adds on all nodes and compares the sums, after a fault that comes once.
+"""A rank under torchrun's agents: adds to rows on all nodes and compares the sums, after a single fault.
 
 ``python -m tests.integration.agents.rank FOLDER '{"victim": 1, "moment": "working", "lingers": 0}'``: rank
-`victim` is killed at the `moment`; the others need `lingers` seconds to end. With ``"nodes": 2``, a world
-that is smaller waits for its agent to start it anew as a larger one. What each rank of the last life found
-is written to the folder.
+`victim` is killed at `moment`; the others need `lingers` seconds to end. With ``"nodes": 2``, a smaller world
+waits until its agent restarts it as a larger one. Each rank of the last life writes its results to the
+folder.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def add(told: dict[str, Any], rank: int, world: int, folder: Path) -> list[float
 
 
 def die_if(told: dict[str, Any], moment: str, rank: int, world: int, folder: Path) -> None:
-    """Be killed, if this is the first process that this is told to."""
+    """Kill this process if it is the chosen victim and no process was killed before."""
     if (rank, moment, world) != (told["victim"], told["moment"], told["nodes"]):
         return
     try:
@@ -82,7 +82,7 @@ def await_membership() -> None:
 
 
 def end_slowly(seconds: float) -> None:
-    """What an agent waits for before it starts the next life."""
+    """End after some seconds; the agent has to wait for this before it starts the next life."""
     time.sleep(seconds)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""A node whose dense gradients are all-reduced: in many buckets, in irregular steps, with restarts."""
+"""A node with all-reduced dense gradients: many buckets, steps at irregular intervals, and restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.autoada_ranks.task import RATE, Clicks, as_lists, batches
 
 STEPS = 12
 MORE = 3
-"""Steps that the last rank makes when the others have closed their models."""
+"""Steps that the last rank makes after the others have closed their models."""
 
 
 class Branches(nn.Module):
@@ -102,7 +102,7 @@ def main() -> None:
         model.checkpoint(given["checkpoint"])
         before = train(range(STEPS // 2, STEPS))
         if RANK == 0:
-            backward(model, plain, 0, RANK)  # without a step: what is on its way counts for nothing
+            backward(model, plain, 0, RANK)  # without a step: the all-reduce under way has no effect
         model.restore(given["checkpoint"])
         losses += train(range(STEPS // 2, STEPS))
         assert losses[STEPS // 2 :] == before

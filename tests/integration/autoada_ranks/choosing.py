@@ -22,7 +22,7 @@ NODES = int(os.environ["WORLD_SIZE"])
 
 
 def slowed(factors: list[float]) -> Any:
-    """Makes choices whose clock says that a step takes a second, times each moving group's factor."""
+    """A factory of technique trials whose clock lets each step take one second times the group's factor."""
 
     def make(*args: Any) -> TechniqueTrial | None:
         trial = technique_trial(*args)

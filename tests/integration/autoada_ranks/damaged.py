@@ -1,6 +1,6 @@
-"""Trains until a process of rank 1's loader meets a damaged item; a batch before it names a missing row.
+"""Trains until a process of rank 1's loader reads a damaged item; an earlier batch names a missing row.
 
-Rank 1 leaves that batch out and goes on; the other ranks go on until they know that rank 1 is lost.
+Rank 1 skips that batch and continues; the other ranks continue until they learn that rank 1 is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Items(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __getitem__(self, item: int) -> tuple[torch.Tensor, torch.Tensor]:
         if RANK == 1 and item == DAMAGED:
             raise DamagedItem(f"item {item} is damaged")
-        ids = torch.arange(item + RANK, item + RANK + FIELDS) % ROWS  # each rank has data of its own
+        ids = torch.arange(item + RANK, item + RANK + FIELDS) % ROWS  # each rank has different data
         if RANK == 1 and item == MISSING:
             ids[0] = -1
         return ids, torch.ones(1)

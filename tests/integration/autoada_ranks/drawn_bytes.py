@@ -1,4 +1,4 @@
-"""Trains a knowledge graph whose negatives each node draws; all other rows are here before they are used."""
+"""Trains a knowledge graph with negatives that each node draws; all other rows are local before their use."""
 
 from __future__ import annotations
 

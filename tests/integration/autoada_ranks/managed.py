@@ -1,6 +1,6 @@
-"""A node with one worker that trains its share of every batch as a policy says.
+"""A node with one worker that trains its share of every batch under a policy.
 
-With counters by table, and rows by what happened to them.
+It reports counters of each table, and the rows grouped by what happened to them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Trains a share of the batches with several optimizers, with nothing between the steps.
+"""Trains a share of the batches with several optimizers and without synchronization between the steps.
 
-The ranks wait for nobody, and have no loader that would count clocks: changes are exchanged as the server
-sees fit, within the limit of staleness.
+The ranks do not wait for each other, and no loader counts clocks: the server exchanges changes when it
+chooses to, within the staleness limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizers]] = {
     "own": _own,
 }
 STEPS = 800
-"""Of all ranks together."""
+"""Steps of all ranks together."""
 
 
 def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
@@ -66,7 +66,7 @@ def quality(model: nn.Module) -> float:
 
 
 def plainly(name: str) -> float:
-    """What one process reaches with all batches."""
+    """The loss that one process reaches by training on all batches."""
     model = clicks()
     train(model, OPTIMIZERS[name](model), batches(STEPS, 7))
     return quality(model)
@@ -75,7 +75,8 @@ def plainly(name: str) -> float:
 def main() -> None:
     from tests.integration.guarantees.common import RANK, arguments, report
 
-    logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)  # it says how AdamW treats idle rows
+    # hides the warning about AdamW and idle rows
+    logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)
     result = {}
     for name in arguments()["names"]:
         plain = clicks(seed=RANK)

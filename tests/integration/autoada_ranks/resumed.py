@@ -1,4 +1,4 @@
-"""Trains and writes a checkpoint, or restores one; then rank 0 makes one step more.
+"""Trains and writes a checkpoint, or restores one; then rank 0 makes one more step.
 
 The ranks push one after the other, so that nothing depends on the order in which pushes arrive.
 """

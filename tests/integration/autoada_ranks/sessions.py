@@ -63,7 +63,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         session.synchronize()
         sent = {name: value - counted[name] for name, value in session.counters().items() if "_sent" in name}
     after = session.table_counters()  # type: ignore[attr-defined]
-    session.synchronize()  # nor what a node reads of its state
+    session.synchronize()  # reading the state is not counted, either
     state = session.model.state_dict() if case["state"] else {}
     session.synchronize()
     session.close()

@@ -1,4 +1,4 @@
-"""What the ranks' scripts and their tests share: a small model, its batches, a step."""
+"""A small model, its batches and a step, for the scripts of the ranks and their tests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train_share(node: adaps.Node, worker: int, steps: int) -> dict[str, Any]:
     """
     shares = node.world_size * node.workers
     share = node.rank * node.workers + worker
-    plain = clicks(seed=share)  # the first worker's weights become everybody's
+    plain = clicks(seed=share)  # the first worker's weights are used by all workers
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE / shares)
     model = autoada.AdaModel(plain, optimizer, node=node, worker=worker)
     late = 0.0
@@ -77,7 +77,7 @@ def train_share(node: adaps.Node, worker: int, steps: int) -> dict[str, Any]:
             late += node.stats()["pulled_remote"] - before
         optimizer.zero_grad()
         loss.backward()
-        model.worker.barrier()  # nobody pushes while another still reads
+        model.worker.barrier()  # no worker pushes while another still reads
         optimizer.step()
         settle(model)
     state = as_lists(model.state_dict())

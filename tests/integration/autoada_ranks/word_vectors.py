@@ -1,4 +1,4 @@
-"""Trains word vectors with automatic intent; each rank reports what the model says of held-out text."""
+"""Trains word vectors with automatic intent; each rank reports the loss on held-out text."""
 
 from __future__ import annotations
 

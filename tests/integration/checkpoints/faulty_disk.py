@@ -1,4 +1,4 @@
-"""A disk that kills its process at a chosen call, and then forgets what was not yet on it.
+"""A disk that kills its process at a chosen call and then loses everything not synchronized.
 
 It takes the place of the functions of `adaps.checkpoint.disk_calls` in a process that is to die. What the
 operating system would lose in a power failure, a killed process loses nothing of; so the dying process says
@@ -29,7 +29,7 @@ class FaultyDisk:
     Parameters
     ----------
     dies_at : int
-        The number of the call at which the process is killed.
+        The number of the call that kills the process.
     moment : str
         ``before`` the call, ``amid`` it (half of what is written, some of the files removed) or ``after``.
     report : callable
@@ -126,7 +126,7 @@ def lose(unsynced: dict[str, Any], numbers: random.Random) -> None:
 
 
 def received(text: bytes) -> tuple[list[int], dict[str, Any] | None]:
-    """Lines that a process wrote: what it acknowledged, and what it had not synchronised when it died."""
+    """The steps that a process acknowledged, and the changes that were not synchronized at its death."""
     acknowledged, unsynced = [], None
     for line in text.splitlines():
         message = json.loads(line)

@@ -22,7 +22,7 @@ def table() -> adaps.Table:
 
 @functools.cache
 def start() -> npt.NDArray[np.float32]:
-    """The initial values; they come from a process of their own, for this one is to have no node."""
+    """The initial values, read in a separate process because this process must not have a node."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         with adaps.Node([table()]) as node:
@@ -38,7 +38,7 @@ def start() -> npt.NDArray[np.float32]:
 
 
 def expected(step: int) -> npt.NDArray[np.float32]:
-    """Values after so many gradients of 1 in every third row; they tell if a state is of another step."""
+    """Values after `step` gradients of 1 in every third row; they differ from step to step."""
     values = start().copy()
     for number in range(1, step + 1):
         values[::3] -= np.float32(RATE) / (np.sqrt(np.float32(number)) + np.float32(1e-10))

@@ -1,8 +1,8 @@
-"""Processes that are killed while they write to a directory, and go on from what the ones before left there.
+"""Processes that are killed while they write to a directory; the next ones continue from what they left.
 
-Each proves that what it finds is of the step that it claims, and that this is not before the last step that
-was acknowledged; then it makes steps, each of which ends with a write, until it is killed. They are forks of
-this process, so a life costs some hundredths of a second.
+Each process checks that the state it restores belongs to the step it claims, and that this step is not older
+than the last acknowledged one. Then it makes steps, each of which ends with a write, until it is killed. The
+processes are forks of this one, so each costs only some hundredths of a second.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
 __all__ = ["Life", "main"]
 
 MOST_CALLS = 60
-"""Of about 20 for what one node writes in a step."""
+"""Limit of disk calls; one node makes about 20 for the writes of a step."""
 MOST_STEPS = 6
 
 
 class Life:
-    """What one process is to do, and what it tells.
+    """The orders of one process and the pipe for its reports.
 
     Parameters
     ----------
     directory : Path
-        Where it writes.
+        The directory of the checkpoints.
     acknowledged : int
-        The last step of which somebody before it said that it was written.
+        The last step that an earlier process reported as written.
     report : int
-        File descriptor of what it tells.
+        The file descriptor for the reports of the process.
     fault : tuple of int and str, optional
-        The call at which it dies and the moment, as `FaultyDisk` has them.
+        The number of the call that kills the process, and the moment, as `FaultyDisk` takes them.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Life:
         self._fault = fault
 
     def steps(self, rank: int, found: int) -> Iterator[int]:
-        """The steps after the one that was found; each is written when the next one is asked for."""
-        self._acknowledge(rank, found)  # what was there once must not be lost later
+        """Yield the steps after the restored one; each is written when the next one is requested."""
+        self._acknowledge(rank, found)  # a checkpoint that was readable once must not be lost later
         if self._fault is not None:
             FaultyDisk(*self._fault, self._say)
         for number in range(found + 1, found + 1 + MOST_STEPS):
@@ -73,7 +73,7 @@ Train = Callable[[Life], None]
 
 
 def main(train: Train) -> None:
-    """Kill as many processes as the command line says, and print how each of them ended."""
+    """Kill as many processes as the command line asks for, and print how each of them ended."""
     given = json.loads(sys.argv[1])
     if given["nodes"] > 1:
         import torch.distributed  # once, not in every child  # noqa: F401
@@ -83,7 +83,7 @@ def main(train: Train) -> None:
 
 
 def rounds(directory: Path, kills: int, seed: int, most_nodes: int, train: Train) -> dict[str, int]:
-    """Kill so many processes; counts them, all lives and the steps that were acknowledged."""
+    """Kill `kills` processes and count the kills, all lives, and the acknowledged steps."""
     numbers = random.Random(seed)
     acknowledged, killed, lives = 0, 0, 0
     while killed < kills:

@@ -20,7 +20,7 @@ Counts = npt.NDArray[np.float64]
 
 
 def rows_of(rank: int, worker: int, turn: int) -> Ids:
-    """What a worker pushes 1 to in a turn; the first rows are everybody's favourites."""
+    """The rows that a worker increments in a turn; all workers choose the first rows most often."""
     generator = np.random.default_rng([rank, worker, turn])
     return (ROWS * generator.random(PUSHED) ** 2).astype(np.int64)
 

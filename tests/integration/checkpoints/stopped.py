@@ -1,11 +1,11 @@
-"""A process that is stopped at some call of a disk while it writes a checkpoint, until another took over.
+"""Stop a process at one call of the disk while it writes a checkpoint, until another has taken over.
 
-For each call in turn: a process writes checkpoints 1 and 2 on a file system that knows no locks, and is
-stopped just before its n-th call during the second. Then another process restores what is there, and writes
-the next checkpoint. Then the first wakes and goes on. What is there afterwards has to be the second one's,
-whole; and the first is told, unless it had published before it was stopped. The processes are forks of this
-one, so each costs some hundredths of a second. ``python -m tests.integration.checkpoints.stopped FOLDER``
-prints what came of it as JSON.
+For each call in turn, a process writes checkpoints 1 and 2 on a file system without locks and is stopped just
+before its n-th call of the second one. Another process then restores the directory and writes the next
+checkpoint, after which the first process continues. In the end, the directory must hold the complete
+checkpoint of the second process, and the first one must get an error unless it had published before the stop.
+The processes are forks of this one, so each costs some hundredths of a second. ``python -m
+tests.integration.checkpoints.stopped FOLDER`` prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_stopped(directory: Path, at: int) -> int:
         raise OSError(errno.ENOLCK, "No locks available")
 
     disk_calls.lock = no_locks
-    logging.getLogger("adaps").setLevel(logging.ERROR)  # it says that there are no locks
+    logging.getLogger("adaps").setLevel(logging.ERROR)  # hides the warning that there are no locks
     with adaps.Node([adaps.Table("emb", ROWS, 1)]) as node:
         train_and_write(node, directory, 1)
         for name in CALLS:

@@ -1,4 +1,4 @@
-"""Exports in processes that are killed while they write; the next ones go on from what is there."""
+"""Exports by processes that are killed while writing; the next processes continue from what they left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Workers train under changing intent, and export every third turn, while keys are on their way.
+"""Workers train under changing intent and export every third turn, while keys move between the nodes.
 
-Each time the tables go to one directory, to which only changes are added, and to one of their own, as a
-whole. Rank 0 reads both.
+Each time the tables are exported twice: incrementally to a common directory, and in full to a new directory.
+Rank 0 reads and compares both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVERY = 3
 
 
 def rows_of(rank: int, worker: int, turn: int) -> Ids:
-    """What a worker trains in a turn; the first rows are everybody's favourites."""
+    """The rows that a worker trains in a turn; all workers choose the first rows most often."""
     generator = np.random.default_rng([rank, worker, turn])
     return (ROWS * generator.random(PUSHED) ** 4).astype(np.int64)
 
@@ -54,7 +54,7 @@ def work(node: adaps.Node, directory: Path, turns: int, worker: int) -> list[lis
 
 
 def check(directory: Path, turn: int) -> list[int]:
-    """What was told bit by bit is what was told at once."""
+    """The incremental exports add up to the full export of the same turn."""
     told, whole = (adaps.load_export(directory / name) for name in ("all", f"whole-{turn}"))
     assert told.keys() == whole.keys() == {"sums", "coarse", "packed", "adam"}
     for name, values in told.items():

@@ -1,7 +1,7 @@
-"""A rank under one of two agents: it works until it is told to end, or something fails; `agents` starts it.
+"""A rank under one of two agents: works until it is told to end or something fails; `agents` starts it.
 
-``python -m tests.integration.faults.agent_rank FOLDER`` under torchrun. What it says, it appends to a file of
-the folder. Exit code 1 tells the agent that the job is to be started again.
+``python -m tests.integration.faults.agent_rank FOLDER`` under torchrun. Its reports are appended to a file in
+the folder. Exit code 1 makes the agent restart the job.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tests.integration.faults.agent_rank import PEER_TIMEOUT, reports_file, stop
 __all__ = ["FAULTS", "PATIENCE", "main"]
 
 PATIENCE = 300.0
-"""Seconds until the job must work again: a hang must end, but a busy machine is none."""
+"""Seconds until the job must work again, long enough for a busy machine."""
 
 FAULTS = {
     "kill rank": "a rank is killed by SIGKILL",
@@ -51,7 +51,7 @@ _PORT = 29400
 
 @dataclass
 class Fault:
-    """What was done, for how many seconds, and how long the job took until its next checkpoint."""
+    """A fault, its duration in seconds, and how long the job then took until its next checkpoint."""
 
     kind: str
     end: str
@@ -62,7 +62,7 @@ class Fault:
 
 @dataclass
 class Job:
-    """The two agents, their cable, and what their ranks have said."""
+    """The two agents, the cable between them, and the reports of their ranks."""
 
     folder: Path
     cable: network.Cable
@@ -99,7 +99,7 @@ class Job:
         self.started[end] += 1
 
     def look(self) -> None:
-        """Read what is new, and start agents that have given up."""
+        """Read new reports and restart agents that have given up."""
         reports = reports_file(self.folder)
         if reports.exists():
             with reports.open("rb") as file:
@@ -159,7 +159,7 @@ class Job:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    adopt_orphans()  # ranks whose agent was killed
+    adopt_orphans()  # adopts the ranks of killed agents
     os.environ["ADAPS_SECRET"] = secrets.token_hex(32)
     with tempfile.TemporaryDirectory(prefix="adaps-agents-") as folder, network.Cable() as cable:
         job = Job(Path(folder), cable)
@@ -177,7 +177,7 @@ def main() -> None:
 
 
 def hurt(job: Job, seconds: float, longest_life: float, seed: int) -> dict[str, Any]:
-    """Hurt the job until the time is up, then let it end; gives what was found."""
+    """Inject faults until the time is up, then let the job end; returns the measurements."""
     numbers = random.Random(seed)
     begin = time.monotonic()
     for end in job.cable.addresses:
@@ -225,7 +225,7 @@ def _random_fault(numbers: random.Random, *, during_restart: bool) -> Fault:
 
 
 def _meet(job: Job, fault: Fault, numbers: random.Random) -> None:
-    """Do it, and undo what is undone."""
+    """Inject a fault, and undo it if it can be undone."""
     agent = job.agents[fault.end]
     kind = fault.kind
     if kind == "cut link":
@@ -255,7 +255,7 @@ def _signal(process: int, number: signal.Signals) -> None:
     try:
         os.kill(process, number)
     except ProcessLookupError:
-        return  # it has just ended by itself, which is as good
+        return  # the process has just ended by itself, which serves the same purpose
 
 
 def _living(processes: list[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""One cell of the matrix of faults: a cluster, one process of which meets a fault while all are in a phase.
+"""One cell of the fault matrix: one process of a cluster meets a fault while all processes are in a phase.
 
-``python -m tests.integration.faults.cell FAULT PHASE NODES`` prints its outcome as JSON.
+``python -m tests.integration.faults.cell FAULT PHASE NODES`` prints the outcome as JSON.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ FAULTS = {
 }
 
 _PATIENCE = 240.0
-"""Seconds for whatever has to happen: a hang must end, but a busy machine is none."""
+"""Seconds within which each expected event must happen, long enough for a busy machine."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A fault of one rank, in a phase of a cluster of so many nodes."""
+    """A fault of one rank during a phase of a cluster with a given number of nodes."""
 
     fault: str
     phase: str
@@ -66,16 +66,16 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """The outcome of one cell.
 
     Attributes
     ----------
     outcome : str
-        What every survivor met.
+        The error or the end that every survivor met.
     seconds : float
-        From the fault until the last survivor met that.
+        The seconds from the fault until the last survivor met that outcome.
     problems : list of str
-        What is not as promised.
+        Descriptions of everything that violates a guarantee.
     """
 
     fault: str
@@ -179,11 +179,11 @@ class _Cluster:
         self.forks.await_all(ranks, word, lambda rank: word in self.said[rank], _PATIENCE)
 
     def await_ends(self, ranks: Iterable[int]) -> None:
-        """Wait until these processes have ended, all by themselves."""
+        """Wait until these processes end without being killed."""
         self.forks.await_all(ranks, "end", lambda rank: rank in self.ended, _PATIENCE)
 
     def newest_step(self) -> int:
-        """The newest checkpoint that a rank knows to be complete."""
+        """The newest checkpoint that some rank has reported as complete."""
         steps = [said.get("step", 0) for said in self.said.values()]
         return max(steps) if self.cell.phase in ("checkpoint", "two hosts") else 0
 
@@ -245,7 +245,7 @@ def _left_behind(folder: Path) -> list[str]:
 
 
 def _unrestorable(cell: Cell, directory: Path, newest: int) -> list[str]:
-    """What a new process finds wrong with the checkpoint: it is restored by a cluster of one."""
+    """The reasons why a new process, as a cluster of one node, cannot restore the checkpoint."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:

@@ -1,4 +1,4 @@
-"""Forked ranks, each of which reports messages through a pipe."""
+"""Forked ranks, each of which sends reports through a pipe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def report(descriptor: int, **message: Any) -> None:
 
 
 class Forks:
-    """Forks of this process by their ranks; must be created before any fork.
+    """Forks of this process by rank; must be created before the first fork.
 
     Attributes
     ----------
     processes : dict of int to int
-        Process ids of the ranks that are there.
+        The process ids of the running ranks.
     said : dict of int to dict
-        Last value that each rank has reported under each name.
+        The last value that each rank has reported under each name.
     ended : dict of int to int
-        Exit codes of the ranks that have ended by themselves.
+        The exit codes of the ranks that have ended by themselves.
     """
 
     def __init__(self) -> None:

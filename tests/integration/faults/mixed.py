@@ -1,12 +1,12 @@
-"""Mixed load on four nodes, of which two are killed or stopped again and again, for a given time.
+"""Mixed load on four nodes, two of which are killed or stopped repeatedly, for a given time.
 
 Every life of the cluster restores the last checkpoint, works, writes checkpoints and compares their content
-with what it must be, until a fault ends it. The victim is replaced by a new process; the others open their
-next node in the same process, hundreds of them one after the other, so what a node leaks adds up there:
-memory, descriptors and threads of the nodes that are never the victim are measured in each life.
+with the expected one, until a fault ends it. The victim is replaced by a new process. The others open their
+next node in the same process, hundreds of them one after the other, so leaks of a node add up there: the test
+measures memory, descriptors and threads of the nodes that are never the victim in each life.
 
-``python -m tests.integration.faults.mixed '{"seconds": 60, "longest_life": 6, "seed": 1}'`` prints what came
-of it as JSON. A fault comes after `longest_life` seconds at the latest.
+``python -m tests.integration.faults.mixed '{"seconds": 60, "longest_life": 6, "seed": 1}'`` prints the result
+as JSON. A fault comes after `longest_life` seconds at the latest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["main"]
 NODES, WORKERS = 4, 2
 VICTIMS = (2, 3)
 LEAST_FAULTS = 2
-"""However long they take, when the machine has other things to do."""
+"""Faults to wait for, however long they take on a busy machine."""
 
 PEER_TIMEOUT = 2.0
 PATIENCE = 60.0
@@ -51,7 +51,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Orders:
-    """Descriptor `stop` of all ranks is at its end once the supervisor closes `told`: the time is up."""
+    """The supervisor closes `told` when the time is up; descriptor `stop` of all ranks then is at its end."""
 
     port: int
     directory: Path
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def supervise(directory: Path, seconds: float, longest_life: float, seed: int) -> dict[str, Any]:
-    """Start the ranks, hurt and replace victims until the time is up; gives what was measured."""
+    """Start the ranks, then kill and replace victims until the time is up; returns the measurements."""
     numbers = random.Random(seed)
     port = free_port()
     store = open_store("127.0.0.1", port, hosts=True, deadline=time.monotonic() + PATIENCE)
@@ -141,7 +141,7 @@ class Job:
         )
 
     def work_for(self, seconds: float) -> None:
-        """Let them work; no rank may end meanwhile."""
+        """Let the ranks work; none of them may end meanwhile."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._keep(self.forks.read(left))

@@ -53,7 +53,7 @@ class Cable:
         _run("ip", "-n", self.names["far"], "link", "set", "cable", "down")
 
     def mend(self) -> None:
-        """Carry packets again; TCP sends those that were dropped again."""
+        """Carry packets again; TCP retransmits the dropped ones."""
         _run("ip", "-n", self.names["far"], "link", "set", "cable", "up")
 
     def slow(self) -> None:

@@ -1,4 +1,4 @@
-"""What a rank of a faulty cluster does: setup, a checkpoint, and one phase again and again until it ends."""
+"""The program of a rank in a faulty cluster: setup, a checkpoint, and one phase repeated until it ends."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ PHASES = (
 PEER_TIMEOUT = 1.5
 STALL_TIMEOUT = 2.0
 CONNECT_TIMEOUT = 3.0
-"""Of a cluster that starts again and misses the victim."""
+"""Seconds after which a restarted cluster gives up waiting for the victim."""
 
 TURNS = 5
-"""Of a rank whose cluster is to go on in spite of the fault."""
+"""Turns of a rank whose cluster shall continue despite the fault."""
 
 ROWS, LENGTH = 1000, 16
 SECRET = secrets.token_hex(32)
@@ -57,10 +57,10 @@ _PEER_LOST, _FAILED = 3, 1
 
 @dataclass(frozen=True)
 class Orders:
-    """What a rank is told before it lives.
+    """The orders that a rank gets before it starts.
 
-    `told` closes when those are to go on that wait: all, in a cluster that is to go on with the fault; the
-    victim, which has not come to the end when all others have.
+    `told` closes when the waiting ranks shall continue: all ranks, in a cluster that continues despite the
+    fault; the victim, which has not reached the end when all others have.
     """
 
     phase: str
@@ -83,7 +83,7 @@ def table() -> adaps.Table:
 
 
 def value_at(step: int, nodes: int) -> float:
-    """What every row holds after so many turns in which each rank pushed 1."""
+    """The value of every row if each rank pushes 1 in each turn until `step`."""
     return float(nodes * (1 + step))
 
 
@@ -207,7 +207,8 @@ class _Rank:
                     self.kv.barrier()  # others are missed only where all have to come
         elif self.orders.victim:
             os.read(self.orders.told, 1)  # the others are in close()
-            # They have lost this rank. Until it has lost them, it may end well by what they had said before.
+            # They have lost this rank. Until it notices, it may still end normally because of messages that
+            # they sent earlier.
             with contextlib.suppress(adaps.PeerLost):
                 self.kv.pull(self.keys, self.out)
             self.node.close()
@@ -279,7 +280,7 @@ class _Rank:
         try:
             self.node.checkpoint(self.orders.directory, extra={"step": self.step + 1})
         except adaps.CheckpointError as error:
-            # A node whose mistake comes while it writes tells the others, and then ends by it.
+            # A node that fails while it writes tells the others first and then ends with the same error.
             if re.match(r"rank \d+ could not", str(error)) is None or self.orders.victim:
                 raise
             self.kv.barrier()
@@ -294,7 +295,7 @@ _hoard: list[bytearray] = []
 
 
 def _break(orders: Orders) -> NoReturn:
-    """In the middle of whatever the rank does: it hangs, or has the exception or no memory, until it ends."""
+    """Simulate the ordered failure during the work: hang, raise the exception, or run out of memory."""
     while orders.hangs:
         ctypes.PyDLL(None).pause()
     if orders.raises is not None and orders.raises is not MemoryError:

@@ -1,4 +1,4 @@
-"""Work whose sums are known, on nodes that fail: each life goes on from the last checkpoint."""
+"""Work with known sums on failing nodes: each life continues from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ __all__ = ["EVERY", "Workload"]
 
 ROWS, LENGTH, PUSHED = 2000, 4, 100
 EVERY = 10
-"""Turns from one checkpoint to the next."""
+"""Number of turns between two checkpoints."""
 
 Counts = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What all nodes of a cluster do together.
+    """The work that all nodes of a cluster do together.
 
     Attributes
     ----------
     nodes, workers : int
-        How many, and worker threads of each.
+        The number of nodes, and of worker threads on each node.
     directory : Path
-        Where the checkpoint is.
+        The directory of the checkpoint.
     say : callable
-        Told ``restored`` (on each node) and ``complete`` (on the one that leads) with the number of turns.
+        A function called with ``restored`` (on each node) or ``complete`` (on the leading node) and the
+        number of turns.
     time_is_up : callable
-        Asked by the node that leads, before each checkpoint, whether it is the last.
+        A function that the leading node calls before each checkpoint; it returns whether that is the last
+        one.
     """
 
     nodes: int
@@ -125,7 +127,7 @@ class Workload:
         return counts
 
     def _compare(self, counts: Counts, turn: int) -> None:
-        """The files hold every push of every life once, and nothing of what was lost with a life."""
+        """Check that the files hold every push of every life exactly once, and nothing of lost work."""
         sums, adagrad, turns = (content(self.directory, name) for name in ("sums", "adagrad", "turns"))
         for found, values in ((sums, sums.values), (adagrad, adagrad.state)):
             if not np.array_equal(found.rows, np.unique(found.rows)):
@@ -139,13 +141,13 @@ class Workload:
 
 
 def _rows_of(number: int, turn: int) -> npt.NDArray[np.int64]:
-    """What a worker adds 1 to in a turn; the first rows are everybody's favourites."""
+    """The rows that a worker increments in a turn; all workers choose the first rows most often."""
     generator = np.random.default_rng([number, turn])
     return (ROWS * generator.random(PUSHED) ** 2).astype(np.int64)
 
 
 def _check_rows(kv: Any, keys: Any, counts: Counts, turn: int) -> None:
-    """What was restored is what was written, before anybody goes on."""
+    """Check that the restored values are the written ones, before any node continues."""
     found = np.empty((ROWS, LENGTH), np.float32)
     kv.pull(keys, found)
     if not np.array_equal(found, np.repeat(counts[:, None], LENGTH, axis=1)):

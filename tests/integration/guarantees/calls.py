@@ -1,7 +1,7 @@
-"""Random calls with duplicate keys, checked against arrays: workers write own rows, all want all.
+"""Random calls with duplicate keys, checked against arrays: workers write separate rows and all read all.
 
-Rows of one writer are read and announced by everybody, so they are remote, relocated and replicated in turn;
-what the writer reads must be exactly what its calls make of the rows one after the other.
+All nodes read and announce the rows of each writer, so these rows are remote, relocated and replicated in
+turn. The writer must always read exactly the result of its own calls in their order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Writer:
             self.values[row] = value
 
     def push_freed_arrays(self) -> None:
-        """Asynchronous pushes of arrays that nobody else keeps."""
+        """Push arrays asynchronously and drop every reference to them."""
         for _ in range(int(self.rng.integers(1, 4))):
             ids = self.own()
             deltas = self.integers(len(ids))

@@ -1,4 +1,4 @@
-"""What the ranks' scripts share."""
+"""Functions that the scripts of the ranks share."""
 
 from __future__ import annotations
 

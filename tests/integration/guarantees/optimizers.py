@@ -1,8 +1,8 @@
-"""Gradients of all nodes to rows that all nodes hold: the optimizer state travels with the value.
+"""Gradients from all nodes to rows that all nodes hold: the optimizer state moves along with the value.
 
-In turns: one node at a time applies its gradients, all see the result; it must be that of one node that
-applies them all. At once: all nodes apply gradients; then the accumulators at every node must be the sums of
-all squares.
+In the first part, the nodes apply their gradients one after the other, and the result must equal that of a
+single node that applies them all. In the second part, all nodes apply gradients at once, and the accumulators
+on every node must be the sums of all squares.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def in_turns(node: adaps.Node, kv: adaps.Worker, name: str) -> float:
 
 
 def alone(name: str, gradients: Floats) -> Floats:
-    """What the core makes of the gradients in one place."""
+    """The result of applying the gradients in one place with the core."""
     from adaps import _core
 
     table = adaps.Table(
@@ -99,7 +99,7 @@ def at_once(node: adaps.Node, kv: adaps.Worker) -> float:
     sums = np.full((ROWS, LENGTH), 0.5)
     rng = random_generator(len("adagrad"))
     for gradient in rng.normal(size=(TURNS, ROWS, LENGTH)).astype(np.float32):
-        sums += gradient.astype(np.float64) ** 2  # of the turns before
+        sums += gradient.astype(np.float64) ** 2  # the sums of the earlier turns
     for rank in range(node.world_size):
         gradients = random_generator(rank).normal(size=(GRADIENTS, ROWS, LENGTH)).astype(np.float32)
         sums += (gradients.astype(np.float64) ** 2).sum(axis=0)
@@ -121,7 +121,7 @@ PROBE = 30.0
 
 
 def accumulators(kv: adaps.Worker, keys: np.ndarray) -> np.ndarray:
-    """Adagrad moves a value by lr·g/√(accumulator + g²), which tells the accumulator."""
+    """Derive the accumulators from one step: Adagrad moves a value by lr·g/√(accumulator + g²)."""
     kv.set(keys, np.zeros((ROWS, LENGTH), dtype=np.float32))
     kv.push_gradients(keys, np.full((ROWS, LENGTH), PROBE, dtype=np.float32))
     moved = pulled(kv, keys, LENGTH).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Two nodes train the same rows, in float32 and in bfloat16: what they take, and what they contain."""
+"""Two nodes train the same rows in float32 and in bfloat16 and report memory and content."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def use(
         # Relocated rows are all at the last node that wanted them.
         resident = node.stats()["resident_bytes"]
         node.checkpoint(directory)
-        saved = pulled(kv, keys, length)  # of which nothing is left over any more
+        saved = pulled(kv, keys, length)  # no change is pending any more
         kv.barrier()
         kv.push(keys, np.full((rows, length), 1.0, np.float32))
         node.restore(directory)

@@ -1,8 +1,8 @@
 """Synchronous push/pull pairs of all workers on a few keys whose replicas come and go.
 
-Every worker has a column of the values and adds 1 to it with each push. So what it reads there must be
-exactly what it has written, and what it reads in other columns must never fall. Either one node has intent
-for all keys all the time and so stays their owner, or no node has.
+Every worker adds 1 to its own column of the values with each push. It must therefore read exactly what it has
+written in this column, and must never see the other columns decrease. Either one node has intent for all keys
+all the time and therefore stays their owner, or no node does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sets of all nodes on the same rows, with replicas of them on all nodes: one order, the same for everybody.
+"""Sets by all nodes on the same rows, which all nodes replicate: all of them see the same order.
 
-A value is (writer, number) in every column, so that a mixture or a sum of two sets shows. The script reports
-what every worker saw in the order in which it saw it.
+Every column of a value holds (writer, number), so a mixture or a sum of two sets is detected. The script
+reports the values that each worker saw, in the order in which it saw them.
 """
 
 from __future__ import annotations

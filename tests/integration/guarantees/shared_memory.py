@@ -1,4 +1,4 @@
-"""Two nodes exchange rows longer than a ring in shared memory, and say whether they have mapped one."""
+"""Two nodes exchange rows longer than a ring in shared memory and report whether they mapped a ring."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def main() -> None:
         out = np.empty_like(content(1 - RANK))
         kv.pull(np.arange(1 - RANK, ROWS, 2), out)
         same = bool((out == content(1 - RANK)).all())
-        kv.barrier()  # the other's rows have been sent, too
+        kv.barrier()  # the rows of the other node have been sent, too
         sent = node.stats()["bytes_sent"]
     report(shared=shared, same=same, sent=sent)
 
 
 def content(rank: int) -> Floats:
-    """Of every other row, from `rank` on: whole numbers that float32 has."""
+    """The content of every other row, starting with `rank`: whole numbers that float32 represents exactly."""
     return np.add.outer(np.arange(rank, ROWS, 2), np.arange(LENGTH)).astype(np.float32)
 
 

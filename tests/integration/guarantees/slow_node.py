@@ -1,8 +1,8 @@
-"""A node that is stopped, or runs a tenth of the time, while another one writes: its memory, and the sums.
+"""A node is stopped or slowed to a tenth while another one writes: memory of the writer, and the sums.
 
-Rank 1 holds copies of all rows of one table; rank 0 writes those of them that it owns, which makes it send
-rows that nobody asked for, and, while rank 1 runs at all, rows of another table that it has no copies of. The
-memory of rank 0 may grow by no more than what its limits allow, however long that takes.
+Rank 1 holds copies of all rows of one table. Rank 0 writes those of them that it owns, which makes it send
+rows without a request, and, while rank 1 runs at all, rows of another table of which rank 1 has no copies.
+The memory of rank 0 may grow only by what its limits allow, no matter how long this takes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def push(kv: adaps.Worker, keys: Ids, asynchronous: bool = False) -> None:
 
 
 def check(node: adaps.Node, kv: adaps.Worker, copied: Ids, asked: Ids) -> bool:
-    """Whether every row holds what was written to it."""
+    """Whether every row holds the value written to it."""
     own_pushes, asked_pushes = map(int, (node.posted("pushed") or "").split())
     own = set(map(int, (node.posted("own") or "").split()))
     out = np.empty((1, LENGTH), np.float32)

@@ -1,7 +1,7 @@
-"""Starts of a cluster on a busy machine: every process is new, only the import of torch happens once.
+"""Starts of a cluster on a busy machine: every process is new, but torch is imported only once.
 
-The parent forks the ranks and never makes a node itself, so each of them begins where a fresh process stands
-after its imports; without that, most of the time would be torch's import.
+The parent forks the ranks and never makes a node itself, so each rank begins in the state of a fresh process
+after its imports. Otherwise the import of torch would take most of the time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Integer pushes of every worker to two tables under changing intent; the sums at the end must be exact.
+"""Integer pushes by every worker to two tables under changing intent; the final sums must be exact.
 
-What a worker does follows from its seed alone. So every worker can compute what all have pushed.
+The actions of a worker depend on its seed alone, so every worker can compute what all have pushed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = 150
 
 
 class Step(NamedTuple):
-    """Rows that a worker pushes to, with what it adds, and rows that it will push to some clocks later."""
+    """The rows that a worker pushes to, with the added values, and the rows that it will push to later."""
 
     narrow: Ids
     wide: Ids

@@ -12,7 +12,7 @@ from tests.integration.guarantees.common import RANK, arguments, report
 STEPS = 56
 LENGTH = 4
 
-# When node r wants each of four keys: apart, with an overlap, all together, and again and again.
+# When node r wants each of four keys: at separate times, with an overlap, all at once, and repeatedly.
 WANTED = [
     [(4 + 14 * RANK, 14 + 14 * RANK)],
     [(4 + 8 * RANK, 20 + 8 * RANK)],

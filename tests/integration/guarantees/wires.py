@@ -1,4 +1,4 @@
-"""Two nodes add changes to the same rows, which node 0 owns, over each wire: what goes, and what is left."""
+"""Two nodes add changes to the same rows of node 0 over each wire format: bytes sent, and residuals."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.integration.guarantees.common import (
 
 ROWS = 40
 EXACT = 3e-5
-"""How far sums of float32 may be from those of float64."""
+"""Largest allowed difference between sums in float32 and in float64."""
 HEADER_BYTES = {"setup": 20, "refresh": 16, "delta": 16, "answer": 16}
-"""Of messages that carry rows."""
+"""Header bytes of the messages that carry rows."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
             kv.advance_clock()
         once = 0.5 + sum(changes(length, steps, rank).sum(axis=0, dtype=np.float64) for rank in range(2))
         twice = 2 * once - 0.5
-        # Node 1 gives up its copies: what is left of its changes comes to node 0 with that.
+        # Node 1 drops its copies, which sends the rest of its changes to node 0.
         while RANK == 0 and distance(pulled(kv, rows, length), twice) > EXACT:
             kv.wait_sync()
         make_visible(kv)
@@ -79,7 +79,7 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
         last = changes(length, 1, 1)[0]
         if RANK == 1:
             kv.push(rows, last)
-        # Node 1 leaves: what is left of its change comes to node 0, sooner or later.
+        # Node 1 leaves, which sends the rest of its change to node 0 after some time.
         while RANK == 0 and distance(pulled(kv, rows, length), once + last) > EXACT:
             kv.wait_sync()
     return {
@@ -97,7 +97,7 @@ def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
 
 
 def changes(length: int, steps: int, rank: int) -> Floats:
-    """What a rank adds, step by step: no number of it is one that a lossy wire has."""
+    """The changes of a rank, step by step: no number is exactly representable in a lossy wire format."""
     rng = random_generator(rank, length)
     return rng.uniform(-0.1, 0.1, (steps, ROWS, length)).astype(np.float32)
 

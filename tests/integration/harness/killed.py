@@ -1,7 +1,7 @@
-"""Runs a session with made-up runs again and again, and kills it at random moments, until it is complete.
+"""Runs a session of fake runs repeatedly and kills it at random moments, until it is complete.
 
-``python -m tests.integration.harness.killed FOLDER SEED`` prints how often it was killed. Every run whose
-recording returned is named in FOLDER/finished, in a file that the session knows nothing of.
+``python -m tests.integration.harness.killed FOLDER SEED`` prints the number of kills. Every run that was
+fully recorded is named in FOLDER/finished, a file that the session does not know.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(folder: Path, seed: int) -> None:
     overrides = {"usecases": "ctr[rows=2000]", "backends": "single,manual", "repeats": "30", "nodes": "1"}
     study = load_study(None, "s", overrides)
     environment = capture()
-    cells_of(study)  # what it imports, the children need not
+    cells_of(study)  # imports modules here, so that the children need not
     finished = folder / "finished"
     finished.touch()
     setattr(open_session, "capture", lambda: environment)  # noqa: B010

@@ -9,7 +9,7 @@ from adabench.results.record import Run
 __all__ = ["GIVEN_UP", "HANG", "STUDY", "assert_host_lost", "comparable"]
 
 GIVEN_UP = 240.0
-"""Seconds that only end a hang."""
+"""Seconds after which a test counts as hung."""
 
 STUDY = """
 usecases = ["fake-line", "ctr[rows=4000,epochs=1]"]

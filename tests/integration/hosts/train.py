@@ -1,6 +1,6 @@
-"""A model that is trained on two hosts, as the README shows it: nothing says where anybody listens.
+"""Trains a model on two hosts, as the README shows it, without any address in the configuration.
 
-``python -m tests.integration.hosts.train FOLDER`` under torchrun; each rank writes what it found.
+``python -m tests.integration.hosts.train FOLDER`` under torchrun; each rank writes its results.
 """
 
 from __future__ import annotations

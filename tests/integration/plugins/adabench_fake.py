@@ -99,7 +99,7 @@ class FakeLine:
             (Path(self.params.cgroup) / "cgroup.procs").write_text(f"{os.getpid()}")
             torch.ones(1 << 27)
         if self.params.mishap == "orphan":
-            # A child in a session of its own outlives its parent unless somebody looks for it.
+            # A child in a session of its own outlives its parent unless the harness finds and ends it.
             child = "import time; time.sleep(600)"
             subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
             os.kill(os.getpid(), signal.SIGKILL)

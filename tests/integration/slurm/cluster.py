@@ -1,7 +1,7 @@
-"""A fake Slurm: programs with the names of its commands, which a server in this process answers.
+"""A fake Slurm: programs with the names of its commands, answered by a server in this process.
 
-Its hosts are network namespaces. The options that the launcher uses do what the manual pages of sbatch, srun,
-squeue, sacct and scancel say.
+Its hosts are network namespaces. The options that the launcher uses behave as the manual pages of sbatch,
+srun, squeue, sacct and scancel describe.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ class Job:
 
 
 class Cluster:
-    """A context manager, at whose end all jobs end.
+    """A context manager that ends all jobs when it exits.
 
     Parameters
     ----------
     warm : ForkServer
-        Parent of all tasks.
+        The parent of all tasks.
     folder : Path
-        Folder for its programs.
+        The folder for the programs.
     hosts : sequence of str
-        Network namespaces.
+        The network namespaces that serve as hosts.
 
     Attributes
     ----------
     jobs : list of Job
     commands : list of list of str
-        Command lines of all its programs that were called.
+        The command lines of all programs that were called.
     full, broken, accounts : bool
         Whether jobs have to wait, whether tasks fail at once, and whether there is a database of past jobs.
     """

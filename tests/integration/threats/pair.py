@@ -1,4 +1,4 @@
-"""Two nodes of this process over TCP, with somebody between them who sees and changes what they send."""
+"""Two nodes of this process over TCP, with an attacker between them who reads and changes messages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS, LENGTH = 64, 4
 
 
 class Between:
-    """Carries bytes from node 1 to node 0 and back; `change` is asked for each piece on its way to node 0.
+    """Carries bytes between node 1 and node 0; `change` is called for each piece on its way to node 0.
 
     Attributes
     ----------
     seen : bytearray
-        What node 1 has sent.
+        All bytes that node 1 has sent.
     change : callable
-        Gives what node 0 receives for what node 1 has sent.
+        A function that maps a piece that node 1 sent to what node 0 receives instead.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Between:
         self._sockets = [self._listener]
 
     def lead_to(self, address: str) -> str:
-        """Where node 1 has to connect to, to come to node 0 by this way."""
+        """The address that leads node 1 to node 0 through this object."""
         self.address = address
         threading.Thread(target=self._accept, daemon=True).start()
         return f"127.0.0.1 {self._listener.getsockname()[1]}"
@@ -72,7 +72,7 @@ class Between:
 
 
 class _Introduced:
-    """A meeting of two nodes of this process, of which node 1 comes to node 0 by another way."""
+    """A rendezvous of two nodes of this process in which node 1 gets another address for node 0."""
 
     world_size = 2
     addresses: dict[int, str]
@@ -101,7 +101,7 @@ def pair(
     seconds: float = 60.0,
     **options: Any,
 ) -> Iterator[list[_core.Node]]:
-    """Nodes 0 and 1; `way` gives the address at which node 1 looks for node 0."""
+    """Nodes 0 and 1; `way` returns the address at which node 1 looks for node 0."""
     shared: dict[int, str] = {}
     met = threading.Barrier(2)
     chosen = NodeSettings(workers=1, channels=1, technique=_core.Technique.STATIC, **options)

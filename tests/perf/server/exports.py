@@ -1,7 +1,7 @@
-"""How long training takes while tables are exported, and without: in turns, in the same steps.
+"""The duration of training with and without exports of the tables, alternately and for the same steps.
 
-What a worker waits for an export, the CPU time that it takes beside the steps and the bytes of its files tell
-what others cost, however long the steps between them are.
+The cost for other workloads, whatever the length of their steps, follows from the time for which a worker
+waits for an export, the CPU time beside the steps, and the bytes of the files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class Block(NamedTuple):
-    """Seconds of a block, those in which the worker waited for exports, CPU seconds, bytes of the files."""
+    """Seconds of a block, seconds of waiting for exports, CPU seconds, and bytes of the files."""
 
     wall: float
     blocked: float
@@ -66,7 +66,7 @@ class Blocks:
         self._weights = random_generator(1).standard_normal((LENGTH, LENGTH)).astype(np.float32)
 
     def run(self, steps: int, exports: int) -> Block:
-        """Make so many steps, and among them as many exports."""
+        """Make `steps` steps and, evenly among them, `exports` exports."""
         self._kv.barrier()
         begun, cpu, blocked, written = time.monotonic(), time.process_time(), 0.0, 0
         for step in range(steps):
@@ -76,7 +76,7 @@ class Blocks:
                 blocked += time.monotonic() - before
             self._train()
         if exports:
-            export.wait()  # whatever is written takes place within the block
+            export.wait()  # all writing takes place within the block
         self._kv.barrier()
         if exports:
             written = sum(file["bytes"] for file in newest_part(self._directory) if file["rank"] == RANK)
@@ -98,7 +98,7 @@ class Blocks:
 
 
 def newest_part(directory: Path) -> list[dict[str, Any]]:
-    """The files of what the newest export has added."""
+    """The files that the newest export has added."""
     parts = json.loads(manifest_path(directory).read_text())["export"]["parts"]
     return list(parts[-1]["files"])
 

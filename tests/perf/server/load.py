@@ -27,9 +27,9 @@ def main() -> None:
 
 
 def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> list[dict[str, float]]:
-    """Use memory until `seconds` have passed and so much was done that it has settled.
+    """Use memory until `seconds` have passed and enough was done for the memory to settle.
 
-    Gives what the node occupied at `samples` moments.
+    Returns the memory of the node at `samples` moments.
     """
     kv = node.worker(index)
     rng = random_generator(RANK, index)

@@ -1,4 +1,4 @@
-"""Resident memory of a node: of a large table that nobody touched, and for each row that is touched."""
+"""Resident memory of a node: of a large untouched table, and for each touched row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU seconds of nodes that share replicas: of rounds in which some keys change, and of doing nothing."""
+"""CPU seconds of nodes that share replicas, for rounds with some changed keys and for idling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import adaps
 from tests.integration.guarantees.common import FOREVER, RANK, arguments, cluster_of, random_generator, report
 
 LENGTH = 16
-FIRST_KEYS = 10_000  # those that change, in tables of every size: only the number of replicas differs
+FIRST_KEYS = 10_000  # the changing keys, for tables of every size: only the number of replicas differs
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def idleness_of(node: adaps.Node, kv: adaps.Worker, changing: int, seconds: floa
 
 
 def bytes_sent(node: adaps.Node) -> float:
-    """Of all messages but those that end a barrier, which node 0 may still be sending after it."""
+    """The bytes of all messages but those that end a barrier, which node 0 may still be sending after it."""
     kinds = {name: sent for name, sent in node.stats().items() if name.startswith("bytes_sent_")}
     return sum(kinds.values()) - kinds["bytes_sent_release"]
 

@@ -1,4 +1,4 @@
-"""Arrays that callers hand over: what is taken as it is, and what is refused with the cure named."""
+"""Arrays from callers: which are used as they are, and which are refused with advice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_kind_of_array_works_without_a_copy(kv: adaps.Worker, keys: Any, k
 
 
 class OnlyDLPack:
-    """An array of a library that nobody has heard of."""
+    """An array of an unknown library."""
 
     def __init__(self, content: Any) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""Tables whose values are bfloat16 in memory, on a cluster of one."""
+"""Tables whose values are bfloat16 in memory, on a cluster of one node."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_initial_values_are_rounded_in_the_mean() -> None:
 
 
 def test_small_updates_are_not_lost() -> None:
-    """A thousandth of what bfloat16 tells apart at 1, a thousand times."""
+    """Adds a thousandth of bfloat16's spacing at 1, a thousand times."""
     with adaps.Node([adaps.Table("t", 16, 256, init=adaps.Constant(1.0), dtype="bfloat16")]) as node:
         kv = node.worker(0)
         rows, step = np.arange(16), np.full((16, 256), 2**-7 / 1000, np.float32)
@@ -69,7 +69,7 @@ def test_small_updates_are_not_lost() -> None:
             kv.push(rows, step)
         out = np.empty((16, 256), np.float32)
         kv.pull(rows, out)
-        # Each float was raised once in the mean, as often as Poisson says.
+        # On average each float was raised once; the number of raises follows a Poisson distribution.
         assert out.mean(dtype=np.float64) - 1 == pytest.approx(2**-7, abs=5 * 2**-7 / 4096**0.5)
         # To the nearest number, as torch rounds, nothing would be left.
         assert torch.tensor(1.0, dtype=torch.bfloat16) + step.item(0) == 1.0

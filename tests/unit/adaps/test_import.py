@@ -83,7 +83,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.argv[0] = "pytest"
 runpy.run_module("pytest", run_name="__main__")
 """
-"""As ``sh -c 'trap "" INT; exec python -m pytest …'``."""
+"""Behaves like ``sh -c 'trap "" INT; exec python -m pytest …'``."""
 
 
 def test_tests_pass_in_the_background_of_a_shell_that_ignores_ctrl_c_there(python: Python) -> None:

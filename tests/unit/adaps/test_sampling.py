@@ -1,4 +1,4 @@
-"""Samples that the server draws: the calls, their arguments, and what is counted."""
+"""Samples that the server draws: calls, arguments, and counters."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_samples_that_cannot_be_are_refused() -> None:
             kv.prepare_sample(rows, 1, 2, 2)
         with pytest.raises(ValueError, match="table 'plain' has no sampling"):
             kv.prepare_sample(node.table("plain"), 1, 0)
-        with pytest.raises(ValueError, match="table 'rows' is one of another node"):
+        with pytest.raises(ValueError, match="table 'rows' belongs to another node"):
             kv.prepare_sample(other.table("rows"), 1, 0)
         sample = kv.prepare_sample(rows, ROWS, 0)
         out, values = np.empty(ROWS, dtype=np.int64), np.empty((ROWS, 3), dtype=np.float32)

@@ -27,10 +27,10 @@ BAD_KEYS = st.integers(-(2**63), -1) | st.integers(ROWS, 2**63 - 1)
 
 
 class Calls(RuleBasedStateMachine):
-    """What several workers do to one table; halves of integers, so that every sum is exact.
+    """Random calls of several workers on one table; all values are halves of integers, so sums are exact.
 
-    Between two points where all see all, a worker knows what its own node wrote; so keys are only set, and
-    their values only compared, where the other nodes have not written since.
+    Between two points at which all nodes synchronize, a worker knows only the writes of its own node. Keys
+    are therefore set, and their values compared, only if the other nodes have not written since.
     """
 
     nodes: Sequence[Any]
@@ -63,7 +63,7 @@ class Calls(RuleBasedStateMachine):
     def set(self, who: int, keys: list[int], number: int, later: bool) -> None:
         who %= len(self.workers)
         if len(self.workers) > 1:
-            self.see_all()  # a set and what the other node adds at the same time have no order
+            self.see_all()  # a set and a simultaneous addition of the other node have no defined order
         values = np.arange(len(keys) * LENGTH, dtype=np.float32).reshape(-1, LENGTH) // LENGTH + number
         self.keep(who, self.workers[who].set(keys, values, asynchronous=later))
         for place, key in enumerate(keys):

@@ -1,4 +1,4 @@
-"""Simulated clusters: what is counted, what depends on machines and links, and what is refused."""
+"""Simulated clusters: counters, effects of machines and links, and refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_policy_manages_each_table() -> None:
     found = simulated(policy)
     assert [node.local_share("emb") for node in found.nodes] == [0, 0, 1, 0]
     assert found.local_share("dense") == 1
-    assert 0.25 < found.local_share() < 1  # of both
+    assert 0.25 < found.local_share() < 1  # of both tables
 
 
 def test_a_slow_machine_and_a_slow_line_slow_down_whom_they_concern() -> None:
@@ -113,7 +113,7 @@ def test_what_befalls_a_node_is_met_by_it_and_by_whom_it_serves() -> None:
     assert slow.nodes[1].computing == pytest.approx(usual.nodes[1].computing, rel=0.01)
     stalled = simulated(incidents=[adaps.Stall(1, step=10, seconds=0.3)])
     assert stalled.nodes[1].seconds > usual.nodes[1].seconds + 0.29
-    for rank in (0, 2, 3):  # whose steps all read rows of it
+    for rank in (0, 2, 3):  # the steps of all these nodes read rows of node 1
         assert stalled.nodes[rank].waiting > usual.nodes[rank].waiting + 0.25
     assert stalled.bytes_per_step == usual.bytes_per_step == slow.bytes_per_step
     assert {node.peer_lost for node in (*slow.nodes, *stalled.nodes)} == {None}

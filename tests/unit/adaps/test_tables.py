@@ -1,4 +1,4 @@
-"""Tables, optimizers, initial values, and how a node names what is wrong with its arguments."""
+"""Tables, optimizers, initial values, and error messages for a node's arguments."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_adam_counts_the_gradients_of_a_row_until_it_is_told_the_step() -> None:
             kv.push_gradients([row], np.array([step], dtype=np.float32))
         kv.pull([0, 1], told)
     torch.testing.assert_close(told, parameter.detach(), rtol=1e-5, atol=1e-7)
-    assert abs(told[1, 0] + 0.1) > 0.01  # what a first step would have done
+    assert abs(told[1, 0] + 0.1) > 0.01  # the result of a first step
 
 
 def sgd_on_three_rows(steps: int, told: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,7 +281,7 @@ def test_with_numbered_steps_momentum_goes_on_moving_rows_without_a_gradient_as_
 
 def test_keys_of_another_table_cannot_be_caught_up() -> None:
     tables = [adaps.Table(name, 3, 2, optimizer=adaps.SGD(momentum=0.9)) for name in ("a", "b")]
-    with adaps.Node(tables) as node, pytest.raises(IndexError, match="key 3 is not one of table 'a'"):
+    with adaps.Node(tables) as node, pytest.raises(IndexError, match="key 3 does not belong to table 'a'"):
         node.table("a").catch_up([2, 3])
 
 

@@ -1,4 +1,4 @@
-"""What traces become: a frame, and spans for Chrome's viewer."""
+"""Conversion of traces to a data frame and to spans for Chrome's viewer."""
 
 from __future__ import annotations
 

@@ -407,7 +407,7 @@ def test_rows_are_pulled_by_their_ids() -> None:
             kv.pull_rows(table, ids, out, keys[0])
         with pytest.raises(ValueError, match="the array holds 4 values, but 4 keys need 8"):
             kv.pull_rows(table, ids, out[0], keys)
-        with adaps.Node([decaying]) as other, pytest.raises(ValueError, match="is one of another node"):
+        with adaps.Node([decaying]) as other, pytest.raises(ValueError, match="belongs to another node"):
             kv.pull_rows(other.table("rows"), ids, out, keys)
 
 
@@ -536,7 +536,7 @@ def test_a_step_of_copies_that_is_not_possible_changes_nothing(node: adaps.Node,
         first = [int(i == cut) for i in range(3)]
         with pytest.raises(ValueError, match=f"{told}, but all rows of the table need"):
             kv.step_copies(table, values[first[0] :], kept[first[1] :], seen[first[2] :], [(0, ones)])
-    with adaps.Node([TABLE]) as other, pytest.raises(ValueError, match="is one of another node"):
+    with adaps.Node([TABLE]) as other, pytest.raises(ValueError, match="belongs to another node"):
         kv.step_copies(other.table("emb"), values, kept, seen, [(0, ones)])
     assert not values.any()
     assert not any(pulled(kv, range(100)))
@@ -544,7 +544,7 @@ def test_a_step_of_copies_that_is_not_possible_changes_nothing(node: adaps.Node,
 
 def test_a_step_in_place_that_is_not_possible_changes_nothing(node: adaps.Node, kv: adaps.Worker) -> None:
     values, ones = filled(*range(10)), filled(1, 1)
-    with pytest.raises(adaps.AdapsError, match="by a worker that is alone; there are others"):
+    with pytest.raises(adaps.AdapsError, match="only a single worker can step rows in place"):
         kv.step_rows(node.table("emb"), values, [(0, ones)])
     bad = filled(1, np.nan)
     with adaps.Node([adaps.Table("emb", 10, 4)]) as lonely:
@@ -582,7 +582,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_nothing_is_applied(bad: floa
         with pytest.raises(ValueError, match=f"^{told} in the gradient of row 7 of table 'emb': nothing was"):
             kv.push_gradients(keys, gradients)
         assert pulled(kv, keys) == [0, 0, 0]
-        kv.push(keys[1:2], gradients[1:2])  # what is added is the caller's business
+        kv.push(keys[1:2], gradients[1:2])  # the server does not check pushed values
         assert node.stats()["gradients_skipped"] == 0
 
 

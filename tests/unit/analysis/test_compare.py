@@ -121,7 +121,7 @@ def test_times_of_different_quality_are_not_compared() -> None:
 
 
 def test_only_the_metric_that_is_judged_counts_and_only_beyond_its_tolerance() -> None:
-    # The log-loss of paired runs, which nobody is judged by, differs by up to 40 %.
+    # The log-loss of paired runs differs by up to 40 %, but it is not the metric that decides.
     runs = a_session({"prefetch": 1}, 6) + [a_run("near", block, 5, auc=0.735) for block in range(6)]
     assert compare(runs, "prefetch")[0].verdict == "faster"
     strict = [msgspec.structs.replace(run, tolerance=0.004) for run in runs]

@@ -1,4 +1,4 @@
-"""The picture of a trace shows what its events say."""
+"""The picture of a trace matches its events."""
 
 from __future__ import annotations
 

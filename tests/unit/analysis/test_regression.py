@@ -45,7 +45,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def judge(said: Any, tmp_path: Path) -> Any:
-    """Gives `adabench predict` arguments, beside a table t.csv."""
+    """Call `adabench predict` with these arguments, beside a table t.csv."""
     frame, seconds = transfers()
     frame.assign(seconds=seconds).to_csv(tmp_path / "t.csv", index=False)
     return lambda *arguments: said("predict", *arguments)

@@ -1,4 +1,4 @@
-"""What workers' gradients are combined to, in NumPy, one number after the other."""
+"""Reference for combining the gradients of workers, in NumPy, one number after the other."""
 
 from __future__ import annotations
 

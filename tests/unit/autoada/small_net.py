@@ -16,12 +16,12 @@ PAIR_ROWS = 50
 
 
 class Net(nn.Module):
-    """Gives a number per row id.
+    """A model that computes a number for each row id.
 
     Parameters
     ----------
     rows : int
-        Of the table, ``rows.weight``.
+        The number of rows of its table, ``rows.weight``.
     """
 
     def __init__(self, rows: int) -> None:
@@ -76,12 +76,12 @@ def pairs_of(steps: int) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 class IntentLog:
-    """Stands between a model's loops and its worker, and logs the intent that is signalled.
+    """Logs the intent that a model's loops signal to its worker.
 
     Attributes
     ----------
     calls : list of (int, list of int, int)
-        Clock at which intent was signalled, keys in order, and clock of their use.
+        The clock of each signal, its keys in order, and the clock of their use.
     """
 
     def __init__(self, model: autoada.AdaModel) -> None:
@@ -99,12 +99,12 @@ class IntentLog:
 
     @property
     def starts(self) -> list[int]:
-        """Clocks of use, in the order in which intent was signalled."""
+        """The clocks of use, in the order of the signals."""
         return [start for _, _, start in self.calls]
 
     @property
     def uses(self) -> list[tuple[list[int], int]]:
-        """Keys and clocks of their use, in the order in which intent was signalled."""
+        """Keys and clocks of their use, in the order of the signals."""
         return [(keys, start) for _, keys, start in self.calls]
 
     @property
@@ -113,7 +113,7 @@ class IntentLog:
         return {start: keys for _, keys, start in self.calls}
 
     def of_table(self, name: str) -> list[tuple[int, int]]:
-        """Clock and distance of each use for which intent for rows of a table was signalled."""
+        """The clock of use of each intent for rows of a table, and its distance from the signal."""
         table = self._model.node.table(name)
         keys = range(table.first_key, table.first_key + table.rows)
         return [(start, start - now) for now, given, start in self.calls if any(key in keys for key in given)]

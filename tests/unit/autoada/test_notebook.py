@@ -37,7 +37,7 @@ INTERRUPTED = TRAIN.replace(
 
 
 class Kernel:
-    """Runs cells in one namespace, and keeps what they raised, as IPython does."""
+    """Runs cells in one namespace and keeps their exceptions, as IPython does."""
 
     def __init__(self, **names: Any) -> None:
         self.names = names
@@ -56,7 +56,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def plain(cells: int, interrupted: bool = False) -> list[float]:
-    """Losses of plain PyTorch in the last of so many runs of the cell, after one that was interrupted."""
+    """Losses of plain PyTorch in the last of several runs of a cell, optionally after an interrupted run."""
     torch.manual_seed(0)
     net = Net(ROWS)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Workers that are made wrong: what each fault makes of gradients, of tables and of dense parameters."""
+"""Deliberately faulty workers: the effect of each fault on gradients, tables and dense parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rows(nn.Module):
 
 
 def stepped(options: ServerOptions, steps: int = 1) -> list[dict[str, Tensor]]:
-    """What each of some steps, of which each reads two other rows, adds to the parameters."""
+    """The change of the parameters in each step; each step reads two other rows."""
     torch.manual_seed(1)
     plain = Rows()
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)
@@ -95,7 +95,7 @@ def test_only_the_workers_that_are_named_are_wrong() -> None:
     options = ServerOptions(fault="flip", faulty="0+3")
     made = [fault_of(options, cluster(worker, 4), model) for worker in range(4)]
     assert [isinstance(fault, Fault) for fault in made] == [True, False, False, True]
-    with pytest.raises(Unavailable, match=r"faulty=0\+3 names worker 3, and there are 3, from 0 to 2"):
+    with pytest.raises(Unavailable, match=r"faulty=0\+3 names worker 3, but there are 3, from 0 to 2"):
         fault_of(options, cluster(0, 3), model)
     model.close()
 

@@ -1,4 +1,4 @@
-"""Builders of policies, the resources that they read, and what is expected of a policy."""
+"""Builders of policies, the resources that they read, and the predicted costs of a policy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_balanced_gives_each_parameter_to_the_node_with_least_for_its_speed() ->
     # bytes: 400, 6400, 512, 32; node 0 is three times as fast
     policy = policy_from("balanced", CATALOGUE, NODES)
     assert [rule.home.node for rule in policy.rules[:-1]] == [0, 1, 0, 0]
-    # of deep.weight 64 bytes are read by each access, and steps read 4.02 rows of each table
+    # each access reads 64 bytes of deep.weight, and each step 4.02 rows of each table
     policy = policy_from("balanced", MEASURED, NODES)
     assert [rule.home.node for rule in policy.rules[:-1]] == [0, 1, 0, 0]
     assert policy.rules[-1] == Rule("*", technique="static")
@@ -105,12 +105,12 @@ def test_parallax_copies_tables_of_which_copies_send_less() -> None:
         assert {rule.technique for rule in policy.rules[1:-1]} <= {"full_replication"}
         return [rule.parameters for rule in policy.rules[1:-1]]
 
-    # Bytes per access of a row elsewhere: 64 for messages and twice its floats; of copies 28 and the floats
-    # of a change, and 16 and those of a refresh, with state.
+    # Each access to a remote row costs 64 bytes for messages and twice its floats. A copy costs 28 bytes and
+    # the floats of a change, and 16 bytes and the floats of a refresh, which include the optimizer state.
     assert copied(2, "state=0", 10, 10) == ["wide.weight", "deep.weight"]
     assert copied(2, "state=1", 10, 10) == ["wide.weight"]
     assert copied(2, "state=1", 1000, 1000) == ["wide.weight"]
-    # With more nodes a change is told to more of them, unless all of them read the row anyway.
+    # With more nodes, a change is sent to more of them, unless all of them read the row anyway.
     assert copied(4, "state=0", 10, 10) == []
     assert copied(4, "state=0", 10, 1000) == ["deep.weight"]
     assert copied(4, "state=0", 1000, 10) == ["wide.weight"]

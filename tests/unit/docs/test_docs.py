@@ -1,4 +1,4 @@
-"""What code cites and documents link to is there, with the section that is named."""
+"""Every document and section that code cites or documents link to exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODE_FILES = (".cc", ".h", ".py")
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files of the repository, with those that are not committed yet."""
+    """The files of the repository, including those not committed yet."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
         cwd=ROOT,
@@ -53,7 +53,7 @@ def citations(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def problem(document: str, section: str | None) -> str | None:
-    """What is wrong with a citation."""
+    """A description of the error in a citation, or None."""
     path = ROOT / document
     if not path.is_file():
         return f"{document}, which is no file: name it by its path from the top of the repository"
@@ -71,7 +71,7 @@ def problem(document: str, section: str | None) -> str | None:
 def remarks(path: Path) -> Iterator[str]:
     """The comments and docstrings of a file, each as one line."""
     text = path.read_text(encoding="utf-8")
-    if ".md" not in text:  # most files: it is not worth taking them apart
+    if ".md" not in text:  # most files, which need not be parsed
         return
     if path.suffix in (".py", ".pyi"):
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -79,7 +79,7 @@ def remarks(path: Path) -> Iterator[str]:
             token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT
         }
         for node in ast.walk(ast.parse(text)):
-            # docstrings of attributes, too, which are expressions
+            # including attribute docstrings, which are expressions
             if (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
@@ -97,7 +97,7 @@ def remarks(path: Path) -> Iterator[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """What links can name in a document: its headings, as forges and MyST make anchors of them."""
+    """The link targets of a document: its headings in the anchor format of forges and MyST."""
     text = CODE.sub(
         lambda match: match[0] if match[0].startswith("`") and not match[0].startswith("```") else "",
         path.read_text(encoding="utf-8"),
@@ -118,7 +118,7 @@ def test_every_document_that_a_comment_cites_is_there_with_its_section() -> None
                 if (found := problem(document, section)) is not None:
                     wrong.append(f"{path.relative_to(ROOT)} cites {found}")
     assert wrong == []
-    # neither the search for comments nor that for sections has gone blind
+    # checks that the searches for comments and sections still find something
     assert {
         ("docs/concepts/protocol.md", "4"),
         ("docs/concepts/protocol.md", "7a"),

@@ -1,4 +1,4 @@
-"""What the reference is made of: every public name has a docstring that names its arguments or fields."""
+"""Every public name in the reference has a docstring that describes its arguments or fields."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _doc(value: Any) -> str:
 def _arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     try:
         names = list(inspect.signature(function).parameters)
-    except ValueError:  # of pybind11
+    except ValueError:  # functions of pybind11
         (signature,) = re.findall(r"\((.*)\) -> ", (function.__doc__ or "").split("\n")[0])
         names = re.findall(r"(\w+): ", signature)
     return tuple(name for name in names if name not in ("self", "cls"))
@@ -94,12 +94,12 @@ def _fields(value: type) -> tuple[str, ...]:
         return tuple(getattr(value, "_fields", ()))
     own = vars(value).get("__init__")
     if not inspect.isfunction(own) or "_no_init" in own.__name__ or issubclass(value, BaseException):
-        return ()  # a protocol's __init__ stands for none
+        return ()  # a protocol's __init__ is only a placeholder
     return _arguments(own)
 
 
 def _told(doc: str) -> set[str]:
-    """Names that a section of parameters or attributes describes, and those in backticks."""
+    """Names in a section of parameters or attributes, and names in backticks."""
     listed = re.findall(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : |$)", doc, re.MULTILINE)
     return {name.strip("* ") for names in listed for name in names.split(",")} | set(
         re.findall(r"`(\w+)`", doc)

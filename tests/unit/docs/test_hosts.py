@@ -103,7 +103,7 @@ def test_the_task_of_skypilot_sets_what_the_launcher_reads() -> None:
 
 
 def immediate_task(num_cpus: int) -> Any:
-    """Decorator like `ray.remote`, whose tasks are done at once in this process."""
+    """A decorator like `ray.remote` whose tasks run at once in this process."""
 
     def task(function: Any) -> Any:
         function.remote = function
@@ -155,12 +155,13 @@ def test_the_job_of_kubernetes_fits_together() -> None:
     (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     pod = replicated["template"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert (replicated["name"], container["name"]) == ("node", "node")  # those of runtime torch-distributed
+    # the names in the runtime torch-distributed
+    assert (replicated["name"], container["name"]) == ("node", "node")
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
     assert mounts[f"{given['results']}"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
-    # What the lines before make: the image, the study and the secret.
+    # The results of the lines before: the image, the study and the secret.
     lines = [line for block in blocks("kubernetes", "console") for line in block.splitlines()]
     made = " ".join(lines)
     assert made.count(f"{trainer['image']}") == 2

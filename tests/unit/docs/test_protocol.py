@@ -1,4 +1,4 @@
-"""The pages of the design say of messages, rules and places what the code says."""
+"""The design pages agree with the code about messages, rules and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CORE = ROOT / "csrc"
 MESSAGES = (CORE / "core/protocol/message.h").read_text(encoding="utf-8")
 PROTOCOL = (DESIGN / "protocol.md").read_text(encoding="utf-8")
 
-# Bytes of a field by its type; an array of three and bit fields are taken apart below.
+# Bytes of a field by its type; an array of three and bit fields are handled below.
 BYTES = {
     "MessageType": 1,
     "Route": 1,
@@ -27,7 +27,7 @@ BYTES = {
     "RelocationCount": 4,
     **{f"std::uint{bits}_t": bits // 8 for bits in (8, 16, 32, 64)},
 }
-# What carries each message, where it is not called after it.
+# The struct of each message whose name differs from the message's.
 STRUCTS = {
     "DROP": "Delta",
     "DROP_ACK": "Ack",

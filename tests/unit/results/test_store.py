@@ -158,7 +158,7 @@ def test_a_changed_digit_is_found(tmp_path: Path) -> None:
         assert "runs.jsonl, line 1, is not as it was written: its checksum" in sentence
     session = store.session_file.read_bytes()
     store.session_file.write_bytes(session.replace(b'"seed": 1', b'"seed": 2'))
-    with pytest.raises(RecordError, match=r"session\.json is not as it was written"):
+    with pytest.raises(RecordError, match=r"session\.json was changed after it was written"):
         store.session()
 
 
@@ -175,7 +175,7 @@ def test_no_changed_byte_gives_another_record(
         runs = store.runs()
     except RecordError:
         return
-    # What was changed is the end of the line.
+    # The changed byte was the end of the line.
     assert runs in ([a_run(metrics={"auc": 0.7412})], [])
 
 

@@ -1,4 +1,4 @@
-"""What the page about the search says of its twelve cells."""
+"""The page about the search agrees with its twelve cells."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_found_policy_meets_the_best_builder_block_by_block() -> None:
     )
     assert (verdict.best.low, verdict.ratio, verdict.best.high) == pytest.approx((0.9, 0.9, 0.9))
     assert (verdict.is_near, verdict.wins) == (True, True)
-    # of a training that is longer than a run by as many epochs, at the median block's pace
+    # extrapolated from runs of a few epochs to a whole training, at the median block's pace
     longer = CELL.job / CELL.epochs
     expected = 6 + longer * (1.025 * (10 + 10.5) + 1.005 * 14)
     assert (verdict.search_seconds, verdict.builders_seconds) == (20.0, pytest.approx(expected))
@@ -116,7 +116,7 @@ def test_a_builder_s_policy_that_is_found_is_not_trained_with_twice() -> None:
     assert (near.best.builder, near.is_near, near.wins) == ("static, balanced", True, False)
     assert near.builders_seconds > CELL.job / CELL.epochs * (
         10.0 + 9.9 + 12.0
-    )  # one of them is what is found
+    )  # one of them is the policy that the search found
     alike.pop("static")
     alone = judged(runs(FILE, 10.0, 2), runs("nups", 12.0, 2), alike=alike, screened="nups")
     assert (alone.best, alone.ratio, alone.is_near, alone.wins) == (None, 1.0, True, False)

@@ -1,4 +1,4 @@
-"""What the documentation says of the studies `inits`, `placement` and `robust`."""
+"""The documentation of the studies `inits`, `placement` and `robust` agrees with their results."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_steps_and_cpu_time_to_the_worst_single_run_s_quality() -> None:
     single = [run(block, 1, [0.5, 0.6, 0.7 + 0.01 * block], cpu=40, train_cpu=30) for block in range(6)]
     searched = [run(block, 2, [0.6, 0.71, 0.72], cpu=60, train_cpu=30) for block in range(6)]
     rows = script.judged_inits([*single, *searched])
-    # 0.7 is what the worst single run reaches: single ones in their third epoch, the others in the second
+    # The worst single run reaches 0.7: single runs in their third epoch, the others in the second.
     assert rows[0][:2] == ("ctr", "search among 2")
     assert rows[0][3].startswith("0.67 [")
-    assert rows[0][4].startswith("1.25 [")  # 50 of 40
-    # of two blocks the later one is better by 0.01, but for the last, whose other one is the first
+    assert rows[0][4].startswith("1.25 [")  # 50 instead of 40
+    # In each pair of blocks the later one is better by 0.01; the last block is paired with the first.
     assert rows[1][1:] == ("best of 2, trained to the end", f"{5 * 0.01 / 6:+.4f}", "", "2.0")
 
 
@@ -141,4 +141,4 @@ def test_a_session_without_runs_is_refused_in_a_sentence(
     for name in script.STUDIES:
         assert script.main([f"{name}={tmp_path}"]) == 2
         said = capsys.readouterr().err
-        assert said == f"error: {tmp_path}: no measured run in it ended well, by which {name!r} is judged\n"
+        assert said == f"error: {tmp_path}: it has no successful measured run by which to judge {name!r}\n"

@@ -34,7 +34,7 @@ from adabench.usecases.word2vec import data as word2vec
 from tests.graph_files import write_npz, write_ogb
 
 FEW, MANY = 20, 40
-"""How often the lines below are repeated."""
+"""Numbers of repetitions of the lines below."""
 NODES = 1000
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -62,7 +62,7 @@ def sentences() -> str:
 
 
 Write = Callable[[Path, int], tuple[Path, int]]
-"""Writes data of so many blocks into a folder: what to load, and its bytes when it is unpacked."""
+"""Writes some blocks of data into a folder; returns the path to load, and its unpacked bytes."""
 
 
 def written(text: Callable[[], str]) -> Write:
@@ -143,14 +143,16 @@ def tracing() -> Iterator[Executor]:
         pytest.MonkeyPatch.context() as patch,
         ProcessPoolExecutor(1, get_context("spawn"), small_blocks_and_traces) as process,
     ):
-        patch.syspath_prepend(ROOT)  # for the process, as other packages have a folder of tests, too
+        patch.syspath_prepend(
+            ROOT
+        )  # for the started process, because other packages have a folder of tests, too
         yield process
 
 
 def grown(tracing: Executor, tmp_path: Path, write: Write, load: Load) -> float:
     """Bytes of memory for each byte of more data."""
     peaks, sizes = [], []
-    for blocks in (1, FEW, MANY):  # the first loads what is only imported when it is needed
+    for blocks in (1, FEW, MANY):  # the first run includes the late imports
         folder = tmp_path / str(blocks)
         folder.mkdir()
         path, size = write(folder, blocks)

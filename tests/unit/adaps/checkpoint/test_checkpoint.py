@@ -1,4 +1,4 @@
-"""Checkpoints of a cluster of one: what they hold, what a restore gives back, and what does not fit."""
+"""Checkpoints of a cluster of one node: their content, restoring, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adaps.checkpoint import table_files
 from tests.checkpoint_files import checksum, content, manifest, manifest_path
 from tests.unit.checkpoints import LENGTH, OPTIMIZERS, ROWS, table, train, values
 
-# What is written, and what comes back
+# Content and restoring
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: str(optimizer).partition("(")[0])
@@ -67,7 +67,7 @@ def test_a_restore_overwrites_what_came_since(saved: Path) -> None:
     with adaps.Node([table()]) as node:
         train(node, 0, 4)
         expected = values(node)
-        train(node, 4, 3, rows=ROWS)  # rows that the checkpoint does not have, too
+        train(node, 4, 3, rows=ROWS)  # including rows that the checkpoint lacks
         node.restore(saved)
         assert np.array_equal(values(node), expected)
         assert np.array_equal(values(node)[20:], untouched[20:])
@@ -185,7 +185,7 @@ def test_whether_there_is_a_checkpoint_can_be_asked(saved: Path, tmp_path: Path)
     assert not checkpoint.exists(tmp_path / "empty")
 
 
-# What is refused
+# Refusals
 
 
 def test_without_a_checkpoint_the_sentence_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints whose files are damaged or cannot be read: a restore says so and changes nothing."""
+"""Checkpoints with damaged or unreadable files: a restore reports it and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lengthen(path: Path) -> None:
 
 
 def assert_refused(saved: Path, sentence: str) -> None:
-    """A node that has trained on is told, and keeps its values."""
+    """Check that a node that has trained further gets this error and keeps its values."""
     with adaps.Node([table()]) as node:
         train(node, 50, 2)
         before = values(node)
@@ -49,9 +49,9 @@ def assert_refused(saved: Path, sentence: str) -> None:
     ("damage", "sentence"),
     [
         (flip, r"is damaged: state has the checksum [0-9a-f]{8}; the manifest says"),
-        (truncate, r"has \d+ bytes; the manifest tells of \d+ bytes"),
-        (lengthen, r"has \d+ bytes; the manifest tells of \d+ bytes"),
-        (Path.unlink, "is missing; the manifest tells of"),
+        (truncate, r"has \d+ bytes; the manifest lists \d+ bytes"),
+        (lengthen, r"has \d+ bytes; the manifest lists \d+ bytes"),
+        (Path.unlink, "is missing; the manifest lists"),
     ],
 )
 def test_damaged_files_are_named_and_nothing_is_changed(
@@ -168,11 +168,11 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
     [
         (
             lambda body: body["files"].append(body["files"][0]),
-            "of its 3 files, only 2 have names of their own",
+            "of its 3 files, only 2 have distinct names",
         ),
-        (lambda body: body["files"][0].update(rank=1), "is of no node, or of no worker, that wrote it"),
+        (lambda body: body["files"][0].update(rank=1), "belongs to no node or no worker of the job"),
         (lambda body: body["files"][1].update(worker=1), "is of worker 1, and there were 1"),
-        (lambda body: body["files"][1].update(worker=None), "is of no node, or of no worker"),
+        (lambda body: body["files"][1].update(worker=None), "belongs to no node or no worker"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change: Any, sentence: str) -> None:
@@ -234,7 +234,7 @@ def mutated(data: bytes, random_numbers: random.Random) -> bytes:
 
 
 def adjust_checksums(directory: Path) -> None:
-    """Give the manifest the sizes and checksums that its files have, as far as they can be told."""
+    """Give the manifest the true sizes and checksums of its files, where they can be computed."""
 
     def adjust(body: Any) -> None:
         for file in body["files"]:

@@ -1,4 +1,4 @@
-"""Exports of a cluster of one: what they hold, what is incremental, and what a failure leaves."""
+"""Exports of a cluster of one node: their content, incremental parts, and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = npt.NDArray[np.float32]
 
 
 def exported(directory: Path) -> dict[str, Any]:
-    """What the newest manifest tells."""
+    """The content of the newest manifest."""
     body: dict[str, Any] = json.loads(manifest_path(directory).read_text())["export"]
     return body
 
@@ -40,12 +40,12 @@ def push(node: adaps.Node, *rows: int) -> None:
     node.worker(0).advance_clock()
 
 
-# What is written, and what comes back
+# Content and reading
 
 
 def test_an_export_holds_every_row_and_what_follows_only_what_changed(tmp_path: Path) -> None:
     with adaps.Node([table()]) as node:
-        train(node, 0, 3)  # half of the rows; nobody ever touched the others
+        train(node, 0, 3)  # half of the rows; the others were never touched
         node.export(tmp_path / "saved").wait()
         assert same_bits(adaps.load_export(tmp_path / "saved")["emb"], values(node))
         push(node, 1, 39)
@@ -93,9 +93,7 @@ def test_every_way_to_change_a_row_is_noticed(tmp_path: Path) -> None:
         assert rows_of_parts(tmp_path) == [40, 3]
         node.checkpoint(tmp_path / "saved")
         push(node, 2, 5)
-        node.restore(
-            tmp_path / "saved"
-        )  # rows 1, 2 and 3 are those of the checkpoint, and 5 was no row of it
+        node.restore(tmp_path / "saved")  # rows 1, 2 and 3 belong to the checkpoint, row 5 does not
         node.export(tmp_path).wait()
         assert rows_of_parts(tmp_path) == [40, 3, 4]
         assert same_bits(adaps.load_export(tmp_path)["emb"], values(node))
@@ -238,7 +236,7 @@ def test_the_next_life_of_a_job_begins_with_all_rows(tmp_path: Path) -> None:
     assert exported(tmp_path)["sequence"] == 3
 
 
-# What fails
+# Failures
 
 
 @pytest.mark.parametrize("call", ["create", "write_at", "sync", "sync_folder", "link", "make_folder"])
@@ -286,7 +284,7 @@ def test_a_full_disk_is_said_and_the_export_before_stays(
         assert len(list(directory.iterdir())) == 3  # manifest, lock, and the folder of the first one
         kv.push(np.arange(2), np.ones((2, 3), np.float32))
         with pytest.raises(adaps.CheckpointError, match="No space left"):
-            node.export(directory).wait()  # what was not told is to be told again
+            node.export(directory).wait()  # changes that were not exported are exported later
 
 
 def test_without_memory_for_the_copies_nothing_is_exported(
@@ -321,7 +319,7 @@ def test_a_mistake_of_the_writing_thread_is_told_and_the_node_works_on(
         node.export(tmp_path).wait()
 
 
-# What is refused
+# Refusals
 
 
 def test_what_is_no_directory_is_named(tmp_path: Path) -> None:
@@ -436,7 +434,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (lambda export: export["parts"].clear(), "is not the manifest of an export: of its 0 parts"),
         (lambda export: export["parts"].append(export["parts"][0]), "of its 2 parts, only 1"),
         (lambda export: export["tables"].append(export["tables"][0]), "of its 2 tables, only 1"),
-        (lambda export: export["tables"].clear(), "rows of 'emb', which is no table of it"),
+        (lambda export: export["tables"].clear(), "rows of 'emb', which is not one of its tables"),
         (lambda export: export["tables"][0].update(rows=2**62), "no memory for table 'emb'"),
         (lambda export: export["tables"][0].update(length=4), "where the table 'emb' needs"),
         (lambda export: export["tables"][0].update(rows=39), "row 39 does not exist in table 'emb'"),

@@ -1,4 +1,4 @@
-"""What goes wrong while a checkpoint is written, and what it leaves."""
+"""Failures while a checkpoint is written, and the state that they leave."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(write, range(2)))
     assert said == {
-        0: "rank 0 could not write the checkpoint: its own exception says why",
+        0: "rank 0 could not write the checkpoint; its exception gives the reason",
         1: "rank 0 could not write the checkpoint: Input/output error",
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest-00000001.json", "writer.lock"]

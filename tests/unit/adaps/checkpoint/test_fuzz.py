@@ -1,4 +1,4 @@
-"""The corpus of the fuzz target for checkpoints and exports, which grows with what a search finds."""
+"""The corpus of the fuzz target for checkpoints and exports, to which findings are added."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_each_input_of_the_corpus_is_restored_or_refused_in_one_sentence() -> No
 def test_what_a_search_found_stays_refused_for_what_it_is() -> None:
     sentences = {
         "surrogate-in-manifest": "is damaged, or not the manifest of a checkpoint",
-        "newline-in-tensor-name": r"holds 'rows', 'values', '\nstate'; the manifest tells",
+        "newline-in-tensor-name": r"holds 'rows', 'values', '\nstate'; the manifest lists",
     }
     with checkpoint.target() as target:
         for name, sentence in sentences.items():

@@ -1,6 +1,6 @@
-"""Restarts, changes of membership and takeovers of checkpoints in a simulated world, explored by seeds.
+"""Restarts, membership changes and takeovers of checkpoints in simulated worlds from seeds.
 
-``python -m tests.simulation.explore 10000`` explores more of them; a seed repeats what it found.
+``python -m tests.simulation.explore 10000`` explores more of them; a seed reproduces a finding.
 """
 
 from __future__ import annotations

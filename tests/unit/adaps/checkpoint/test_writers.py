@@ -28,7 +28,7 @@ def files_of(directory: Path) -> dict[Path, bytes]:
 
 
 def other_process(directory: Path) -> str:
-    """What another process says that writes a checkpoint to the directory: the exception, or nothing."""
+    """The exception of another process that writes a checkpoint to the directory, or an empty text."""
     program = f"""
 import adaps
 with adaps.Node([adaps.Table("emb", 4, 1)]) as node:
@@ -128,7 +128,7 @@ def test_without_locks_the_first_job_is_told_that_it_was_taken_over(
                 node.checkpoint(tmp_path)
             assert re.fullmatch(
                 rf"{tmp_path} was taken over by process \d+ on .*: this job, process {os.getpid()} on .*, "
-                "writes no checkpoints there any more",
+                "no longer writes checkpoints there",
                 str(refusal.value),
             )
         assert files_of(tmp_path) == before

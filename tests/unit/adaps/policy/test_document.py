@@ -1,4 +1,4 @@
-"""The document of a policy: read and written without loss; what is wrong with one is said in a sentence."""
+"""Documents of policies are read and written without loss; errors in them are reported in one sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ shares = "speed"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x", "it is no TOML"),
+        ("x", "it is not valid TOML"),
         ('name = "a"' + REST, "format is missing; this version reads format = 1"),
         ('format = 2\nname = "a"' + REST, "format is 2; this version reads format 1"),
         ("format = 1" + REST, "name is missing"),
@@ -100,7 +100,7 @@ def check_refused(text: str, said: str) -> None:
     with pytest.raises(PolicyError, match=said) as raised:
         Policy.parse(text, source="mine.toml")
     assert str(raised.value).startswith("mine.toml: ")
-    assert "\n" not in str(raised.value).partition("it is no TOML")[0]
+    assert "\n" not in str(raised.value).partition("it is not valid TOML")[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_an_invalid_aggregation_is_refused(aggregation: str, said: str) -> None:
         ("rows = { hotest = 0.1 }", r"field of rows 'hotest' .*did you mean 'hottest'"),
         ("rows = { hottest = 0 }", "rows hottest is 0; it must be a share"),
         ("rows = { hottest = 1.1 }", "rows hottest is 1.1"),
-        ("rows = { ranges = [[3, 3]] }", r"holds \[3, 3\], which is no row"),
+        ("rows = { ranges = [[3, 3]] }", r"holds \[3, 3\], which is no range of rows"),
         ("rows = { ranges = [[-1, 3]] }", r"holds \[-1, 3\]"),
         ("rows = { ranges = [[5, 9], [0, 3]] }", r"holds \[0, 3\] behind row 8; they must ascend"),
         ("rows = { ranges = [3] }", "rows ranges holds 3"),

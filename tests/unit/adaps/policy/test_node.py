@@ -72,7 +72,7 @@ def test_rows_are_at_home_with_those_of_another_table() -> None:
     assert bytes_per_node(policy, CATALOGUE, 2)["wide.weight"] == [160, 240]
     wide, *_ = management_of(Policy("a", [deep[0], some, Rule("*")]), CATALOGUE, 2)
     assert wide.homes == ((10, 1), (90, -1), (100, 1))
-    # Of rows that are at home by hash, those of the other table.
+    # Rows that are placed by hash follow the other table.
     policy = Policy("a", [deep[0], together, Rule("*")])
     wide, other, *_ = management_of(policy, CATALOGUE, 2)
     assert wide.homes == ((10, 1), (90, "deep.weight"), (100, 1))

@@ -143,7 +143,7 @@ def test_no_way_to_the_master_names_what_to_set(monkeypatch: pytest.MonkeyPatch)
 
 
 class Watched:
-    """A store that remembers what was written to it."""
+    """A store that records everything written to it."""
 
     def __init__(self) -> None:
         self.store, self.written = HashStore(), ""
@@ -310,7 +310,7 @@ def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
 
 
 def test_a_store_is_not_waited_for_at_the_address_of_another_host() -> None:
-    """Of rank 0 itself, which is to open it; the address is reserved for documentation."""
+    """Rank 0 itself should open the store; the address is reserved for documentation."""
     with pytest.raises(adaps.RendezvousError, match=r"^MASTER_ADDR=203.0.113.7 does not lead to this host"):
         rendezvous.open_store("203.0.113.7", free_port(), hosts=True, deadline=time.monotonic())
 

@@ -1,4 +1,4 @@
-"""What the environment says about the cluster."""
+"""Reading the cluster's description from the environment."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ SOON, LATE = 0.3, 60.0
 
 
 class Hourglass(rendezvous.Clock):
-    """Time that is up when a test says so."""
+    """A clock that a test can set to the end of the time."""
 
     def __init__(self) -> None:
         self.up = False
@@ -139,7 +139,7 @@ def start() -> Iterator[Callable[..., Future[rendezvous.RendezvousResult]]]:
             return threads.submit(place.meet, address, time.monotonic() + seconds)
 
         yield meet
-        for clock in clocks:  # of those that still wait because the test has failed
+        for clock in clocks:  # releases ranks that still wait if the test has failed
             clock.up = True
 
 

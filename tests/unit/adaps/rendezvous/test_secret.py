@@ -116,8 +116,8 @@ def test_those_who_only_connect_keep_nobody_from_it(served: Handover) -> None:
 
 
 def test_names_of_other_sockets_are_not_asked() -> None:
-    """Whoever can write to the store could name the socket of a program that greets with something known."""
-    with pytest.raises(adaps.RendezvousError, match="'greeter' as where the job's secret is handed over"):
+    """An attacker with write access to the store could name the socket of a program with a known greeting."""
+    with pytest.raises(adaps.RendezvousError, match="'greeter' as the socket for the job's secret"):
         take_secret("greeter", time.monotonic() + 60)
     gone = Handover()
     with gone:

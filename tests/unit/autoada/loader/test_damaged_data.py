@@ -117,7 +117,7 @@ def test_what_the_data_set_raises_reaches_the_loop(
 def test_the_death_of_a_loader_s_process_reaches_the_loop(
     model: autoada.AdaModel, given: dict[str, Any], fault: str, processes: int
 ) -> None:
-    # lists: tensors would be fetched from the process that dies, and whatever that raises would come first
+    # lists: tensors would be fetched from the dying process, and the error of that would come first
     plain = DataLoader(Items(fault), 4, num_workers=processes, collate_fn=list)
     with pytest.raises(
         RuntimeError, match=r"DataLoader worker \(pid.*(exited unexpectedly|by signal: Killed)"

@@ -46,7 +46,7 @@ class OwnBatches(BatchSampler):
 
 
 def passes(workers: int, make: Callable[[], Any], **options: Any) -> list[list[list[int]]]:
-    """The items that each of so many worker threads gets, pass by pass."""
+    """The items that each worker thread gets in each pass."""
     node = autoada.create_node(Net(ITEMS), workers=workers)
 
     def work(worker: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""AdaDataLoader: what it announces, when, and what it leaves behind."""
+"""AdaDataLoader: which rows it announces, when, and what remains after it."""
 
 from __future__ import annotations
 
@@ -546,7 +546,7 @@ def test_a_table_is_whole_only_for_the_clocks_at_which_it_is_read_in_full(
         before = model.node.stats()["pulled_local"]
         model(ids, number).backward()
         pulled.append(model.node.stats()["pulled_local"] - before)
-        model.items.weight.norm()  # outside of a forward pass: nobody can know
+        model.items.weight.norm()  # outside a forward pass, which cannot be predicted
     rows = [len(ids.unique()) for ids, _ in given]
     assert [len(keys) for _, keys, _ in log.calls] == [*rows[:3], PAIR_ROWS, *rows[4:]]
     assert pulled == [*rows[:3], PAIR_ROWS + rows[3], *rows[4:]]

@@ -8,7 +8,7 @@ ROWS = 100
 
 
 class SlowNode:
-    """A node on which rows arrive `steps` steps after they were announced, `always` of them never in time."""
+    """A node on which rows arrive `steps` steps after their announcement, and `always` rows never in time."""
 
     def __init__(self, steps: int, always: int = 0) -> None:
         self.steps = steps
@@ -76,7 +76,7 @@ def test_it_goes_back_where_more_does_not_help() -> None:
     assert max(widths) == MOST
     assert widths[-1] == FIRST
     lookahead = Lookahead("auto")
-    node = SlowNode(steps=5, always=20)  # what is remote then is so at any width
+    node = SlowNode(steps=5, always=20)  # these rows are remote at any width
     widths = run(lookahead, node, 4000)
     assert widths[-1] == 8
     at_eight = widths.count(8) / len(widths)

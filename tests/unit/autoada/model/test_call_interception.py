@@ -1,4 +1,4 @@
-"""What counts as a call of a wrapped model: not only its forward."""
+"""The operations that count as a call of a wrapped model, not only its forward."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_an_exception_inside_a_call_leaves_the_next_one_a_call() -> None:
 
 
 def test_an_interrupted_call_of_a_module_leaves_the_next_one_a_call() -> None:
-    """Hooks are not told when a call ends with Ctrl-C."""
+    """Hooks are not called when a call ends with Ctrl-C."""
     net = recommender()
     model = autoada.AdaModel(net)
     ids = torch.zeros(1, 4, dtype=torch.int64)
@@ -301,7 +301,7 @@ def test_copies_of_the_model_have_no_hooks() -> None:
 
 
 class Observer:
-    """Stands between the model and its worker: which rows were announced for each clock, and which pulled."""
+    """Records, between the model and its worker, the rows announced for each clock and the rows pulled."""
 
     def __init__(self, model: Any) -> None:
         self.announced: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""A wrapped model goes on from a checkpoint as if nothing had happened."""
+"""A wrapped model continues from a checkpoint as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCHES = 7
 
 
 class Clicks(nn.Module):
-    """With everything that has a state of its own: rows, dense parameters, buffers, random draws."""
+    """A model with every kind of state: rows, dense parameters, buffers, random draws."""
 
     calls: Tensor
 

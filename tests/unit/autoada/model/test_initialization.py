@@ -16,7 +16,7 @@ DATA = torch.linspace(-1, 1, 32).reshape(8, 4)
 
 
 class Net(nn.Module):
-    """As good at first as its seed says."""
+    """A model whose initial quality follows from its seed."""
 
     calls: Tensor
 

@@ -373,7 +373,7 @@ def test_a_gradient_that_comes_after_a_step_is_part_of_the_next_one() -> None:
 
 
 class Twice(nn.Module):
-    """Reads a table twice, and changes in place what it has read."""
+    """A model that reads a table twice and changes the read rows in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -506,7 +506,7 @@ def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[An
 @pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
 def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) -> None:
     class Worker:
-        """Numbers what it is asked, and remembers the steps in which that was, and was waited for."""
+        """A worker that numbers its requests and records the steps of each request and each wait."""
 
         def __init__(self) -> None:
             self.step = 0

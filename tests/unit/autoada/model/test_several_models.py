@@ -1,4 +1,4 @@
-"""Several wrapped models: each gets intent for what it reads, in one loop and in loops of several threads."""
+"""Several wrapped models: each gets intent for its reads, in one loop and in loops of several threads."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_models_of_one_loop_are_all_announced(
 
 
 class Observer:
-    """What the workers of the process announce and read, by worker and clock."""
+    """Records the rows that the workers of the process announce and read, by worker and clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.announced: dict[tuple[int, int], set[int]] = {}
@@ -130,7 +130,7 @@ def wrapped(seed: int, **options: Any) -> Trainee:
 
 
 def in_turns(first: Iterable[Any], second: Iterable[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
-    """Two iterators for two threads, of which each goes on only when the other has done a step, too."""
+    """Two iterators for two threads; each continues only after the other has made a step, too."""
     together = threading.Barrier(2, timeout=60)
 
     def turns(loader: Iterable[Any]) -> Iterator[Any]:

@@ -206,7 +206,7 @@ def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
 
 
 class Lion(torch.optim.Optimizer):
-    """The sign of a momentum (Chen et al. 2023): an optimizer that nobody else knows."""
+    """The sign of a momentum (Chen et al. 2023), as an optimizer that the server does not know."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -240,7 +240,7 @@ def run_two(model: Any, optimizers: Any, steps: int = 200) -> list[float]:
 
 
 def table_and(name: str) -> Callable[[Any], list[torch.optim.Optimizer]]:
-    """SGD for the table, and another optimizer for what is no table."""
+    """SGD for the table, and another optimizer for all other parameters."""
     return lambda model: [torch.optim.SGD(model.items.parameters(), lr=0.1), DENSE[name](model)]
 
 

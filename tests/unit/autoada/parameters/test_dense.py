@@ -1,4 +1,4 @@
-"""Dense parameters of workers that train together: when they are pulled, and what is written by hand."""
+"""Dense parameters of workers that train together: when they are pulled, and manual writes to them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def call(trainee: Trainee) -> float:
 
 
 def evaluate(trainee: Trainee) -> float:
-    """The bias that a call of an evaluation finds, which always brings what is new."""
+    """The bias during an evaluation, which always pulls the latest values."""
     trainee[0].eval()
     trainee[0](torch.arange(4))
     trainee[0].train()

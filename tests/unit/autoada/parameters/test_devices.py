@@ -1,4 +1,4 @@
-"""A model on an accelerator: what travels, and in which order, on stand-ins that need no accelerator."""
+"""A model on an accelerator: which data are transferred, and in which order, on a simulated device."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ ROWS = 20
 
 
 class Apart(Transfer):
-    """The CPU as a device with memory of its own.
+    """The CPU as a device with separate memory.
 
-    Host memory that was sent is used for something else at once, and nothing arrives in host memory before
-    it was waited for.
+    Sent host memory is overwritten at once, and nothing arrives in host memory before it was waited for.
     """
 
     made: Apart

@@ -1,4 +1,4 @@
-"""NegativeSampler: what it draws with torch, and what the server draws for it."""
+"""NegativeSampler: draws with torch, and draws by the server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def loader(negatives: autoada.NegativeSampler, workers: int = 0) -> DataLoader[A
 
 
 def train(model: nn.Module, batches: Any) -> list[Tensor]:
-    """What was drawn, batch by batch."""
+    """The negatives that were drawn, batch by batch."""
     drawn = []
     for pairs, negatives in batches:
         drawn.append(negatives)
@@ -126,7 +126,7 @@ def test_processes_of_a_loader_draw_with_torch() -> None:
     wrapped = autoada.AdaModel(model, adaps.SGD(lr=0.5))
     drawn = train(wrapped, autoada.AdaDataLoader(batches))
     assert len(drawn) == ROWS // 8
-    assert not torch.equal(drawn[0], drawn[1])  # of two processes
+    assert not torch.equal(drawn[0], drawn[1])  # the draws of two processes
     wrapped.close()
 
 

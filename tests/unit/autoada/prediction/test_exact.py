@@ -68,5 +68,5 @@ def predicted_rows(prediction: Prediction, tables: Iterable[str]) -> dict[str, C
 def read_for_real(
     specimen: Specimen, prediction: Prediction, model: nn.Module, batch: object
 ) -> list[tuple[str, Tensor | None]]:
-    """What a check at the real lookups would report, given that `check` found the prediction right."""
+    """The reads that a check at the real lookups would report if the prediction is right."""
     return [(a.table, torch.zeros(0) if a.kind == "unpredictable" else a.ids) for a in prediction.accesses]

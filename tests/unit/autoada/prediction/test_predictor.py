@@ -1,4 +1,4 @@
-"""The predictor's answers to models that it does not know, and to its own mistakes."""
+"""The predictor's answers for unknown models, and its reactions to its own mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoada.prediction.compiled_program import CompiledProgram
 
 
 class Unknown(nn.Module):
-    """A class that no one has seen: hashed n-grams into one table, gated by a mask of their own."""
+    """An unknown class: n-grams hashed into one table, with a mask as a gate."""
 
     def __init__(self, buckets: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def test_a_model_that_it_does_not_know() -> None:
 
 
 class Stateful(nn.Module):
-    """Every fourth forward reads other rows: no two batches of one shape are alike."""
+    """Every fourth forward reads other rows, so batches of one shape behave differently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_a_read_too_many_or_too_few_is_told_with_the_place_before_it(
 
 
 class ReadsOnce(nn.Module):
-    """Whose loop says when a table is read again, as a regularizer that is applied once per step."""
+    """A loop decides when the table is read again, as for a regularizer that is applied once per step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -424,7 +424,7 @@ def test_the_real_forward_is_watched_no_longer_than_values_are_needed() -> None:
 
 
 class HostDraws(nn.Module):
-    """Rows depend on what NumPy, Python and generators of its own draw."""
+    """Rows depend on draws of NumPy, of Python and of the model's own generators."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def model() -> Iterator[autoada.AdaModel]:
 
 
 def rules(*lookaheads: tuple[int, int | None]) -> Policy:
-    """Of rows.weight, by where each range ends."""
+    """A policy for rows.weight, from the end and the lookahead of each range."""
     first, made = 0, []
     for end, ahead in lookaheads:
         made.append(Rule("rows.weight", RowSelection(ranges=((first, end),)), lookahead=ahead))
@@ -54,10 +54,10 @@ def test_the_policy_says_it_of_ranges() -> None:
 
     mixed = training(rules((10, 4), (20, 0), (30, None), (40, 1), (50, 1)))
     assert mixed.lookaheads == {"rows.weight": MIXED}
-    # Alike, though two rules say it; and nothing is said.
+    # Equal lookaheads of two rules are merged; no lookahead gives no entry.
     assert training(rules((10, 4), (50, 4))).lookaheads == {"rows.weight": RowLookahead((50,), (4,))}
     assert training(rules((10, None))).lookaheads == {}
-    # Nodes have to have it alike, row by row.
+    # Nodes must have the same lookahead for each row.
     agreed = [training(rules((end, 4), (50, 0))).agreement() for end in (10, 11, 10)]
     said = [one["lookahead of rows.weight"] for one in agreed]
     assert said[0] == said[2] != said[1]

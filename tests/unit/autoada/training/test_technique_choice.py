@@ -1,4 +1,4 @@
-"""Whether rows move is tried in balanced phases and decided by all workers alike; seconds are made up."""
+"""Whether rows move is tried in balanced phases and decided alike by all workers; times are simulated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Costs = Callable[[int, int, Mapping[str, bool]], float]
 
 
 class Posts:
-    """What workers have left for each other."""
+    """The texts that workers have posted for each other."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -93,7 +93,7 @@ class Worker:
 def workers_of(
     costs: Costs, count: int = 2, tables: Mapping[str, int] = ONE, of: int | None = None
 ) -> list[Worker]:
-    """The first workers of so many that share a store."""
+    """The first `count` workers of those that share a store."""
     posts = Posts()
     return [Worker(index, of or count, posts, tables, costs) for index in range(count)]
 
@@ -121,7 +121,7 @@ def test_pairs_are_balanced(groups: int) -> None:
     columns = [[schedule.sign(group, pair) for pair in pairs] for group in range(groups)]
     for column in columns:  # as often first as second
         assert sum(column) == 0
-    for one, other in combinations(columns, 2):  # whatever the others do
+    for one, other in combinations(columns, 2):  # independent of all other columns
         assert sum(a * b for a, b in zip(one, other, strict=True)) == 0
     assert MOST_PAIRS % block == 0
     for group, position in product(range(groups), range(WARM_UP)):
@@ -255,7 +255,7 @@ def test_tables_are_told_apart(signs: tuple[float, ...]) -> None:
 
 
 def test_the_worse_is_seldom_chosen_by_noise() -> None:
-    """A loop's steps vary by half, so that a pair of its phases may say anything."""
+    """The times of steps vary by half, so a single pair of phases may mislead."""
     wrong = 0
     for seed in range(100):
         generator = random.Random(seed)
@@ -287,7 +287,7 @@ def test_slow_workers_are_waited_for_by_going_on() -> None:
         slow.step()
         for _ in range(4):
             quick.step()
-    assert slow.trial.is_open  # it told the other one last, and that one has decided
+    assert slow.trial.is_open  # it told the other worker last, and that worker has decided
     slow.step()
     first, second = quick.chosen, slow.chosen
     assert (first.technique, first.pairs, first.alone) == ("static", 2, False)
@@ -304,7 +304,7 @@ def test_nobody_waits_for_ever_for_somebody_who_does_not_train() -> None:
         second.step()
     assert first.trial.is_open
     assert second.trial.is_open
-    second.step()  # hears of no decision
+    second.step()  # learns of no decision
     first.step()
     found = [worker.chosen for worker in (lonely, first, second)]
     assert [one.technique for one in found] == ["static"] * 3
@@ -322,7 +322,7 @@ def test_who_decides_does_so_when_it_leaves(steps: int, technique: str, ratio: f
     for _ in range(steps):
         first.step()
     first.trial.close()
-    second.trial.close()  # tells nobody anything
+    second.trial.close()  # posts nothing
     for _ in range(SOONEST):
         second.step()
     for worker in (first, second):
@@ -354,8 +354,8 @@ def test_phases_go_on_in_the_next_loop() -> None:
             for worker in workers:
                 worker.step()
         for worker in workers:
-            worker.clock += 1000  # what was announced and did not happen
-            worker.seconds += 500.0  # an evaluation
+            worker.clock += 1000  # announced clocks that did not take place
+            worker.seconds += 500.0  # the time of an evaluation
     for worker in workers:
         found = worker.chosen
         assert (found.technique, found.pairs) == ("static", 2)

@@ -1,4 +1,4 @@
-"""What ``adabench check`` finds out about plugins that do not keep their promises; runs are made up."""
+"""The findings of ``adabench check`` about plugins that break their promises; runs are simulated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adabench.usecases.interface import DataError
 
 
 def trained(spec: RunSpec, dropped: int) -> Outcome:
-    """What a run reports whose workers each drop the last batches of an epoch."""
+    """The report of a run whose workers each skip the last batches of an epoch."""
     kind = load_usecase(spec.usecase)
     usecase = kind(msgspec.convert(spec.params, kind.Params), None, spec.seed)
     results = []

@@ -1,4 +1,4 @@
-"""What the doctor finds missing, and what crashed runs left."""
+"""Prerequisites that the doctor finds missing, and leftovers of crashed runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_crashed_runs_left_is_found_and_removed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(orphans, "SHARED_MEMORY", tmp_path)
     here = ProcessIdentity.this_process()
-    gone = msgspec.structs.replace(here, started=here.started + 1)  # whose identifier is used again
+    gone = msgspec.structs.replace(here, started=here.started + 1)  # a process whose identifier was reused
     elsewhere = msgspec.structs.replace(gone, namespace="pid:[1]")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

@@ -1,4 +1,4 @@
-"""What the command line makes of its arguments, and what lists say."""
+"""The interpretation of command-line arguments, and the output of lists."""
 
 from __future__ import annotations
 

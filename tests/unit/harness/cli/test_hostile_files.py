@@ -1,4 +1,4 @@
-"""Study files and data of any content: a valid plan or valid data, or one sentence."""
+"""Study files and data with any content give a valid plan or valid data, or one sentence."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def toml(value: Any) -> str:
 
 @contextlib.contextmanager
 def one_sentence(refusal: type[Exception], naming: str = "") -> Iterator[None]:
-    """Nothing but this exception is raised, if any, and it says one line that names what it is about."""
+    """Check that no other exception is raised, and that the message is one line and contains `naming`."""
     said = None
     try:
         yield

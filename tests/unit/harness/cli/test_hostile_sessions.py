@@ -1,4 +1,4 @@
-"""Sessions of strangers: whatever their texts are, nothing is written outside them, and nothing is run."""
+"""Foreign sessions: whatever texts they contain, nothing is written outside them or executed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = {
 
 
 def write_session(root: Path, text: str, **changes: Any) -> SessionStore:
-    """A session of two backends in which everything that may be any text is this one."""
+    """A session of two backends in which every field that may hold any text holds this one."""
     store = SessionStore(root / "foreign")
     runs = []
     for block in range(2):

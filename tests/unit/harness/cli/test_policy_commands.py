@@ -1,4 +1,4 @@
-"""The commands about policies: what they say, and that a mistake is one sentence and exit code 2."""
+"""The commands about policies: their output, and one sentence and exit code 2 for mistakes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _catalogue() -> Any:
 
 
 def write_mine(text: str) -> tuple[str, ...]:
-    """A policy whose file has this text in addition, as arguments of `check` and `show`."""
+    """Write a policy with this additional text; returns it as arguments of `check` and `show`."""
     rest = '[[rule]]\nparameters = "*"\n'
     Path("mine.toml").write_text(f'format = 1\nname = "mine"\n{text}\n{rest}')
     return ("mine.toml", *CTR, "--nodes", "2")

@@ -106,7 +106,7 @@ def test_an_effort_of_nothing_is_refused(refused: Any) -> None:
 @pytest.mark.parametrize(
     ("evidence", "message"),
     [
-        ({"a b": "x"}, "'a b' is no name of letters, digits and underscores"),
+        ({"a b": "x"}, "'a b' is not a name of letters, digits and underscores"),
         ({"a": True}, "a is True; it must be a text, a finite number or a list of texts"),
         ({"a": float("nan")}, "a is nan; it must be"),
         ({"a": ["x", 1]}, "a is ['x', 1]; it must be"),

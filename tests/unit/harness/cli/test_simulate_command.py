@@ -129,11 +129,11 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
 
 
 WORKED = {16: 50.0, 128: 250.0}
-"""Microseconds of a worker, by the floats of its rows, where all are its node's own."""
+"""Microseconds of a worker whose rows are all local, by the floats of a row."""
 
 
 def done(load: cost_model.Load, number: int, byte: float = COSTS.byte) -> Done:
-    """What the number-th node does in a step, if that costs what `COSTS` says."""
+    """The work of a node in a step that costs exactly what `COSTS` predicts."""
     copies, elsewhere = 100.0 * (load.technique == "replication"), 500.0 * (load.technique == "static")
     upkeep, size = (0.0, 0.0) if load.apart else (1000.0 + 500.0 * number, 1000.0 * load.length)
     channel = COSTS.intent * 900.0 + (COSTS.call + COSTS.wake) * 2.0 + COSTS.message * 20.0
@@ -210,7 +210,7 @@ def test_nodes_are_summed_up_but_for_some() -> None:
 @pytest.mark.parametrize(
     ("extra", "what"),
     [
-        ("[synchronization]\nevery = 2", "synchronization every so many steps"),
+        ("[synchronization]\nevery = 2", "synchronization every n steps"),
         ("[data]\nshares = [0.75, 0.25]", "shares of the data"),
     ],
 )

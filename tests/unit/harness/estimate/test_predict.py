@@ -34,7 +34,7 @@ CELLS = len(BATCHES) * len(EPOCHS)
 
 
 def run_of(batch: int, epochs: int, backend: str = "single", block: int = 0, **fields: Any) -> Run:
-    """One that takes so long per step, and a little less or more with each block."""
+    """A run with a given time per step, which grows slightly with each block."""
     steps = epochs * (700 // batch)
     train = SECONDS_PER_STEP * steps * (1 + 0.01 * (block - 1))
     made = {
@@ -136,7 +136,7 @@ def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Pa
     static, copied = (Policy.uniform(name).text() for name in ("static", "full_replication"))
     asked, answered = (physics_of(of(text), None, cores=2) for text in (static, copied))
     assert asked.kilobytes != answered.kilobytes
-    # the record counts, whatever the file says now
+    # the record decides, not the current content of the file
     file.write_text(copied, encoding="utf-8")
     assert physics_of(of(static), None, cores=2) == asked
     store = SessionStore(recorded / "s")

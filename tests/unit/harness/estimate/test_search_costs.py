@@ -1,4 +1,4 @@
-"""The closed form of the search against what the server's own code sends in a simulation."""
+"""The search's cost formula compared with the messages of the server's own code in a simulation."""
 
 from __future__ import annotations
 

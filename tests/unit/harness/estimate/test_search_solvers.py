@@ -1,4 +1,4 @@
-"""Solvers of the search: what is exact equals trying everything, limits are kept, bounds are bounds."""
+"""Solvers of the search: exact ones equal exhaustive search, limits are kept, bounds are valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.search_problems import brute_force, many_tables
 
 
 def random_problem(seed: int) -> Problem:
-    """Every second one couples: it has several loads, of which the largest counts."""
+    """A random problem; every second one has several loads, the largest of which counts."""
     random = np.random.default_rng(seed)
     units, nodes = int(random.integers(2, 6)), int(random.integers(1, 4))
     width = int(random.integers(1, 5)) if seed % 2 else 1

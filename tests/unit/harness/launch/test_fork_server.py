@@ -67,7 +67,7 @@ def test_a_server_that_was_killed_is_started_again_and_its_groups_have_ended(
 def said_by_ranks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, report: str, runs: int, environment: dict[str, str | None]
 ) -> str:
-    """What the two ranks of each run write that call `report`, a function's source, instead of training."""
+    """The output of both ranks of each run, which call the function in `report` instead of training."""
     replaced = (
         "import adabench.harness.run.training_loop\nadabench.harness.run.training_loop.train_rank = report\n"
     )
@@ -97,7 +97,7 @@ def report(file):
 
 
 def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all but what they have imported: their own random states, memory accounting, folder, output."""
+    """All but the imports is new: random states, memory accounting, folder, output."""
     monkeypatch.setenv("GIVEN", "before")
     environment = {"GIVEN": None, "OTHER": "other", "TMPDIR": str(tmp_path)}
     lines = said_by_ranks(tmp_path, monkeypatch, LIKE_NEW, 2, environment).splitlines()

@@ -46,7 +46,7 @@ Sockets = tuple[FramedSocket, FramedSocket, list[socket.socket]]
 
 @contextmanager
 def framed(secrets: tuple[str, str] = (SECRET, SECRET)) -> Iterator[Sockets]:
-    """The coordinator's and an agent's side, joined by two sockets at which a test can read and write."""
+    """The coordinator's and an agent's side, joined by two sockets that a test can read and write."""
     (near, between_near), (far, between_far) = socket.socketpair(), socket.socketpair()
     with ThreadPoolExecutor(2) as threads:
         sides = [

@@ -1,4 +1,4 @@
-"""What a job is asked to be, and what is said where there can be none."""
+"""The request for a job, and the messages where no job is possible."""
 
 from __future__ import annotations
 

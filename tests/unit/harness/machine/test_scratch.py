@@ -160,7 +160,7 @@ def test_copies_renamed_folders_and_links_stay(tmp_path: Path, abandoned: Path) 
     (tmp_path / "adabench-linked-marker" / MARKER).symlink_to(copy / MARKER)
     (tmp_path / "adabench-pipe").mkdir()
     os.mkfifo(tmp_path / "adabench-pipe" / MARKER)
-    # Under the name of the first again, what is there is still another folder.
+    # A copy with the name of the first folder is still another folder.
     shutil.copytree(copy, abandoned)
     before = sorted(tmp_path.rglob("*"))
     assert sweep() == []

@@ -1,4 +1,4 @@
-"""Turns between runs, each made up by a thread that does what a rank's workers do."""
+"""Alternation of runs, each simulated by a thread that does the same as a rank's workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_threads(work: Callable[[int], None], workers: int) -> None:
 
 
 class MadeUp:
-    """Runs that write down what they do, each worker's part by itself."""
+    """Runs that record their actions, with a separate part for each worker."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -126,7 +126,7 @@ def test_turns_of_some_steps_let_workers_wait_for_one_another_at_the_end_of_an_e
     assert first == ["a0 0.0", "a0 0.1", "a1 0.0", "a1 0.1"]
     assert before == ["a1 0.4", "a1 0.5"]
     assert last_of_epoch == ["a0 evaluates 0", "a1 0.6", "a1 evaluates 0"]
-    # Whoever waited at the end of the epoch has been told of the pauses, too.
+    # Ranks that waited at the end of the epoch have learned of the pauses, too.
     assert paused["a0"] == paused["a1"]
     assert paused["b0"] == paused["b1"]
 

@@ -32,7 +32,7 @@ def clock_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 
 def burn(seconds: float) -> None:
-    """Take so much of this thread's CPU time."""
+    """Use `seconds` of CPU time on this thread."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

@@ -1,4 +1,4 @@
-"""Which rows are traced, and what a traced run writes down."""
+"""The choice of the traced rows, and the output of a traced run."""
 
 from __future__ import annotations
 

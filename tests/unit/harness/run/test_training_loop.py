@@ -15,7 +15,7 @@ from tests.records import make_cell
 
 
 class Reached(Exception):
-    """What is tested here is over."""
+    """The end of the tested part of the loop is reached."""
 
 
 def test_options_are_converted_before_there_are_threads(

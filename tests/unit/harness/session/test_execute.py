@@ -197,7 +197,7 @@ def test_runs_of_another_environment_are_not_added_to(
 
 def test_if_all_warm_ups_fail_no_measured_run_is_started(tmp_path: Path, made_up: Any) -> None:
     calls = made_up(lambda planned, attempt: ("timeout", 1.0))
-    for _ in range(2):  # the same command goes on no further
+    for _ in range(2):  # the same command does not continue further
         runs, stopped, said = run(tmp_path, ResumeOptions())
         assert not stopped
         assert "all warm-ups failed: no measured run is started" in said

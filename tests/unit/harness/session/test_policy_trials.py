@@ -1,4 +1,4 @@
-"""Trial runs of a search: who goes on, what is left out, and which interval is told."""
+"""Trial runs of a search: which policies continue, which are dropped, and the reported interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def candidate(name: str) -> Candidate:
 
 
 def runs(name: str, factor: float, blocks: int, *, status: Status = "ok", auc: float = 0.7) -> list[Run]:
-    """Blocks that take longer and longer, by a little noise that is the same for nobody."""
+    """Runs of growing duration by blocks, with a little noise that differs between policies."""
     return [
         make_run(
             "manual",
@@ -38,7 +38,7 @@ def runs(name: str, factor: float, blocks: int, *, status: Status = "ok", auc: f
 
 
 class Cluster:
-    """Runs that take what is known, and what was asked for."""
+    """Simulated runs with known durations, which record the requests."""
 
     def __init__(self, **factors: float) -> None:
         self.factors = {"baseline": 1.0, **factors}

@@ -1,4 +1,4 @@
-"""What a node says while it trains, and the event files that are made of it."""
+"""A node's messages during training, and the event files made from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_events_are_what_nodes_said_each_once(tmp_path: Path) -> None:
         ),
     ]
     run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-1", 2)
-    run.update(scratch, False)  # nobody has said anything
+    run.update(scratch, False)  # no progress reported yet
     progress_file(scratch, 0).write_bytes(msgspec.json.encode(said[:1]))
     run.update(scratch, True)
     run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-2", 2)

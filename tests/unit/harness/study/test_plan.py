@@ -127,7 +127,7 @@ def test_identity_covers_everything_that_defines_a_cell() -> None:
         replace(base, source="abc"),
     ]
     assert len({cell.id for cell in [base, *changed]}) == 1 + len(changed)
-    # Where the data lie is no part of what they are.
+    # The location of data is not part of their identity.
     assert replace(base, data_path="/elsewhere").id == base.id
 
 

@@ -115,7 +115,7 @@ def shared(tmp_path: Path, shares: str | tuple[float, ...]) -> str:
 
 def test_shares_of_the_data_are_those_of_whole_samples(tmp_path: Path) -> None:
     (uneven,) = planned("manual[policy=uneven]")
-    assert policy_of(uneven).data.shares == (0.5, 0.5)  # the nodes of a run count as alike
+    assert policy_of(uneven).data.shares == (0.5, 0.5)  # the nodes of a run are assumed to be equally fast
     (cell,) = planned(shared(tmp_path, (0.7, 0.3)), usecases=f"{CTR[:-1]},batch=64]")
     assert policy_of(cell).data.shares == (90 / 128, 38 / 128)
     (cell,) = planned(shared(tmp_path, (0.7, 0.3)), workers="2", usecases=f"{CTR[:-1]},batch=64]")

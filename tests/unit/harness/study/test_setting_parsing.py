@@ -37,7 +37,7 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
     "node_percent": (["--node-percent", "75"], "node_percent = 75", 75),
     "last_node_percent": (["--last-node-percent", "25"], "last_node_percent = 25", 25),
 }
-# Where the code that executes a setting stands; nothing else in the harness knows of it.
+# The module that executes each setting; no other part of the harness refers to it.
 EXECUTED = {
     "pinned": {"launch/local.py", "launch/coordinator.py", "run/rank.py"},
     "interleaved": {
@@ -56,7 +56,7 @@ EXECUTED = {
     },
 }
 ALONE = ("interleaved", "turn_steps")
-"""Settings that a single run, as of `profile`, cannot have."""
+"""Settings that a single run, such as one of `profile`, cannot have."""
 
 TRAIN = ["-u", "ctr[rows=2000]", "-b", "manual", "-r", "1"]
 STUDY = 'usecases = ["ctr[rows=2000]"]\nbackends = ["manual"]\nrepeats = 1\n'

@@ -34,7 +34,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_study_file_over_defaults(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, GOOD), "study", {})
-    # What the selection itself says wins over the table.
+    # Values in the selection take precedence over the table.
     assert study.usecases[0].values == {"dim": ["8"], "epochs": [1, 2]}
     assert study.backends[0].values == {"lookahead": [10]}
     assert [(one.nodes, one.workers) for one in study.settings] == [(1, 1), (2, 1)]
@@ -128,7 +128,7 @@ def test_every_study_of_the_project_is_sound() -> None:
 
 
 MEASURES = {"predictions"}
-"""Studies whose runs are compared with what was predicted of them, and not with each other."""
+"""Studies whose runs are compared with predictions, and not with each other."""
 
 
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ Ids = NDArray[np.int64]
 
 
 def grouped(seed: int, groups: int, samples: int = 3000, rows: int = 600, noise: float = 0.1) -> Ids:
-    """Samples that read four rows each, of one group but for some that are anybody's."""
+    """Samples that read four rows each, of one group except for some random rows."""
     rng = np.random.default_rng(seed)
     own = rng.integers(groups, size=(samples, 1))
     ids = own + groups * rng.integers(rows // groups, size=(samples, 4))
@@ -29,7 +29,7 @@ def grouped(seed: int, groups: int, samples: int = 3000, rows: int = 600, noise:
 
 
 def local_share(ids: Ids, parts: NDArray[Any], rows: int) -> float:
-    """Reads of rows that are at home with their reader, each row with who reads it most: counted slowly."""
+    """The share of local reads if each row is placed with its most frequent reader, counted naively."""
     counts = np.zeros((rows, int(parts.max()) + 1), dtype=np.int64)
     np.add.at(counts, (ids, parts[:, None]), 1)
     return float(counts.max(axis=1).sum() / ids.size)
@@ -79,7 +79,7 @@ def test_who_reads_a_row_most() -> None:
         (lambda: Greedy(5, 0, 4, 1), "parts is 0: it must be from 1 to 4096"),
         (lambda: Greedy(5, 5000, 4, 1), "parts is 5000: it must be from 1 to 4096"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([1, 2])), "rows must have two dimensions"),
-        (lambda: Greedy(5, 2, 1, 1).deal(np.array([[1], [2]])), "2 samples more after 0 of 1"),
+        (lambda: Greedy(5, 2, 1, 1).deal(np.array([[1], [2]])), "2 more samples after 0 of 1"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([[0, 5]])), "row 5 does not exist: rows are from 0 to 4"),
         (lambda: Greedy(5, 2, 4, 1).deal(np.array([[-1, 0]])), "row -1 does not exist"),
         (lambda: Greedy(5, 2, 4, 1).again(np.zeros(4, np.int32)), "homes of 4 rows: there are 5"),

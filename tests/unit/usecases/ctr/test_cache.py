@@ -1,4 +1,4 @@
-"""Raw Criteo files in the cache: read once, shared, read anew when they change."""
+"""Raw Criteo files in the cache: read once, shared, and read again when they change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_file_that_changes_is_read_again_and_the_old_cache_goes(tmp_path: Path
     second = cached([path], "rows")
     assert second.fingerprint != first.fingerprint
     assert len([folder for folder in empty_cache.glob("*/*") if folder.is_dir()]) == 1
-    assert first.labels.sum() > 0  # what is in use stays readable
+    assert first.labels.sum() > 0  # data in use stay readable
 
 
 @pytest.mark.parametrize("name", ["columns.json", "ids.bin", "dense.bin", "labels.bin"])

@@ -55,7 +55,7 @@ def test_a_row_stays_in_its_share() -> None:
 def test_order_depends_on_seed_and_epoch_only() -> None:
     one, two, other = (shuffled(256, 16, seed, 0, 1) for seed in (1, 1, 2))
     first = epoch(one)
-    torch.manual_seed(9)  # the global generator has no say
+    torch.manual_seed(9)  # the global generator has no influence
     assert epoch(two) == first
     assert epoch(other) != first
     second = epoch(one)

@@ -1,4 +1,4 @@
-"""Readers of Criteo data: what they accept, and one sentence for what they do not."""
+"""Readers of Criteo data: accepted files, and one sentence for refused ones."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_raw_files_in_a_folder_are_the_splits(tmp_path: Path) -> None:
     write(tmp_path / "test.txt", [click, other, other, with_cell(14, "aaaaaaaa")])
     data = load(tmp_path, 0)
     assert [len(split) for split in (data.train, data.valid, data.test)] == [3, 2, 4]
-    assert data.rows == 26 + 2  # an id of the test split only has a row, too
+    assert data.rows == 26 + 2  # ids that occur only in the test split have rows, too
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The use case ctr: what the protocol promises, and that plain PyTorch learns with it."""
+"""The use case ctr fulfills the protocol, and plain PyTorch learns with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def first_batch(usecase: CtrUseCase) -> Batch:
 
 
 def train(usecase: CtrUseCase) -> list[dict[str, float]]:
-    """Trains with plain PyTorch; metrics of each epoch, those of the test split named "test …"."""
+    """Train with plain PyTorch; returns the metrics of each epoch, with "test …" for the test split."""
     history = []
     for model, loaders, _ in epochs_of(usecase):
         test = {f"test {name}": value for name, value in usecase.evaluate(model, loaders.test).items()}

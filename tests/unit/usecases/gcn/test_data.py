@@ -1,4 +1,4 @@
-"""Graphs of the use case gcn: every layout that is read, what they become, and what bad files are told."""
+"""Graphs of the use case gcn: all readable layouts, the resulting graphs, and errors for bad files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_graph_is_read_once_and_anew_when_its_file_changes(
         "indptr.bin",
         "labels.bin",
     ]
-    (folder / "indices.bin").unlink()  # what is mapped stays readable
+    (folder / "indices.bin").unlink()  # mapped files stay readable
     (folder / "indices.bin").write_bytes(b"1234")
     require_same(load("mine", tmp_path), first)
     assert len(read) == 2
@@ -224,7 +224,7 @@ class Evil:
         (
             "mine",
             lambda f: write_npz(f, indptr=[0, 2, 1, 1, 2], indices=[0, 1], y=LABELS),
-            r"indptr must not fall, but it does at node 1",
+            r"indptr must not decrease, but it does at node 1",
         ),
         (
             "absent",
@@ -318,7 +318,7 @@ def test_the_generated_graph_has_hubs_and_communities() -> None:
     assert degrees.max() > 10 * degrees.mean()
     source, target = graph.edge_index
     assert (graph.labels[source] == graph.labels[target]).mean() == pytest.approx(0.6 + 0.4 / 5, abs=0.02)
-    # Adjacent in both directions, no loops, ascending: what the sampler and PyG rely on.
+    # The sampler and PyG require both directions of every edge, no loops, and ascending order.
     assert {*zip(source, target, strict=True)} == {*zip(target, source, strict=True)}
     assert (source != target).all()
     assert all((np.diff(one) > 0).all() for one in np.split(graph.indices, graph.indptr[1:-1]))

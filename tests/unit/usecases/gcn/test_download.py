@@ -36,7 +36,7 @@ OGB = {
 
 
 class Server:
-    """Serves a folder and notes what was asked for."""
+    """A server of a folder that records the requested paths."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Stands in for the sites that the data sets `github` and `ogbn-mine` come from."""
+    """Replaces the sites of the data sets `github` and `ogbn-mine`."""
     folder = tmp_path / "site"
     for name, content in GITHUB.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def test_without_a_network_there_is_one_sentence(tmp_path: Path, monkeypatch: py
 
 def test_an_unknown_name_and_a_folder_that_is_a_file_are_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match="'imdb' is no data set that can be downloaded; there is facebook, git"
+        DataError, match="'imdb' is not a data set that can be downloaded; there is facebook, git"
     ):
         fetch("imdb", tmp_path)
     (tmp_path / "file").touch()

@@ -90,7 +90,7 @@ def test_counts_of_edges_equal_those_of_the_reference_on_1000_seed_sets() -> Non
         assert sum(nodes_per_hop) == len(node)
         ours.append(edges_per_hop[1])
         theirs.append(counts[1])
-    # The second hop starts from what the first one drew; over all sets it is as large as the reference's.
+    # The second hop starts from the first one's draws; over all sets it has the reference's size.
     difference = np.subtract(ours, theirs)
     assert abs(difference.mean()) < 4 * difference.std() / math.sqrt(len(difference))
 

@@ -1,4 +1,4 @@
-"""The use case gcn: what the protocol promises, and that plain PyTorch learns with it."""
+"""The use case gcn fulfills the protocol, and plain PyTorch learns with it."""
 
 from __future__ import annotations
 

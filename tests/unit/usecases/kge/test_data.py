@@ -1,4 +1,4 @@
-"""Files of triples: every format gives the same triples, and what cannot be used is refused in a sentence."""
+"""Files of triples: every format gives the same triples, and unusable files are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_openke(tmp_path: Path) -> None:
     assert graph.train.tolist() == [[0, 0, 1], [2, 1, 0]]
     assert graph.valid.tolist() == [[1, 1, 2]]
     assert graph.test.tolist() == [[0, 0, 3]]
-    assert graph.sizes == Sizes(5, 2)  # also those that no triple has
+    assert graph.sizes == Sizes(5, 2)  # including entities and relations without triples
     assert load(tmp_path / "data", 0).fingerprint == graph.fingerprint
 
 
@@ -107,7 +107,7 @@ def test_one_file_is_split(tmp_path: Path) -> None:
         (NAMED | {"test.txt": "a\tr\tb\na\tr\n"}, "test.txt cannot be read"),
         ({name: OPENKE[name] for name in ("train2id.txt", "test2id.txt")}, "has no valid2id.txt"),
         (OPENKE | {"test2id.txt": "2\n0 3 0\n"}, "counts 2 triples in its first line, and has 1"),
-        (OPENKE | {"test2id.txt": "a\tr\tb\n"}, "must be how many lines follow"),
+        (OPENKE | {"test2id.txt": "a\tr\tb\n"}, "must be the number of lines that follow"),
         (OPENKE | {"test2id.txt": "1\n0 x 0\n"}, "line 2: 'x' must be a number from 0"),
         (OPENKE | {"test2id.txt": "1\n0 -3 0\n"}, "line 2: '-3' must be a number from 0"),
         (OPENKE | {"test2id.txt": "0\n"}, "has no triples"),

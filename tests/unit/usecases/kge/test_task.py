@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"triples": 4000, "batch": 64, "negatives": 32, "dim": 8
 
 
 def score(name: ModelName, head: torch.Tensor, link: torch.Tensor, tail: torch.Tensor) -> float:
-    """Of one triple, by the formula as it is published."""
+    """The score of one triple by the published formula."""
     if name == "distmult":
         return float((head * link * tail).sum())
     if name == "transe":
@@ -125,7 +125,7 @@ def test_shares_are_disjoint() -> None:
     ("params", "said"),
     [
         ({"model": "rescal"}, "Invalid enum value 'rescal'"),
-        ({"dim": 7}, "dim is 7: the rows of complex have an even number of numbers"),
+        ({"dim": 7}, "dim is 7: it must be even for complex"),
         ({"negatives": 0}, "negatives is 0: it must be 1 or more"),
     ],
 )
@@ -145,7 +145,7 @@ def test_plain_pytorch_learns(name: ModelName) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_pykeen_agrees(name: ModelName, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its evaluator over the same scores, filtered by all splits, as it ranks by itself."""
+    """PyKEEN's evaluator ranks the same scores, filtered by all splits, in the same way."""
     if not is_installed("pykeen"):
         pytest.skip("pykeen is not installed: say 'make models'")
     monkeypatch.setenv("PYSTOW_HOME", str(tmp_path))

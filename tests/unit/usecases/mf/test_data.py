@@ -1,4 +1,4 @@
-"""Files of ratings: every format gives the same ratings, and what cannot be used is refused in a sentence."""
+"""Files of ratings: every format gives the same ratings; unusable files are refused in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and word pairs: what is read of them, how it is split, and what is refused in a sentence."""
+"""Texts and word pairs: reading, splitting, and refusals in one sentence."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_what_is_in_the_cache_is_the_same(tmp_path: Path) -> None:
         (
             "a b\n" * 200,
             {"p.tsv": "a\tb\t1\na\tq\t2\n"},
-            "the text has both words of 1 of 2 pairs often enough",
+            "both words are frequent enough in the text for 1 of 2 pairs",
         ),
         (
             "a b\n" * 200,
             {"q.analogies": ": x\na b a\n"},
             r"q.analogies, line 2: 'a b a' must be one of lines of four",
         ),
-        ("a b\n" * 200, {"q.analogies": "a b a q\n"}, "all words of none of 1 questions often enough"),
+        ("a b\n" * 200, {"q.analogies": "a b a q\n"}, "each of the 1 questions has a word that is too rare"),
         (
             "a b c\n" * 200,
             {"q.analogies": "a b c a\n", "q.tsv": "a\tb\t1\na\tc\t2\nb\tc\t3\n"},

@@ -34,7 +34,7 @@ class ControlFlow(nn.Module):
 
 
 class Routing(nn.Module):
-    """Rows of `experts` depend on parameters; those of `items` do not, before and after."""
+    """The rows of `experts` depend on parameters; those of `items`, before and after them, do not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class MaskedSession(nn.Module):
 
 
 class MutatesInput(nn.Module):
-    """Shifts ids in place, in its batch and in a buffer of its own."""
+    """Shifts ids in place, both in its batch and in its own buffer."""
 
     seen: Tensor
 
@@ -180,7 +180,7 @@ class Siamese(nn.Module):
 
 
 class Interacting(nn.Module):
-    """Asks for no `out` in so many words, and picks out of what is unknown by a mask that is known."""
+    """Passes out=None explicitly, and selects from unknown values by a known mask."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a specimen of the zoo is, and an observer of its real forward that shares no code with prediction."""
+"""A specimen of the zoo, and an observer of its real forward that shares no code with prediction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ aten = torch.ops.aten
 class Specimen:
     """A model with batches for it.
 
-    `call` gives the scalar loss. `unpredictable` names tables whose rows depend on parameters, `full` those
-    that are also read in full; `draws` says that rows depend on random draws inside forward.
+    `call` returns the scalar loss. `unpredictable` names the tables whose rows depend on parameters, and
+    `full` those that are also read in full; `draws` tells whether rows depend on random draws inside forward.
     """
 
     name: str
