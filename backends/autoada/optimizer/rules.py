@@ -93,8 +93,8 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
         for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
             if holders.setdefault(id(parameter), each) is not each:
                 raise ValueError(
-                    f"{type(holders[id(parameter)]).__name__} and {type(each).__name__} both hold a parameter of "
-                    f"shape {tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
+                    f"{type(holders[id(parameter)]).__name__} and {type(each).__name__} both hold a parameter "
+                    f"of shape {tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
                 )
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 
