@@ -479,7 +479,7 @@ ITERATIONS = (
     "for _, (ids, labels) in zip(range(3), loader):",
     "for number, (ids, labels) in enumerate(loader):",
     "for ids, labels in iter(loader):",
-    "for (ids, labels), (more, _) in zip(loader, loader if hasattr(loader, '__len__') else [(0, 0)] * 9):",
+    "for (ids, labels), (more, _) in zip(loader, loader if 'stream' not in dir() else [(0, 0)] * 9):",
     "for ids, labels in [next(iter(loader)) for _ in range(3)]:",
     "for ids, labels in list(loader):",
 )

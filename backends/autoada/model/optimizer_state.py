@@ -130,6 +130,17 @@ class ServerHeldState(defaultdict[Any, Any]):
         self._check(parameter)
         return super().get(parameter, default)
 
+    def values(self) -> NoReturn:  # type: ignore[override]
+        """Refused, as the entries in the server would be missing."""
+        self._refuse("some parameters")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("some parameters")
+
+    def keys(self) -> NoReturn:  # type: ignore[override]
+        """Refused, as the entries in the server would be missing."""
+        self._refuse("some parameters")
+
     def clear(self) -> None:
         """Refused, as it could not reach the server."""
         self._refuse("all parameters")

@@ -14,6 +14,8 @@ from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import check_state, has_step, state_names
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
+from autoada.parameters.table_gradients import row_sparse
+from autoada.parameters.table_parameter import TableParameter
 
 CHUNK_FLOATS = 1 << 22
 """Floats of state that are handed over at once."""
@@ -64,6 +66,7 @@ class ParameterState:
         self._access = access
         self._rows = rows
         self._steps = 0
+        self._began_sparse: bool | None = None
         self.counts_here = rows is None and bool(self._names) and not isinstance(rule, MOMENTS)
         """Whether `count_step` has to count the steps. Otherwise the rows count them, or have no state."""
 
@@ -124,7 +127,16 @@ class ParameterState:
         for name, part in zip(self._names, parts, strict=True):
             values = part.view(-1)[: self._shape.numel()].view(self._shape)
             result[name] = values.to(device, self.parameter.dtype, copy=True)
+            if name == "momentum_buffer" and self._has_sparse_momentum():
+                ids = values.flatten(1).any(1).nonzero()[:, 0]
+                result[name] = row_sparse(ids, result[name][ids], self._shape).coalesce()
         return result
+
+    def _has_sparse_momentum(self) -> bool:
+        """Whether PyTorch's buffer, a sum that begins with a gradient, would be sparse."""
+        if self._began_sparse is not None:
+            return self._began_sparse
+        return isinstance(self.parameter, TableParameter) and self.parameter.table.gradients.began_sparse
 
     def steps_of(self, state: Mapping[str, Any]) -> int:
         """The number of steps that a state of the optimizer stands for."""
@@ -137,7 +149,7 @@ class ParameterState:
     def is_initial(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is the one that the rows have before their first step."""
         values = [state[name] for name in self._names if state.get(name) is not None]
-        return all(value.is_meta or bool((value == self._initial).all()) for value in values)
+        return all(value.is_meta or bool((value.to_dense() == self._initial).all()) for value in values)
 
     def write(self, state: Mapping[str, Any], steps: int) -> None:
         """Replace the state in the server by a state of the optimizer, after a number of steps."""
@@ -145,10 +157,12 @@ class ParameterState:
         if width == 0:
             return
         given = {
-            i: state[name].detach().reshape(-1)
+            i: state[name].detach().to_dense().reshape(-1)
             for i, name in enumerate(self._names)
             if state.get(name) is not None
         }
+        buffer = state.get("momentum_buffer")
+        self._began_sparse = None if buffer is None else buffer.is_sparse
         stamp = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
         for some in self._chunks(len(keys)):
             rows = torch.full((some.stop - some.start, width), self._initial)

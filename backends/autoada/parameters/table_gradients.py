@@ -116,16 +116,14 @@ def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids, which may repeat, and a row for each; rows of zeros of a dense gradient are left out."""
+    """Ids, which may repeat, and a row for each; a dense gradient is one of all rows."""
     if isinstance(gradient, RowGradient):
         return gradient.store.rows()
     if isinstance(gradient, TableTensor):
         gradient = gradient.values()
     if gradient.is_sparse and gradient.sparse_dim() == 1:
         return gradient._indices()[0], gradient._values()
-    dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
-    ids = (dense != 0).flatten(1).any(1).nonzero()[:, 0]
-    return ids, dense[ids]
+    return torch.arange(len(gradient), device=gradient.device), gradient.to_dense()
 
 
 def sparse_rows(gradient: Tensor) -> Tensor:
@@ -153,6 +151,9 @@ class TableGradients:
         self._collected: list[ReadGradient] = []
         self.parameter: weakref.ref[Tensor] | None = None
         """The parameter, whose gradients are meant."""
+        self.began_sparse = False
+        """Whether the first gradient that was pushed was sparse in PyTorch, too."""
+        self._began = False
 
     @property
     def present(self) -> Tensor | None:
@@ -166,6 +167,9 @@ class TableGradients:
         gradient = self.present
         if gradient is None:
             return
+        if not self._began:
+            parameter: Any = None if self.parameter is None else self.parameter()
+            self._began, self.began_sparse = True, gradient.is_sparse and parameter.has_sparse_gradient
         transfer = self._rows.transfer
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
@@ -227,6 +231,8 @@ def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not whole or not all(condition(other) for other in (*args[1:], *kwargs.values())):
         return NotImplemented
     values = [one.store.rows()[1] if isinstance(one, RowGradient) else one for one in operands]
+    if func in _NORMS and any(rows.numel() == 0 for rows in values):
+        return NotImplemented  # some norms of nothing are not defined
     output = func(values if several else values[0], *args[1:], **kwargs)
     if func in _NORMS or output is None:
         return output
