@@ -481,5 +481,5 @@ ITERATIONS = (
     "for ids, labels in iter(loader):",
     "for (ids, labels), (more, _) in zip(loader, loader if 'stream' not in dir() else [(0, 0)] * 9):",
     "for ids, labels in [next(iter(loader)) for _ in range(3)]:",
-    "for ids, labels in list(loader):",
+    "for ids, labels in [(ids.clone(), labels) for ids, labels in loader]:",
 )

@@ -284,11 +284,14 @@ def _bag(
             padding_idx,
         )
         return bag
+    if max_norm is not None:  # of padding, too
+        with torch.no_grad():
+            torch.embedding_renorm_(weight.detach(), input.contiguous(), max_norm, norm_type)
     ids, none = input.reshape(-1), None
     if padding_idx is not None:
         kept = ids != padding_idx % len(weight)
         ids, none = ids[kept], int(kept.sum())
-    rows = _embedding(ids, weight, None, max_norm, norm_type, False, sparse)
+    rows = _embedding(ids, weight, sparse=sparse)
     if none is None and offsets is None and input.shape[1:] == (1,) and per_sample_weights is None:
         return rows  # bags of one row each
     places = torch.arange(len(ids), device=input.device)
