@@ -1,4 +1,4 @@
-"""What a command ends with, in a sentence."""
+"""Errors that end a command with a message."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["LauncherError", "UsageError", "unknown"]
 
 
 class UsageError(ValueError):
-    """One sentence that names the wrong value and says what would be right; the command exits with 2."""
+    """Error that names a wrong value and gives a remedy; the command exits with 2."""
 
 
 class LauncherError(RuntimeError):
-    """Why no run can be started; the command exits with 1."""
+    """Error if no run can be started; the command exits with 1."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """Return the error for an unknown name, with the nearest existing name."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     if near:

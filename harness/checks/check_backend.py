@@ -81,7 +81,7 @@ def _quality(where: str, outcome: Outcome, reference: Outcome) -> Finding:
 
 
 def _samples(where: str, outcome: Outcome, workers: int) -> Finding:
-    """A backend that drops batches is quicker, and hardly worse."""
+    """Check the number of samples: a backend that drops batches is faster and hardly worse in quality."""
     params = _params(workers)
     kind = load_usecase(USECASE)
     usecase = kind(params, None, 1)

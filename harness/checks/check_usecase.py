@@ -24,8 +24,9 @@ BATCHES = 5
 
 
 def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
-    """Yield findings, promise by promise; `UsageError` if there is no such use case or its data are no
-    use.
+    """Yield findings, promise by promise.
+
+        Raises `UsageError` if the use case does not exist or its data cannot be used.
     """
     kind = load_usecase(name)
     required = [field.name for field in msgspec.structs.fields(kind.Params) if field.required]
@@ -51,7 +52,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("training lowers the loss", _learns),
     ]
     for promise, check in checks:
-        # Whatever a plugin raises is a finding about it, shown with its type and message.
+        # Any exception of a plugin becomes a finding that shows its type and message.
         try:
             problem = check(one, other)
         except Exception as error:
@@ -60,7 +61,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
 
 
 def _unused(kind: type[UseCase]) -> Finding:
-    """What is named and not read would be ignored in silence."""
+    """Check that the use case refuses data that does not exist, rather than ignoring the option."""
     promise = "data that are not there are refused in one line"
     nowhere = Path("no", "such", "data")
     try:
@@ -158,7 +159,7 @@ def _parts(batch: Any, name: str = "the batch") -> Iterator[tuple[str, torch.Ten
 
 
 def _uneven_shares(one: UseCase, steps: int) -> str:
-    """Batches of other sizes are as many."""
+    """Check that two workers get equally many batches of different sizes."""
     batch = one.params.batch
     if not isinstance(one, Dealt) or batch == 1:
         return ""

@@ -70,8 +70,8 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
 def noise_floor(say: Callable[[str], None]) -> str:
     """Run the same cell in pairs and compare it with itself; without noise the ratio of a pair is 1.
 
-    Returns a sentence with the least difference that this machine can show with as many blocks. `say` is
-    called with each run's time.
+    Returns a line with the smallest difference that this machine can show with that number of blocks. `say`
+    is called with each run's time.
     """
     say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
     seconds = []

@@ -1,4 +1,4 @@
-"""What a conformance test found."""
+"""Findings of a conformance test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise of a protocol, whether it is kept, and what was seen."""
+    """One promise of a protocol, whether the plugin keeps it, and the observation."""
 
     promise: str
     ok: bool

@@ -1,4 +1,4 @@
-"""What runs need of a machine: packages, a compiler, ports, memory."""
+"""Prerequisites of runs on a machine: packages, a compiler, ports, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORT_SECONDS = 3.0
 
 
 def complaints_about(environment: dict[str, Any], study: Study | None) -> list[str]:
-    """What is missing, a sentence each; memory is judged for a study if there is one."""
+    """Return one message per missing prerequisite; memory is checked only for a given study."""
     complaints = [*_packages()]
     if environment["compiler"] is None:
         complaints.append(
@@ -49,7 +49,7 @@ def _packages() -> Iterator[str]:
 
 
 def _ports() -> Iterator[str]:
-    """Nodes of a run talk over the loopback interface: let a byte go there."""
+    """Check the loopback interface, over which the nodes of a run communicate, by sending one byte."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -70,7 +70,7 @@ def _ports() -> Iterator[str]:
 
 
 def _memory(study: Study) -> Iterator[str]:
-    """At least what this process has, with torch, for each node and for the harness; data may stream."""
+    """Check that there is as much memory as this process uses, with torch, for each node and the harness."""
     own = psutil.Process().memory_info().rss
     nodes = max(cell.nodes for cell in cells_of(study))
     needed, there = own * (nodes + 1), psutil.virtual_memory().available

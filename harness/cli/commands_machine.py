@@ -40,7 +40,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Say what this machine is, what runs lack and how noisy it is.
+    """Describe this machine, missing prerequisites of runs, and its noise.
 
     Exits with 1 after a warning.
     """

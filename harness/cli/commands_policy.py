@@ -29,14 +29,14 @@ PolicyText = Annotated[
     str, typer.Argument(help="A file, or a builder such as nups or 'nups[times=50]'.", metavar="POLICY")
 ]
 UseCaseOption = Annotated[
-    str, typer.Option("--usecase", "-u", help="Whose parameters they are, such as ctr or 'ctr[dim=8]'.")
+    str, typer.Option("--usecase", "-u", help="Use case with the parameters, such as ctr or 'ctr[dim=8]'.")
 ]
 UseCaseIfGiven = Annotated[
     str | None,
-    typer.Option("--usecase", "-u", help="Compare what becomes of its parameters, not the documents."),
+    typer.Option("--usecase", "-u", help="Use case whose parameters are compared, not the documents."),
 ]
 NodesOption = Annotated[
-    int | None, typer.Option("--nodes", help="Nodes of the cluster, if they are all alike.")
+    int | None, typer.Option("--nodes", help="Number of nodes in the cluster, if they are all equal.")
 ]
 ResourcesOption = Annotated[
     Path | None, typer.Option("--resources", help="The cluster, as `adabench resources` writes it.")
@@ -44,14 +44,14 @@ ResourcesOption = Annotated[
 AccessesOption = Annotated[
     Path | None, typer.Option("--accesses", help="Access counts, as `adabench accesses` writes them.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Of weights and order of the data.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed for the initial weights and the data order.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Take a policy that was made for another model or cluster, too.")
+    bool, typer.Option("--force", help="Also accept a policy that was made for another model or cluster.")
 ]
 
 
 class Model:
-    """What commands about policies are about: the parameters of a use case's model, on a cluster."""
+    """The parameters of a use case's model on a cluster, for which commands make policies."""
 
     def __init__(self, usecase: UseCase, catalogue: Catalogue, resources: Resources) -> None:
         self.usecase = usecase
@@ -107,12 +107,12 @@ def accesses(
     data: Data = None,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to; by default accesses-USECASE.npz.")
+        Path | None, typer.Option("--out", "-o", help="Output file; by default accesses-USECASE.npz.")
     ] = None,
 ) -> None:
     """Count which rows a use case's training reads, for policies.
 
-    Exactly, over its training batches; builders of policies take the file.
+    The counts are exact. They cover all training batches, and policy builders read the file.
     """
     from adabench.harness.study.model_parameters import count_accesses, usecase_from, write_accesses
 
@@ -136,12 +136,12 @@ def build(
     model: Model,
     policy: PolicyText,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to; without it to standard output.")
+        Path | None, typer.Option("--out", "-o", help="Output file; by default standard output.")
     ] = None,
 ) -> None:
-    """Let a builder decide how a model's parameters are managed; or resolve what a file leaves open.
+    """Build the policy for a model's parameters, or complete the policy of a file.
 
-    That is, the hottest rows, and shares of the data by speed.
+    To complete a policy is to fill in the hottest rows, and shares of the data by speed.
     """
     from adabench.harness.study.policies import policy_from, refused
 
@@ -204,7 +204,7 @@ def diff(
     one: Annotated[str, typer.Argument(help="A file or a builder.", metavar="ONE")],
     other: Annotated[str, typer.Argument(help="Another one.", metavar="OTHER")],
 ) -> None:
-    """Say in what two policies differ; exit with 1 if they do."""
+    """Show the differences between two policies; exit with 1 if there are any."""
     if model is None:
         for text in (one, other):
             if not os.path.isfile(text):
@@ -225,7 +225,7 @@ def explain(
     row: Annotated[int, typer.Argument(help="Its row.")],
     force: ForceOption = False,
 ) -> None:
-    """Say which rule manages a row, and why none before it does."""
+    """Show which rule manages a row, and why no earlier rule does."""
     from adabench.harness.study.policies import refused
     from adaps.policy.matching import matches
 

@@ -1,4 +1,4 @@
-"""``adabench predict``: seconds of runs by those that are recorded, and of foreign tables."""
+"""``adabench predict``: seconds of runs, predicted from recorded runs or from other tables."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def predict(
     results: Results = None,
     judge: Annotated[
         bool,
-        typer.Option("--judge", help="Measure the errors: predict each recorded cell by the others."),
+        typer.Option("--judge", help="Measure the errors: predict each recorded cell from the others."),
     ] = False,
     own: Annotated[
         bool,
-        typer.Option("--own", help="Learn of your own sessions only, not of those that come with the clone."),
+        typer.Option("--own", help="Learn only from your own sessions, not from the sessions in the clone."),
     ] = False,
     table: Annotated[
-        Path | None, typer.Option(help="Measurements as csv instead: features, and a column of seconds.")
+        Path | None, typer.Option(help="Measurements as csv: features, and a column of seconds.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Which column of --table is the seconds.")
+        str | None, typer.Option(metavar="COLUMN", help="Column of --table that contains the seconds.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN[,…]", help="What to learn of; by default all other columns."),
+        typer.Option(metavar="COLUMN[,…]", help="Columns to learn from; by default all other columns."),
     ] = None,
     leave_out: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN[,…]",
-            help="Judge by holding out all rows alike in these, too, such as one shape of a cluster.",
+            help="Also judge by holding out all rows that are equal in these columns, such as a cluster shape.",
         ),
     ] = None,
     model: Annotated[
@@ -63,14 +63,14 @@ def predict(
         Path | None, typer.Option(help="Predict for the rows of this csv, instead of judging.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write these as csv, with what was predicted.")
+        Path | None, typer.Option("--out", "-o", help="Output csv: the rows of --at, with predictions.")
     ] = None,
 ) -> None:
     """Predict how long runs will take, by simulation and recorded runs; or seconds of any table.
 
-    A study is described as for `run`. Predictions are learned from your own sessions and from those that come
-    with the clone, by a regression. With --table each row is held out once, a fifth of all rows at a
-    time, and predicted by the others; with --at the rows of another table are predicted.
+    A study is described as for `run`. A regression learns from your own sessions and from the sessions in the
+    clone. With --table each row is held out once, a fifth of all rows at a time, and predicted from the
+    remaining rows. With --at the rows of another table are predicted.
     """
     if leave_out is not None and at is not None:
         raise UsageError(f"--leave-out {leave_out}: nothing is judged with --at; leave one out")
@@ -161,7 +161,7 @@ def _no_interval(one: Expected) -> str:
 
 
 def _tell_extrapolations(found: list[list[str]], things: str) -> None:
-    """One line: the features in which some rows are outside of all that was learned."""
+    """Print one line: the features of some rows that are outside the range of the training rows."""
     beyond = sum(map(bool, found))
     if beyond:
         names = dict.fromkeys(text.partition(" ")[0] for texts in found for text in texts)
@@ -219,7 +219,7 @@ class _Measured:
         return cls(frame[good].reset_index(drop=True), used, target, seed)
 
     def judge(self, together: list[str]) -> None:
-        """Hold out rows at random, and all rows that are alike in the columns `together`."""
+        """Hold out rows at random, and in groups of rows that are equal in the columns `together`."""
         import numpy as np
 
         from adabench.analysis.regression import (

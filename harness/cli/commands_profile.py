@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 
-# One run has nobody to take turns with.
+# A single run does not take turns with other runs.
 @takes_study(without=("interleaved", "turn_steps", "target", "launcher", "quick"), repeats=1)
 def profile(study: Study, results: Results = None) -> None:
     """Run one cell once and show where the time of a step goes.
 
-    A time budget of its training steps, and a flame graph of every node, as of
-    `adabench profile -u ctr -b autoada-automatic`.
+    Writes a time budget of the training steps and a flame graph of every node. For example: `adabench profile
+    -u ctr -b autoada-automatic`.
     """
     from adabench.analysis.budgets import budget_text
     from adabench.analysis.figures import draw_figures

@@ -1,4 +1,4 @@
-"""``adabench resources``: what the cluster at hand is like, for builders of policies."""
+"""``adabench resources``: measurements of this cluster, for policy builders."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["resources"]
 
 def resources(
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Nodes on this machine; under torchrun each rank is one.")
+        int | None, typer.Option("--nodes", help="Nodes on this machine; under torchrun each rank is a node.")
     ] = None,
     network: Annotated[
-        str, typer.Option(help="loopback, or namespaces:lan and the like, which needs root.")
+        str, typer.Option(help="Network: loopback, or such as namespaces:lan, which needs root.")
     ] = "loopback",
     costs: Annotated[
-        bool, typer.Option("--costs", help="Also the server's CPU time on this machine, for `simulate`.")
+        bool, typer.Option("--costs", help="Also measure the server's CPU time here, for `simulate`.")
     ] = False,
     usecases: Annotated[
         list[str] | None,
-        typer.Option("--usecase", "-u", help="Also what a step of it computes for; several may be given."),
+        typer.Option("--usecase", "-u", help="Use case whose step time is measured; may be repeated."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to; without it to standard output.")
+        Path | None, typer.Option("--out", "-o", help="Output file; by default standard output.")
     ] = None,
 ) -> None:
     """Measure nodes and links, for policies and simulations.
 
-    Per node a fixed computation, per pair of nodes a ping and a bulk transfer.
+    Each node runs a fixed computation. Each pair of nodes does a ping and a bulk transfer.
     """
     from adabench.harness.machine.measure_cluster import measure_here, measure_ranks, under_torchrun
     from adabench.harness.machine.namespaces import NamespacesUnavailable, link_of

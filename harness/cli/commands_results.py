@@ -1,4 +1,4 @@
-"""``adabench list``, ``show``, ``plot``, ``compare``, ``report`` and ``export``: what has been recorded."""
+"""``adabench list``, ``show``, ``plot``, ``compare``, ``report`` and ``export``: the recorded sessions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def show(
     ] = False,
     results: Results = None,
 ) -> None:
-    """Show a session's table, or all that is known of a run."""
+    """Show a session's table, or all details of a run."""
     from adabench.analysis.tables import run_text, runs_table, session_table
     from adabench.harness.session.progress import failure_lines
     from adabench.results.store import find_run, find_session
@@ -189,7 +189,7 @@ def compare(
 def _complaints(
     found: Sequence[Comparison], condition: Callable[[Comparison], bool], holds: str, undecided: bool
 ) -> list[str]:
-    """A line for each comparison that fulfils the condition, or that cannot be judged by it."""
+    """Return a line for each comparison that fulfils the condition or cannot be judged by it."""
     from adabench.analysis.compare import UNJUDGED
 
     if not found:
@@ -243,7 +243,7 @@ def export(
 
 
 def _comment(file: Path) -> str:
-    """What a study file says of itself first."""
+    """Return the first comment of a study file."""
     lines = itertools.takewhile(
         lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines()
     )

@@ -121,7 +121,7 @@ def plan(
         typer.Option("--verbose", "-v", help="Print the exact order of the runs and the cells' identifiers."),
     ] = False,
 ) -> None:
-    """Show the cells that `run` would train, and the time that it would take; run nothing.
+    """Show the cells that `run` would train, and the expected time, without running anything.
 
     The time comes from earlier runs of the same cells. `plan` takes the options of `run` that describe a
     study.
@@ -136,7 +136,7 @@ def plan(
 
 
 def _print_session(store: SessionStore, console: Console) -> None:
-    """Print the table, and the paths of what was written; draw the figures."""
+    """Draw the figures, and print the table and the paths of the files."""
     from adabench.analysis.figures import draw_figures
     from adabench.analysis.load import SUCCESS
     from adabench.analysis.tables import session_table, write_table

@@ -1,4 +1,4 @@
-"""``adabench search``: the policy that is predicted to be best, and then measured to be."""
+"""``adabench search``: finds a policy by prediction and confirms it by trial runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SearchOptions(TrainingOptions):
     """
 
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes, if they are alike; by default as --resources.")
+        int | None, typer.Option(help="Number of nodes, if they are equal; by default as in --resources.")
     ] = None
     objective: Annotated[str, typer.Option(help="Quantity to minimise: time of a step, or bytes.")] = "time"
     memory: Annotated[
@@ -95,7 +95,7 @@ class SearchOptions(TrainingOptions):
         return tuple(wires)
 
     def problem(self) -> SearchProblem:
-        """The problem that the options describe; prints its compute time."""
+        """Return the problem that the options describe, and print its compute time."""
         from adabench.harness.estimate.search.candidates import SearchProblem, memory_limits
         from adabench.harness.estimate.search.options import Space
         from adabench.harness.estimate.search.table_costs import Situation
@@ -153,7 +153,7 @@ def search(options: SearchOptions) -> None:
 def _tried(
     found: list[Candidate], options: SearchOptions, nodes: int, last_percent: int | None
 ) -> tuple[list[Candidate], Evidence]:
-    """The candidates, the one that trains fastest first, and the evidence."""
+    """Return the candidates, the fastest in training first, and the evidence."""
     from rich.console import Console
 
     from adabench.harness.session.policy_trials import Interrupted, Trials, halved
@@ -223,7 +223,7 @@ def table_of(found: Sequence[Candidate]) -> list[str]:
 
 
 def _last_node_percent(where: Resources) -> int | None:
-    """How fast the last node of trial runs is to be; None if all are alike."""
+    """Return the speed of the last node of trial runs, in percent; None if all nodes are equal."""
     *others, last = (node.speed for node in where.node)
     if all(speed == last for speed in others):
         return None
@@ -244,7 +244,7 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Says what is being done, in a terminal, and leaves nothing behind."""
+    """Shows the current activity in a terminal and erases it at the end."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -29,7 +29,7 @@ __all__ = ["TrainingOptions", "takes_options"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """A training and the cluster on which it is simulated.
+    """A training job and its simulated cluster.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class TrainingOptions:
     data: Data = None
 
     def clusters(self, nodes: Sequence[int] | None, example: str) -> list[Resources]:
-        """The clusters that the options describe.
+        """Return the clusters that the options describe.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class TrainingOptions:
         return clusters_of(self._measured(), nodes, self.network)
 
     def trained(self, seed: int) -> tuple[UseCase, float, str]:
-        """The use case, the seconds that a step computes for, and a sentence about their source."""
+        """Return the use case, the compute seconds of a step, and a note about their source."""
         from adabench.harness.estimate.measured_steps import compute_of
         from adabench.harness.study.model_parameters import usecase_from
 
@@ -81,7 +81,7 @@ class TrainingOptions:
         return usecase, compute, f"a step computes for {1e3 * compute:.3g} ms, {source}"
 
     def _measured(self) -> Resources | None:
-        """The cluster of --resources."""
+        """Return the cluster of --resources."""
         from adabench.harness.study.policies import resources_from
 
         return None if self.resources is None else resources_from(self.resources, None)
@@ -93,7 +93,7 @@ def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[.
     Parameters
     ----------
     kind : type
-        A data class whose fields have annotations as typer takes them.
+        A data class with fields that are annotated for typer.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     parameters = [

@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so help and mistakes answer at once."""
+"""The command line. Commands import modules only when they run, so that help and usage errors are fast."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _say_version(asked: bool) -> None:
 def _app(
     show_version: Annotated[
         bool,
-        typer.Option("--version", help="Say which version this is.", callback=_say_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
     """Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared."""
 
 
-data = typer.Typer(help="Data of use cases that is not generated.", no_args_is_help=True)
+data = typer.Typer(help="Data of use cases that do not generate it.", no_args_is_help=True)
 policy = typer.Typer(help="How each parameter is managed, as a document.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.add_typer(policy, name="policy")
@@ -93,17 +93,16 @@ def _data() -> None: ...
 
 
 def main() -> None:
-    """The entry point: a user's mistake is one sentence and exit code 2."""
+    """The entry point: a user's mistake ends in one line and exit code 2."""
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
-        # Names of files are UTF-8 in records, whatever the locale; only a new process can change to it.
+        # File names are UTF-8 in records, in every locale; only a new process can switch to UTF-8.
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, sys.orig_argv)
     for stream in (sys.stdout, sys.stderr):
-        # Names of files may be of any bytes.
+        # File names may contain any bytes.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Matplotlib's warnings of a letter that the font lacks and of names that leave little room: the figure
-    # shows both.
+    # Matplotlib warns about letters that are missing in the font and about long names. The figure shows both.
     for said in ("Glyph ", "constrained_layout not applied"):
         warnings.filterwarnings("ignore", said)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -46,7 +46,7 @@ def completed(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 
 def _option(setting: DeclaredSetting) -> Any:
-    """The option of a run setting. One that takes several values may be given several times."""
+    """Return the option of a run setting. An option with several values may be repeated."""
     kind = bool if setting.kind is bool else list[str] if setting.about.several else str
     flag = "--" + setting.name.replace("_", "-")
     value = "N" if setting.kind is int else "NAME"
@@ -72,7 +72,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "--usecase",
             "-u",
             metavar="NAME[,…]",
-            help="What to train, such as ctr or 'ctr[dim=8,16]'; see `adabench list usecases`.",
+            help="Use case to train, such as ctr or 'ctr[dim=8,16]'; see `adabench list usecases`.",
             autocompletion=completed(lambda: names("usecase")),
         ),
     ],
@@ -82,7 +82,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "--backend",
             "-b",
             metavar="NAME[,…]",
-            help="How, such as manual,'prefetch[lookahead=0,10]'; see `adabench list backends`.",
+            help="Backend, such as manual,'prefetch[lookahead=0,10]'; see `adabench list backends`.",
             autocompletion=completed(lambda: names("backend")),
         ),
     ],
@@ -103,11 +103,11 @@ STUDY_OPTIONS: dict[str, Any] = {
     ],
     **{name: _option(setting) for name, setting in SETTINGS.items()},
     "timeout": Annotated[
-        str | None, typer.Option(metavar="TIME", help="What a run may take, such as 90s or 20m.")
+        str | None, typer.Option(metavar="TIME", help="Time limit of a run, such as 90s or 20m.")
     ],
     "seed": Annotated[
         str | None,
-        typer.Option(metavar="N", help="Of the order and of the first block; each block has the next."),
+        typer.Option(metavar="N", help="Seed for the run order and the first block; later blocks use the next seeds."),
     ],
     "data": Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder or file of the use case's data.")
@@ -116,7 +116,7 @@ STUDY_OPTIONS: dict[str, Any] = {
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What starts the processes of runs; see `adabench list launchers`.",
+            help="Launcher that starts the processes of runs; see `adabench list launchers`.",
             autocompletion=completed(lambda: names("launcher")),
         ),
     ],
@@ -125,23 +125,23 @@ STUDY_OPTIONS: dict[str, Any] = {
         typer.Option(metavar="METRIC=VALUE", help="Quality that runs have to reach, such as auc=0.74."),
     ],
 }
-"""Argument and options that describe a study; those of run settings are made of their declarations."""
+"""Argument and options that describe a study; the options of run settings come from their declarations."""
 
 Results = Annotated[
     Path | None,
     typer.Option(
-        help="Where sessions are kept; by default results/sessions in a clone, else adabench-results."
+        help="Folder of the sessions; by default results/sessions in a clone, else adabench-results."
     ),
 ]
 SessionName = Annotated[str | None, typer.Argument(help="A session; the newest without it.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder or file of the use case's data.")]
 OneUseCase = Annotated[
-    str, typer.Option("--usecase", "-u", help="What to train, such as ctr or 'ctr[dim=8]'.")
+    str, typer.Option("--usecase", "-u", help="Use case to train, such as ctr or 'ctr[dim=8]'.")
 ]
-ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="How: one on the parameter server.")]
+ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="Backend on the parameter server.")]
 Links = Annotated[
     str | None,
-    typer.Option("--network", help="lan, slow, or such as 0.5ms,2gbit; by default that of --resources."),
+    typer.Option("--network", help="Network, such as lan, slow or 0.5ms,2gbit; by default as in --resources."),
 ]
 CostedResources = Annotated[
     Path | None, typer.Option("--resources", help="The cluster, as `adabench resources --costs` writes it.")
@@ -149,7 +149,7 @@ CostedResources = Annotated[
 Workers = Annotated[int, typer.Option("--workers", help="Worker threads per node.")]
 StepMilliseconds = Annotated[
     float | None,
-    typer.Option("--step", metavar="MS", help="What a step computes for, in milliseconds of a core."),
+    typer.Option("--step", metavar="MS", help="Compute time of a step, in milliseconds of one core."),
 ]
 
 
@@ -180,7 +180,7 @@ def takes_study(without: Collection[str] = (), **fixed: Any) -> Callable[[Comman
 
 
 def with_options(name: str, made: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give a command the parameters of `made` as options; its parameter `name` is made of their values."""
+    """Give a command the parameters of `made` as options; their values make its parameter `name`."""
     taken = _parameters(made)
 
     def taking(command: Command) -> Command:
@@ -206,7 +206,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> Command:
-    """The function with these parameters in its signature, of which typer makes the command line."""
+    """Return the function with these parameters in its signature, which typer reads."""
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
@@ -215,8 +215,7 @@ def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> 
 def study_from(
     file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
 ) -> Study:
-    """The study that a command line describes: a file, one of the project's, or use cases and backends
-    alone.
+    """Return the study of a command line: a file, a study of the project, or only use cases and backends.
     """
     given = {
         key: ",".join(value) if isinstance(value, list) else value
@@ -246,7 +245,7 @@ def study_from(
 
 
 def results_root(results: Path | None) -> Path:
-    """The folder that sessions are kept in."""
+    """Return the folder of the sessions."""
     if results is not None:
         return results.expanduser()
     in_clone = Path("results/record.py").is_file() and Path("harness/cli/main.py").is_file()
@@ -262,5 +261,5 @@ def shown(file: Path) -> str:
 
 
 def terminal_width() -> int | None:
-    """Characters per line of the terminal; None where standard output is none, so nothing has to fit."""
+    """Return the terminal's width in characters; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,4 +1,4 @@
-"""What goes to the terminal: texts of records as they are, and never as commands to the terminal."""
+"""Output to the terminal: control characters in the texts of records are escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["plain", "tell"]
 
 
 def plain(text: str) -> str:
-    """The text with every character that does not print, but for the end of a line, written as an escape."""
+    """Return the text with every non-printable character, except for the end of a line, as an escape."""
     return "".join(
         letter if letter == "\n" or letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

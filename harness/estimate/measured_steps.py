@@ -1,6 +1,6 @@
-"""What a training step takes of a core beside the server's calls, measured with nodes on this machine.
+"""CPU time of a training step outside the server's calls, measured with nodes on this machine.
 
-Run as a program it is one of these nodes.
+Run as a program, this module is one of these nodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from adaps import Costs
 __all__ = ["compute_of", "step_seconds"]
 
 WARM_UP, MEASURED = 20, 100
-"""Steps; in the first ones AutoAda learns how batches become keys."""
+"""Numbers of steps. In the warm-up, AutoAda learns how batches become keys."""
 
 
 def compute_of(
@@ -40,20 +40,22 @@ def compute_of(
     data: Path | None,
     seed: int,
 ) -> tuple[float, str]:
-    """Seconds that a step computes for, and where that is from: the command line, a file, or measured now.
+    """Return the compute time of a step in seconds, and its source: command line, file, or a measurement.
 
     Parameters
     ----------
     usecase, backend : str
-        As on the command line.
+        Use case and backend in the form of the command line.
     given : float, optional
-        Milliseconds, by the command line.
+        Milliseconds on the command line.
     file : Path, optional
-        Of `cluster`.
+        File of `cluster`.
     cluster : Resources, optional
-        May have milliseconds for this use case.
+        Cluster that may have a measured time for this use case.
     data : Path, optional
+        Folder or file of the use case's data.
     seed : int
+        Seed for the initial weights and the data order.
     """
     if given is not None:
         return 1e-3 * given, "as given"
@@ -74,26 +76,26 @@ def step_seconds(
     costs: Costs | None = None,
     nodes: int = 2,
 ) -> float:
-    """CPU seconds of a step of the thread that trains, but for its calls of the parameter server.
+    """Return the CPU seconds of the training thread per step, without its calls of the parameter server.
 
-    That is the model's forward and backward pass, the loader, and what the backend does in Python: AutoAda
-    predicts rows, and makes gradients of rows of those of reads. Nodes train for some steps; what the
-    simulation takes for their calls is subtracted, so that it is not counted twice.
+    The time covers the model's forward and backward pass, the loader, and the backend's work in Python. For
+    AutoAda this work is the prediction of rows and the computation of row gradients. Nodes train for some
+    steps. The simulated time of their calls is subtracted, so that it is not counted twice.
 
     Parameters
     ----------
     usecase : str
-        As on the command line.
+        Use case in the form of the command line.
     backend : str
-        Its name, without options.
+        Name of the backend, without options.
     data : Path, optional
-        Of the use case.
+        Folder or file of the use case's data.
     seed : int
-        Of its weights and of the order of its data.
+        Seed for the initial weights and the data order.
     costs : Costs, optional
-        Of the server, as they were measured on this machine.
+        Costs of the server's calls, as measured on this machine.
     nodes : int
-        That train: on one AutoAda has less to do.
+        Number of nodes that train. AutoAda has less to do on a single node.
 
     Raises
     ------
@@ -124,7 +126,7 @@ def _options(backend: str) -> ServerOptions:
 
 
 def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
-    """CPU seconds of this thread per step."""
+    """Return the CPU seconds of this thread per step."""
     import torch
 
     torch.set_num_threads(1)
@@ -149,7 +151,7 @@ def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
     )
     session: TrainingSession = load_backend(backend)().open(trained, cluster, options)
     session.synchronize()
-    # The last batches are announced only, which would make steps cheaper.
+    # For the last batches intent is signalled but they are not used, which would make steps cheaper.
     batches = _First(trained.loaders(rank, nodes).train, WARM_UP + MEASURED + options.lookahead)
     began = ended = time.thread_time()
     for taken, batch in enumerate(session.batches(batches)):

@@ -44,37 +44,37 @@ __all__ = [
 ]
 
 FEWEST_RUNS, FEWEST_CELLS = 20, 5
-"""That a prediction is learned of."""
+"""Minimum numbers of runs and cells from which a prediction is learned."""
 _STEPS = 40
 _FLOPS, _PER_STEP = 2e10, 2e-3
-"""Of a core per second, and seconds of a step beside them, on a machine of which nothing is known."""
+"""Operations of a core per second, and other seconds of a step, on an unknown machine."""
 _WAYS = 4
 """That something has to go, in a step, before a node knows all of it: rows there and back, a ring of two."""
 _AROUND = 5.0
-"""Seconds of a run in which it does not train; as for the above, what is really so is learned."""
+"""Seconds of a run outside training. As for the constants above, the real value is learned."""
 _MOST_SCATTER = 0.1
-"""How far runs of a cell may be off their median, at the median of a session that can be learned of."""
+"""Maximum median deviation from a cell's median in a session that predictions learn from."""
 _A_FILE = "a file"
-"""What a policy is called that has no builder: files of one name are not one policy."""
+"""Name of policies without a builder, because files of the same name may differ."""
 _CACHE = "physics.json"
 
 
 class Physics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a run before anything is measured.
+    """Properties of a run that are known before any measurement.
 
     Attributes
     ----------
     steps : int
-        Of a worker per epoch.
+        Number of steps of a worker per epoch.
     keys : int
         Rows that a step accesses.
     compute : float
         Seconds of a core that a step computes for on a nominal machine, by its floating point operations.
     seconds : float
-        Seconds of a step in the simulator on such machines; `compute` for backends that are not simulated,
-        to which the time of transfers is added where there are several nodes.
+        Simulated seconds of a step on such machines. For backends that are not simulated, it is `compute`
+        plus, with several nodes, the time of transfers.
     kilobytes : float
-        That a node sends per step.
+        Kilobytes that a node sends per step.
     """
 
     steps: int
@@ -86,20 +86,20 @@ class Physics(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Records:
-    """What can be learned of recorded sessions.
+    """Data from recorded sessions, from which a prediction is learned.
 
     Attributes
     ----------
     features : DataFrame
-        A row for each run; equal for runs of a cell in one session.
+        One row for each run. Runs of the same cell in one session have equal rows.
     total, train : array of float
         Seconds of runs, and of their training.
     simulated : array of float
-        Seconds of training that physics says.
+        Seconds of training that the simulator computes.
     cells : list of str
-        Which cell each is a run of.
+        Cell of each run.
     left_out : Counter of str
-        Why others are not among them, and how many.
+        Reasons for which runs were left out, with their counts.
     """
 
     features: pd.DataFrame
@@ -111,11 +111,12 @@ class Records:
 
     @classmethod
     def read(cls, roots: Iterable[Path], cache: Path) -> Records:
-        """All measured runs below some folders that ended well.
+        """Return all successful measured runs in some folders.
 
         Parameters
         ----------
         roots : iterable of Path
+            Folders of sessions.
         cache : Path
             Folder that keeps the simulator's results; nothing is kept if it does not exist.
         """
@@ -161,12 +162,13 @@ class Records:
 
     @property
     def are_enough(self) -> bool:
-        """Whether a prediction can be learned of them."""
+        """Whether there are enough records to learn a prediction."""
         return len(self.cells) >= FEWEST_RUNS and len(set(self.cells)) >= FEWEST_CELLS
 
     def judged(self, seed: int = 0) -> list[tuple[str, Judgement]]:
-        """Predict each cell by the others: names and judgements of all runs, and, where some predictions
-        extrapolate, of the others.
+        """Predict each cell from the others, and return names and judgements.
+
+                They cover all runs and, if some predictions extrapolate, the remaining runs.
         """
         lines: list[tuple[str, Judgement]] = []
         groups = np.unique(self.cells, return_inverse=True)[1]
@@ -186,23 +188,24 @@ class Records:
         return lines
 
     def scatter(self) -> float:
-        """The median of how far runs are from the median of their cell: what no prediction can know."""
+        """Return the median deviation of runs from their cell's median, which no prediction can remove."""
         return _scatter(zip(self.cells, self.train, strict=True))
 
     @property
     def parts(self) -> Any:
-        """Seconds of each run's training, and of all that is around it."""
+        """Return the seconds of each run inside and outside training."""
         return np.column_stack([self.train, self.total - self.train])
 
 
 class Predictor:
-    """Predicts runs by recorded ones.
+    """Predicts the time of runs from recorded runs.
 
     Parameters
     ----------
     records : Records
+        Recorded runs from which the prediction is learned.
     cache : Path
-        As of `Records.read`.
+        Folder that keeps the simulator's results, as in `Records.read`.
     """
 
     def __init__(self, records: Records, cache: Path) -> None:
@@ -213,11 +216,12 @@ class Predictor:
         )
 
     def expected(self, planned: Sequence[PlannedRun], data: Mapping[str, str]) -> list[Expected]:
-        """What each run will take on this machine now.
+        """Return the expected time of each run on this machine.
 
         Parameters
         ----------
         planned : sequence of PlannedRun
+            Runs whose time is predicted.
         data : mapping of str to str
             Use case -> folder or file of its data.
         """
@@ -249,7 +253,7 @@ class Predictor:
 
 
 def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
-    """What of a run is not as it is by default, and an option that no recorded run has."""
+    """Return options of a run that differ from their defaults and that no recorded run has."""
     kinds = (load_usecase(run.usecase).Params, load_backend(run.backend).Options)
     usual = {name: value for kind in kinds for name, value in msgspec.structs.asdict(kind()).items()}
     return [
@@ -260,7 +264,7 @@ def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
 
 
 def reference() -> list[Path]:
-    """The folder of sessions that comes with a clone; an installed package has none."""
+    """Return the folder of sessions in a clone; an installed package has none."""
     from adabench import results
 
     folders = [Path(folder) / "reference" for folder in results.__path__]
@@ -273,11 +277,11 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
     Parameters
     ----------
     run : PlannedRun
-        Or a recorded one, whose parameters are still those of its use case.
+        A planned run, or a recorded run with the current parameters of its use case.
     data : str or None
         Folder or file of the use case's data.
     cores : int
-        That its nodes share.
+        Number of cores that its nodes share.
 
     Raises
     ------
@@ -308,8 +312,9 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
 
 
 def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
-    """Bytes that a node sends per step if distinct rows travel once each way, with their numbers, and what is
-    no row is averaged in a ring.
+    """Return the bytes that a node sends per step if each distinct row and its key travels once each way.
+
+        All other parameters are averaged in a ring.
     """
     shapes = {name: value.shape for name, value in usecase.model().named_parameters()}
     read = {name: len(np.unique(rows.numpy())) for name, rows in usecase.keys(batch).items()}
@@ -319,13 +324,13 @@ def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
 
 
 def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -> Simulation | None:
-    """The simulation of a run; None if its policy cannot be simulated, which the regression then corrects."""
+    """Return the simulation of a run; None if its policy cannot be simulated."""
     kind = load_backend(run.backend).Options
     given = {name: value for name, value in run.params.items() if name in kind.__struct_fields__}
     (resources,) = clusters_of(None, [run.nodes], run.network)
     node = msgspec.structs.replace(resources.node[0], cores=max(cores // run.nodes, 1))
     try:
-        # Nodes that share a core each get a part of it.
+        # Nodes that share a core get equal parts of it.
         shared = max(run.nodes / cores, 1.0)
         return simulated_once(
             usecase,
@@ -340,8 +345,9 @@ def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -
 
 
 def _recorded_policy(run: PlannedRun) -> Policy | None:
-    """Of a recorded run whose policy is a file's: the file may have been changed since. What builders make
-    is made anew.
+    """Return the policy document of a recorded run, as its file may have changed.
+
+        A builder's policy is built again.
     """
     if not _is_of_a_file(run) or not isinstance(run, Run) or run.policy is None:
         return None
@@ -353,12 +359,12 @@ def _is_of_a_file(run: PlannedRun) -> bool:
 
 
 def _document(run: PlannedRun) -> str | None:
-    """What the policy of a file says; None for a builder's, and of what is no policy.
+    """Return the document of a policy file; None for a builder, or if it is not a policy.
 
     Raises
     ------
     UsageError
-        If it is not known any more.
+        If the document is no longer available.
     """
     if not _is_of_a_file(run):
         return None
@@ -386,7 +392,7 @@ def _usecase(name: str, params: bytes, data: str | None) -> UseCase:
 
 
 def _operations(usecase: UseCase, batch: Any) -> int:
-    """Floating point operations of a step's matrix products, forward and backward."""
+    """Return the floating point operations of a step's matrix products, forward and backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
@@ -396,7 +402,7 @@ def _operations(usecase: UseCase, batch: Any) -> int:
 
 
 class _Known:
-    """Results of `physics_of`, kept in a file."""
+    """Stores results of `physics_of` in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / _CACHE
@@ -410,7 +416,7 @@ class _Known:
                 raise UsageError(f"{self._file} is not as it was written: delete it ({error})") from error
 
     def of(self, run: PlannedRun, data: str | None, cores: int) -> Physics:
-        """As `physics_of`."""
+        """Return the stored result of `physics_of`, or compute it."""
         params = {name: value for name, value in run.params.items() if name not in ("epochs", "lr")}
         settings = (run.nodes, run.workers, run.network)
         what = [_sources(), run.usecase, run.backend, params, settings, data, cores, _document(run)]
@@ -427,7 +433,7 @@ class _Known:
         return self._found[key]
 
     def write(self) -> None:
-        """Keep it, if there is a folder for it and anything is new."""
+        """Write new results if the folder for the file exists."""
         if self._changed and self._file.parent.is_dir():
             write_atomically(self._file, msgspec.json.encode(self._found))
             self._changed = False
@@ -435,7 +441,7 @@ class _Known:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Hash of the sources on which results of the simulator depend."""
+    """Return a hash of the sources that determine the simulator's results."""
     return shared_sources_hash(Path(__file__))
 
 
@@ -446,7 +452,7 @@ def _simulated(run: PlannedRun, physics: Physics) -> float:
 def _row(
     run: PlannedRun, physics: Physics, environment: Mapping[str, Any], probe_seconds: float, when: str
 ) -> dict[str, Any]:
-    """Features of a run: all that is known before it begins."""
+    """Return the features of a run: its properties before it begins."""
     import pandas as pd
 
     (resources,) = clusters_of(None, [run.nodes], run.network)
@@ -477,14 +483,14 @@ def _row(
         "compute": 1e6 * physics.compute,
         "simulated": 1e6 * physics.seconds,
         "kilobytes": physics.kilobytes,
-        "when": pd.Timestamp(when).tz_convert(None),  # versions differ in how fast they are
+        "when": pd.Timestamp(when).tz_convert(None),  # Versions differ in speed.
         **switches,
         **words,
     }
 
 
 def _scatter(runs: Iterable[tuple[str, float]]) -> float:
-    """The median of how far seconds are from the median of their cell; NaN if no cell has several runs."""
+    """Return the median deviation of seconds from their cell's median; NaN if no cell has several runs."""
     of_cell: dict[str, list[float]] = {}
     for cell, seconds in runs:
         of_cell.setdefault(cell, []).append(seconds)
@@ -493,12 +499,12 @@ def _scatter(runs: Iterable[tuple[str, float]]) -> float:
 
 
 def _expected_parts(training: Any) -> Any:
-    """Seconds of each run's training, and of all that is around it, that physics says."""
+    """Return the simulator's seconds of each run inside and outside training."""
     return np.column_stack([training, np.full(len(training), _AROUND)])
 
 
 def _filled(frame: pd.DataFrame) -> pd.DataFrame:
-    """With a dash for options that a run does not have; numbers are of all."""
+    """Return the frame with a dash for missing options. Numeric columns have no missing values."""
     return frame.fillna("-")
 
 

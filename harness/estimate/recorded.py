@@ -1,4 +1,4 @@
-"""How long runs take by earlier runs of their own cells."""
+"""Expected times of runs, from earlier runs of the same cells."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class Expected:
 
 
 def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[Any, ...], Expected]:
-    """Expected times of the runs whose cells have been recorded, without loading a use case.
+    """Return expected times of runs with recorded cells, without loading a use case.
 
     Parameters
     ----------
     planned : sequence of PlannedRun
+        Runs whose time is expected.
     root : Path
         Folder of the sessions.
 
@@ -68,7 +69,7 @@ def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[An
 
 
 def total_of(expected: Iterable[Expected]) -> tuple[float, float, float]:
-    """Sums of the seconds, of the lower ends and of the upper ends."""
+    """Return the sums of the seconds, the lower ends and the upper ends."""
     several = list(expected)
     return (
         sum(one.seconds for one in several),

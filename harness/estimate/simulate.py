@@ -79,14 +79,14 @@ def incidents_of(text: str, nodes: int) -> tuple[Incident, ...]:
     Parameters
     ----------
     text : str
-        In any order.
+        Incidents in any order.
     nodes : int
-        That the smallest cluster has.
+        Number of nodes in the smallest cluster.
 
     Raises
     ------
     UsageError
-        Naming the incident that cannot be.
+        If an incident is impossible.
     """
     found = []
     for selected in parse_selections(text):
@@ -112,17 +112,17 @@ def incidents_of(text: str, nodes: int) -> tuple[Incident, ...]:
 def clusters_of(
     resources: Resources | None, nodes: Sequence[int] | None, network: str | None
 ) -> list[Resources]:
-    """Each cluster that is simulated.
+    """Return the clusters to simulate.
 
     Parameters
     ----------
     resources : Resources, optional
-        Of a file.
+        Cluster of a file.
     nodes : sequence of int, optional
-        Sizes of clusters of nodes like the first of the file, each on a host of its own; without it the
-        file's own cluster.
+        Sizes of clusters whose nodes equal the first node of the file, each on a separate host. Without
+        sizes, the cluster of the file is used.
     network : str, optional
-        In the place of the file's links, as for runs.
+        Network that replaces the file's links, as for runs.
     """
     given = resources or Resources.alike(1)
     if resources is None:
@@ -187,7 +187,7 @@ class SimulationSettings:
     peer_timeout: float = 5.0
 
     def run(self, cluster: SimulatedCluster, policy: Policy) -> SimulatedRun:
-        """The simulation of a policy on a cluster."""
+        """Return the simulation of a policy on a cluster."""
         return SimulatedRun(cluster, policy, **{one.name: getattr(self, one.name) for one in fields(self)})
 
 
@@ -229,13 +229,15 @@ def simulated_once(
     Parameters
     ----------
     usecase : UseCase
+        Use case to simulate.
     backend : str
-        Its name.
+        Name of the backend.
     options : Options
         Options of this backend.
     resources : Resources
         The cluster.
     settings : SimulationSettings
+        Settings of the simulation.
     policy : Policy, optional
         Replaces the policy of the options.
 
@@ -260,7 +262,7 @@ def require_server(backend: str) -> None:
     Raises
     ------
     UsageError
-        If there is no such backend, or it is none on the parameter server.
+        If there is no such backend, or it does not use the parameter server.
     """
     kind = load_backend(backend)
     if not isinstance(kind(), Simulated) or not issubclass(kind.Options, ServerOptions):

@@ -44,7 +44,7 @@ def node_table(found: Simulation, named: Collection[int]) -> list[str]:
     ----------
     found : Simulation
     named : collection of int
-        Nodes with lines of their own.
+        Nodes that get separate lines.
     """
     nodes = found.nodes
     cells: list[tuple[str, ...]] = [("node", "steps", "seconds", "ms/step", *_SHARES)]

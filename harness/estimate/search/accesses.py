@@ -17,16 +17,16 @@ __all__ = ["Accesses", "accesses_of"]
 
 @dataclass(frozen=True)
 class Accesses:
-    """What the workers of each node read.
+    """Counts of the rows that the workers of each node read.
 
     Attributes
     ----------
     nodes, workers : int
-        Of the cluster, and of each node.
+        Number of nodes, and of workers per node.
     steps : int array
-        Of all of a node's workers together, which were looked at.
+        Number of examined steps per node, over all its workers.
     counts : dict of str to int array
-        Nodes × rows of each table of rows: in how many of these steps a row was read.
+        Nodes × rows of each table of rows: the number of these steps that read a row.
     """
 
     nodes: int
@@ -35,7 +35,7 @@ class Accesses:
     counts: dict[str, Choices]
 
     def rates(self, served: Served) -> Floats:
-        """Nodes × rows: how often a step of one worker of the node reads each."""
+        """Nodes × rows: reads of each row per step of one worker of the node."""
         if served.dense:
             return np.ones((self.nodes, served.keys))
         return np.asarray(self.counts[served.table] / self.steps[:, None])
@@ -44,14 +44,18 @@ class Accesses:
 def accesses_of(
     usecase: UseCase, tables: Sequence[Served], nodes: int, workers: int, steps: int | None = None
 ) -> Accesses:
-    """Go through the training batches of all workers, one pass or so many steps of each at most.
+    """Count rows in the training batches of all workers, for one epoch or at most `steps` steps.
 
     Parameters
     ----------
     usecase : UseCase
+        Use case with the batches.
     tables : sequence of Served
+        Tables of the server.
     nodes, workers : int
+        Number of nodes, and of workers per node.
     steps : int, optional
+        Maximum number of steps of each worker.
     """
     counts = {one.table: np.zeros((nodes, one.keys), dtype=np.int64) for one in tables if not one.dense}
     made = np.zeros(nodes, dtype=np.int64)
@@ -60,5 +64,5 @@ def accesses_of(
         for batch in islice(usecase.loaders(worker, nodes * workers).train, steps):
             made[node] += 1
             for name, rows in usecase.keys(batch).items():
-                counts[name][node, np.unique(rows.numpy())] += 1  # a row named twice is read once
+                counts[name][node, np.unique(rows.numpy())] += 1  # A row that is named twice is read once.
     return Accesses(nodes, workers, made, counts)

@@ -1,4 +1,4 @@
-"""Annealed Monte Carlo: units are drawn anew, one after the other, at a falling temperature."""
+"""Annealed Monte Carlo: choices of units are redrawn, one after the other, at a falling temperature."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
     Parameters
     ----------
     problem : Problem
+        Problem to solve.
     start : int array
         Choices that keep the limits.
     effort : float

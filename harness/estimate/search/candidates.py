@@ -32,7 +32,7 @@ _PASSES = 3
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """A policy to be found: for which training, on which cluster, with which objective and solver.
+    """A search for a policy: the training job, the cluster, the objective and the solver.
 
     Attributes
     ----------
@@ -72,11 +72,11 @@ class Candidate:
     name : str
     policy : Policy
     tables : tuple of Served
-        Of the server; none for what a builder has made.
+        Tables of the server; empty for a builder's policy.
     options : tuple of TableOption
-        How each of them is managed.
+        Option of each table.
     prediction : Prediction, optional
-        Of the closed form; of builders there is none.
+        Prediction of the closed form; None for a builder's policy.
     simulation : Simulation, optional
         Result of the simulator; None before it, and for policies that cannot be simulated.
     """
@@ -90,7 +90,7 @@ class Candidate:
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """Each table, by one of its parameters, and how it is managed."""
+        """Return each table, named by one of its parameters, with its option."""
         found = []
         for served, option in zip(self.tables, self.options, strict=True):
             more = len(served.parameters) - 1
@@ -99,38 +99,39 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Of a step: simulated, or else predicted."""
+        """Seconds of a step: simulated, or else predicted."""
         if self.simulation is not None:
             return self.simulation.seconds_per_step
         return float("inf") if self.prediction is None else self.prediction.seconds
 
     @property
     def bytes(self) -> float:
-        """That a node sends per step: simulated, or else predicted."""
+        """Bytes that a node sends per step: simulated, or else predicted."""
         if self.simulation is not None:
             return self.simulation.bytes_per_step
         return float("inf") if self.prediction is None else self.prediction.bytes
 
     def rank(self, objective: Objective) -> tuple[float, float]:
-        """The lesser, the better; times that differ by less than a hundredth count as equal."""
+        """Sort key: smaller is better, and times that differ by less than 1 % count as equal."""
         if objective == "bytes":
             return self.bytes, self.seconds
         return round(np.log(max(self.seconds, 1e-12)) / np.log(1.01)), self.bytes
 
 
 def memory_limits(mebibytes: float | None, known: Sequence[int]) -> Floats | None:
-    """Of each node, in bytes: what is given, and no more than what it has, where that is known."""
+    """Return each node's limit in bytes: the given limit, or the node's memory if that is smaller."""
     given = np.inf if mebibytes is None else mebibytes * _MEBI
     limits = np.array([min(given, float(memory) if memory else np.inf) for memory in known])
     return limits if np.isfinite(limits).any() else None
 
 
 def candidates(problem: SearchProblem, builders: str) -> list[Candidate]:
-    """Solutions of the whole space, of its parts, and policies of builders, without any simulation.
+    """Return solutions of the whole space, of its parts, and policies of builders, without simulation.
 
     Parameters
     ----------
     problem : SearchProblem
+        Search for which candidates are made.
     builders : str
         Files or builders, such as ``adaptive,nups[times=50]``; none if it is empty.
 
@@ -176,16 +177,18 @@ def candidates(problem: SearchProblem, builders: str) -> list[Candidate]:
 def simulated_all(
     found: Sequence[Candidate], problem: SearchProblem, steps: int, told: Callable[[str], None]
 ) -> list[Candidate]:
-    """The candidates with the results of the simulator.
+    """Return the candidates with the results of the simulator.
 
     Parameters
     ----------
     found : sequence of Candidate
+        Candidates to simulate.
     problem : SearchProblem
+        Search to which the candidates belong.
     steps : int
         Steps of each worker.
     told : callable
-        Takes the name of the candidate that is simulated next.
+        Called with the name of the candidate that is simulated next.
 
     Raises
     ------
@@ -219,22 +222,23 @@ def simulated_all(
 def with_evidence(
     found: Sequence[Candidate], problem: SearchProblem, usecase: str, measured: Evidence
 ) -> Policy:
-    """The first candidate's policy, with the figures by which it was chosen.
+    """Return the first candidate's policy, with the figures that led to its choice.
 
     Parameters
     ----------
     found : sequence of Candidate
-        The best one first.
+        Candidates, the best one first.
     problem : SearchProblem
+        Search to which the candidates belong.
     usecase : str
-        The use case as on the command line.
+        Use case in the form of the command line.
     measured : dict
         Results of trial runs.
     """
     best = found[0]
     evidence: Evidence = {
         "searched_for": f"{problem.objective} of {usecase}",
-        "candidate": best.name,  # its policy has another name if a builder has made it
+        "candidate": best.name,  # The policy has another name if a builder has made it.
     }
     if best.prediction is not None:
         evidence["predicted_ms_per_step"] = round(1e3 * best.prediction.seconds, 4)
@@ -255,7 +259,7 @@ def _figures(one: Candidate) -> str:
 
 
 def _at_its_own_pace(model: CostModel, problem: SearchProblem) -> tuple[CostModel, tuple[TableOption, ...]]:
-    """The solution for the step time that it has itself, on which the exchange of changes depends."""
+    """Return the solution for its own step time, which determines how often changes are exchanged."""
     for _ in range(_PASSES):
         try:
             options = _solved(model, problem.space, problem)
@@ -280,7 +284,7 @@ def _solved(model: CostModel, space: Space, problem: SearchProblem) -> tuple[Tab
 
 
 def _parts(space: Space) -> Iterator[tuple[str, Space]]:
-    """Parts of the space, so that what the closed form judges wrongly has a rival of another kind."""
+    """Return parts of the space, so that a solution with a wrong prediction has different competitors."""
     if space.split:
         yield "found, rows alike", replace(space, split=False)
     for technique in space.techniques:

@@ -40,14 +40,14 @@ _WORDS = 8.0
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a policy is expected to cost.
+    """Expected costs of a policy.
 
     Attributes
     ----------
     seconds : float
-        Of a step of the slowest worker.
+        Seconds of a step of the slowest worker.
     bytes : float
-        That a node sends per step of each of its workers, in the mean.
+        Mean bytes that a node sends per step of each of its workers.
     memory : float array
         Bytes of rows that each node holds.
     """
@@ -63,9 +63,13 @@ class CostModel:
     Parameters
     ----------
     tables : sequence of Served
+        Tables of the server.
     accesses : Accesses
+        Access counts of the tables.
     situation : Situation
+        Cluster, workers and compute time.
     space : Space
+        Options that are searched.
     """
 
     def __init__(
@@ -83,26 +87,26 @@ class CostModel:
         self._hashed = [homes_by_hash(one.first_key, one.keys, accesses.nodes) for one in self.tables]
 
     def at_pace(self, seconds: float) -> CostModel:
-        """The same, if a step takes so long in all."""
+        """Return the same model for a total step time of `pace` seconds."""
         return CostModel(self.tables, self.accesses, replace(self.situation, pace=seconds), self.space)
 
     def options(self, table: int, space: Space | None = None) -> list[TableOption]:
-        """All options of a space, or of the model's own, in which a table can be managed."""
+        """Return all options of a space, by default the model's own, for managing a table."""
         served = self.tables[table]
         return list(table_options(served, space or self.space, self.accesses.nodes, self._is_dealt(served)))
 
     def problem(
         self, options: Sequence[Sequence[TableOption]], objective: Objective, limits: Floats | None = None
     ) -> Problem:
-        """Which of these options to take for each table.
+        """Return the problem of choosing one of these options for each table.
 
         Parameters
         ----------
         options : sequence of sequence of TableOption
-            For each table.
+            Options of each table.
         objective : "time" or "bytes"
         limits : float array, optional
-            Of each node's memory in bytes.
+            Limits of each node's memory, in bytes.
         """
         loads, memory = [], []
         for table, own in enumerate(options):
@@ -113,13 +117,13 @@ class CostModel:
                 loads.append(np.array([[self.traffic_of(table, option).sent.sum()] for option in own]))
             memory.append(np.stack([kept for _, kept in added]))
         base = self._loads.of_steps() if objective == "time" else np.zeros(1)
-        # a key word and a count of intents for each key of each table on every node, which no choice saves
+        # Every node stores a key word and an intent count for each key of each table, with any choice.
         words = _WORDS * sum(one.keys for one in self.tables)
         memory[0] = memory[0] + words
         return Problem.of(loads, memory, base, limits)
 
     def prediction(self, options: Sequence[TableOption]) -> Prediction:
-        """Of a policy."""
+        """Return the prediction for a policy."""
         added = [self._added(table, option) for table, option in enumerate(options)]
         totals = self._loads.of_steps() + sum(load for load, _ in added)
         sent = sum(self.traffic_of(table, option).sent for table, option in enumerate(options))
@@ -131,7 +135,7 @@ class CostModel:
         )
 
     def traffic_of(self, table: int, option: TableOption) -> Traffic:
-        """What a table costs each node so."""
+        """Return each node's traffic for a table that is managed by an option."""
         served = self.tables[table]
         if option.technique == "allreduce":
             floats = served.keys * served.length
@@ -174,7 +178,7 @@ class CostModel:
         return self._found[key]
 
     def _added(self, table: int, option: TableOption) -> tuple[Floats, Floats]:
-        """Loads and memory of an option."""
+        """Return the loads and the memory of an option."""
         key = (table, option)
         if key not in self._added_by:
             found = self.traffic_of(table, option)
@@ -187,7 +191,7 @@ class CostModel:
         return self._added_by[key]
 
     def _is_dealt(self, served: Served) -> bool:
-        """Whether samples are dealt so that rows have a first reader."""
+        """Whether samples are partitioned so that each row has a main reader."""
         if served.dense or self.accesses.nodes == 1:
             return False
         counts = self.accesses.counts[served.table]
@@ -196,40 +200,42 @@ class CostModel:
 
 @dataclass(frozen=True)
 class _Loads:
-    """Loads of a node: its workers' own time, its cores, and its network card in both directions.
+    """Loads of a node: the time of its workers, its cores, and its network card in both directions.
 
     Parameters
     ----------
     situation : Situation
+        Cluster, workers and compute time.
     """
 
     situation: Situation
 
     def of_steps(self) -> Floats:
-        """What a step takes without any table: it computes, and announces."""
+        """Return the loads of a step without any table: computing, and signalling intent."""
         speeds, cores = self.situation.speeds, self._cores
         micros = (_MICROS * self.situation.compute + self._costs.call) / speeds
         none = np.zeros(len(speeds))
         return np.concatenate([micros, self.situation.workers * micros / cores, none, none])
 
     def of_table(self, served: Served, found: Traffic, lookahead: int) -> Floats:
-        """What a table adds.
+        """Return the loads that a table adds.
 
         Parameters
         ----------
         served : Served
+            Table of the server.
         found : Traffic
-            A number per node.
+            Traffic with one number per node.
         lookahead : int
-            Batches that its rows are announced ahead.
+            Number of batches by which intent is signalled ahead.
         """
         costs, workers, others = self._costs, self.situation.workers, max(self.situation.nodes - 1, 1)
         calls = _calls_of(served)
         remote = found.remote / workers
-        asked = others * -np.expm1(-remote / others)  # nodes that a call asks
+        asked = others * -np.expm1(-remote / others)  # Number of nodes to which a call sends requests.
         asking = workers * asked.sum() * found.served / max(found.served.sum(), 1e-300)
         background = np.maximum(found.messages - 2.0 * calls * (found.remote + found.served), 0.0)
-        rounds = 2.0 * others * -np.expm1(-background / (2.0 * others))  # frames of them
+        rounds = 2.0 * others * -np.expm1(-background / (2.0 * others))  # Number of frames of these requests.
         frames = 2.0 * calls * (workers * asked + asking) + rounds
         turns = calls * (2.0 * workers * -np.expm1(-remote) + asking) + rounds / 2.0
         channel = (
@@ -243,14 +249,14 @@ class _Loads:
         speeds = self.situation.speeds
         dearer = (costs.elsewhere * found.remote + costs.copy * found.copied) / workers
         visits = self.visits(served, found.pulled / workers) + calls * dearer
-        visits = visits - costs.resume * np.expm1(-remote)  # if it waits before it computes
+        visits = visits - costs.resume * np.expm1(-remote)  # The time if the worker waits before it computes.
         path = visits / speeds + self._waits(found, calls, asked, lookahead)
         cores = (workers * visits + channel) / speeds / self._cores
         card = self._cards
         return np.concatenate([path, cores, found.sent / card, found.received / card])
 
     def of_all(self, found: Traffic) -> Floats:
-        """What gradients add that are averaged in a ring: 2 (n - 1) messages, one after the other."""
+        """Return the loads of averaging gradients in a ring: 2 (n - 1) messages, one after the other."""
         nodes = self.situation.nodes
         if nodes == 1:
             return np.zeros(4)
@@ -261,24 +267,24 @@ class _Loads:
         return np.concatenate([path, worked / self._cores, found.sent / card, found.received / card])
 
     def visits(self, served: Served, keys: Floats) -> Floats:
-        """A worker's calls about so many keys, as if all were on its node: microseconds at speed 1."""
+        """Return microseconds at speed 1 of a worker's calls for some keys, as if all were on its node."""
         costs, calls = self._costs, _calls_of(served)
         announced = 0.0 if served.dense else 1.0
         each = (calls + announced) * costs.key + calls * costs.value * 4.0 * served.length
         return np.asarray(calls * costs.call + each * keys)
 
     def _waits(self, found: Traffic, calls: float, asked: Floats, lookahead: int) -> Floats:
-        """A worker waits for answers, and for rows that come later than they are needed."""
+        """Return the time that a worker waits for answers, and for rows that arrive late."""
         nodes, workers = self.situation.nodes, self.situation.workers
         if nodes == 1:
             return np.zeros(1)
         costs, speeds = self._costs, self.situation.speeds
         latency, width = self._links
         remote = found.remote / workers
-        # of what is sent and received, what belongs to this worker's own requests, in one call
+        # Part of the bytes sent and received that belongs to this worker's own requests, in one call.
         own = found.remote / np.maximum(found.remote + found.served, 1e-300)
         bytes_of_call = np.where(remote > 0, own * (found.sent + found.received), 0.0) / workers / calls
-        # its own channel wakes twice, and then the worker; the other node's wakes once
+        # This node's channel wakes twice, and then the worker. The other node's channel wakes once.
         here = (
             2.0 * costs.call
             + 3.0 * costs.wake
@@ -286,7 +292,7 @@ class _Loads:
             + 2.0 * costs.message * remote
             + costs.byte * bytes_of_call
         )
-        each = np.maximum(asked, 1.0)  # they work at the same time
+        each = np.maximum(asked, 1.0)  # The nodes work at the same time.
         there = (
             costs.call
             + costs.wake
@@ -307,7 +313,7 @@ class _Loads:
 
     @property
     def _links(self) -> tuple[Floats, Floats]:
-        """Of each node's links the longest latency, in microseconds, and the least bytes per microsecond."""
+        """Return the longest latency (µs) and the lowest rate (bytes per µs) of each node's links."""
         resources, nodes = self.situation.resources, self.situation.nodes
         own = [[resources.between(n, m) for m in range(nodes) if m != n] for n in range(nodes)]
         latency = [max(1e3 * link.latency_ms for link in links) for links in own]
@@ -316,7 +322,7 @@ class _Loads:
 
     @property
     def _cards(self) -> Floats:
-        """Bytes per microsecond of each node's network card."""
+        """Return the bytes per microsecond of each node's network card."""
         resources, nodes = self.situation.resources, self.situation.nodes
         found = []
         for n, node in enumerate(resources.node):
@@ -326,5 +332,5 @@ class _Loads:
 
 
 def _calls_of(served: Served) -> float:
-    """Pulls and pushes of a table per step: dense parameters are pulled before and after it."""
+    """Return pulls and pushes of a table per step: dense parameters are pulled before and after it."""
     return 3.0 if served.dense else 2.0

@@ -15,7 +15,7 @@ _ROUNDINGS = 6
 
 
 def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
-    """Minimise the expected loads of a softmax over choices whose temperature falls.
+    """Minimise the expected loads of a softmax over choices, at a falling temperature.
 
     The largest load is smoothed as temperature · log Σ exp(load / temperature), and memory above a limit
     costs by a multiplier that grows as long as it is above (the augmented Lagrangian). At some temperatures
@@ -24,12 +24,13 @@ def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solut
     Parameters
     ----------
     problem : Problem
+        Problem to solve.
     start : int array
         Choices that keep the limits; they are returned if no better ones are found.
     effort : float
         Solver effort: 1 takes about one second for large problems.
     seed : int
-        Seed for the small numbers with which the descent begins.
+        Seed for the small initial values of the descent.
     """
     import torch
 

@@ -21,13 +21,14 @@ def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) ->
     """Choose by a mixed-integer linear program with one binary variable for each choice of each unit.
 
     The linear relaxation comes first. It gives a bound, and for each choice the least that the value rises if
-    the choice is made. A choice with which the value would exceed the best known one cannot belong to a
-    better solution and is left out. If more choices remain than `effort` allows, only the most promising ones
-    are considered, and the relaxation's bound is what is proved.
+    the choice is made. A choice is left out if the value would then exceed the best known one. If more
+    choices remain than `effort` allows, only the most promising ones are considered. The proved bound is then
+    the relaxation's bound.
 
     Parameters
     ----------
     problem : Problem
+        Problem to solve.
     start : int array
         Choices that keep the limits.
     effort : float
@@ -57,7 +58,7 @@ def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) ->
 
 
 def lower_bound(problem: Problem) -> float:
-    """A value that no choices undercut: the minimum of the linear relaxation."""
+    """Return the minimum of the linear relaxation, a lower bound for all choices."""
     program = _Program.of(problem)
     return program.scale * float(program.relaxed().fun)
 
@@ -73,9 +74,9 @@ class _Program:
     Attributes
     ----------
     units : int array
-        The unit to which each variable belongs; the last variable, `t`, belongs to none.
+        Unit of each variable; the last variable, `t`, has none.
     numbers : int array
-        The number of its choice.
+        Number of each variable's choice.
     at_most, at_most_values : arrays
         Rows of ``at_most @ x <= at_most_values``: loads and limited memory.
     one_each : sparse array
@@ -107,7 +108,7 @@ class _Program:
         return cls(units, numbers, sparse.csr_array(np.vstack([loads, kept])), values, one_each, scale)
 
     def relaxed(self) -> Any:
-        """The solution if choices may be mixed."""
+        """Return the solution of the linear relaxation, where choices may be mixed."""
         from scipy.optimize import linprog
 
         count = len(self.units)
@@ -125,7 +126,7 @@ class _Program:
         return found
 
     def decided(self, considered: Choices, relaxed: Floats, nodes: int) -> Any:
-        """The best solution of some choices, and of those that the relaxation prefers."""
+        """Return the best solution with some choices and the choices that the relaxation prefers."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         count = len(self.units)
@@ -144,7 +145,7 @@ class _Program:
         )
 
     def likeliest(self, x: Floats) -> Choices:
-        """Each unit's choice with the greatest share."""
+        """Return each unit's choice with the greatest share."""
         shares = np.full((self.one_each.shape[0], int(self.numbers.max()) + 1), -1.0)
         shares[self.units, self.numbers] = x[:-1]
         return np.asarray(shares.argmax(axis=1))

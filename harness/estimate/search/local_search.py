@@ -23,7 +23,7 @@ def improved(problem: Problem, choices: Choices, sweeps: int = 12) -> Choices:
     rows = np.arange(problem.units)
     for _ in range(sweeps):
         changed = False
-        # Sums are made anew in each sweep, so that rounding errors do not add up.
+        # Each sweep recomputes the sums, so that rounding errors do not add up.
         totals, kept = problem.totals(choices), memory[rows, choices].sum(axis=0)
         for unit in range(problem.units):
             own = choices[unit]

@@ -143,7 +143,7 @@ def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iter
 
 
 def hottest_first(served: Served, accesses: Accesses) -> Choices:
-    """A table's rows, the most frequently read ones first."""
+    """Return a table's rows, the most frequently read rows first."""
     if served.dense:
         return np.arange(served.keys)
     return np.argsort(-accesses.counts[served.table].sum(axis=0), kind="stable")

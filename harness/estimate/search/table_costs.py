@@ -1,7 +1,7 @@
 """Traffic of each node per step for each option to manage a table, in closed form: docs/concepts/search.md.
 
-The traffic is exact where it does not depend on time. Elsewhere it is that of rows which are read
-independently of each other.
+The traffic is exact where it does not depend on time. Elsewhere it assumes that rows are read independently
+of each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _DELTA, _ACK, _DROP, _DROP_ACK, _NEWS, _GRADIENT = (
     float(MESSAGE_BYTES[name]) for name in ("delta", "ack", "drop", "drop_ack", "news", "gradient")
 )
 _HEADER = 16.0
-"""Bytes of a row that is held, beside value and state: section 17."""
+"""Bytes of a row in addition to its value and state: section 17."""
 _ROUNDS = 500.0
-"""Of exchange, at most, per second."""
+"""Maximum rounds of exchange per second."""
 _SHORT, _LONGEST = 16.0, 0.05
 """Bytes of a row that each round takes along; seconds after which every row goes: flush_cadence.h."""
 _CERTAIN = 0.9999
@@ -38,18 +38,18 @@ _MICROS = 1e6
 
 @dataclass(frozen=True)
 class Situation:
-    """Where a policy is to be executed.
+    """The cluster and the training job that a policy is made for.
 
     Attributes
     ----------
     resources : Resources
         Nodes and links.
     workers : int
-        Of each node.
+        Number of workers per node.
     compute : float
-        Seconds that a step computes for, on a machine of the costs' speed.
+        Compute time of a step in seconds, on a machine of speed 1.
     pace : float
-        Seconds that a step is expected to take in all; at least 0, where only `compute` is known.
+        Expected total time of a step in seconds; 0 if only `compute` is known.
     """
 
     resources: Resources
@@ -59,22 +59,22 @@ class Situation:
 
     @property
     def nodes(self) -> int:
-        """Of the cluster."""
+        """Number of nodes in the cluster."""
         return self.resources.nodes
 
     @property
     def speeds(self) -> Floats:
-        """Of each node, in that of the costs' machine."""
+        """Speed of each node, relative to the machine of the costs."""
         cluster = self.resources.cluster()
         return np.array([machine.speed / cluster.costs.speed for machine in cluster.machines])
 
     @property
     def step(self) -> float:
-        """Seconds that a step is expected to take."""
+        """Expected seconds of a step."""
         return max(self.compute / float(self.speeds.mean()), self.pace, 1e-6)
 
     def window(self, lookahead: int) -> float:
-        """For how many steps a row is wanted that one step reads, if it is announced so many ahead."""
+        """Return the number of steps that a node needs a row for one read with this lookahead."""
         from scipy import stats
 
         rounds = 2.0 * max(1.0, 1.0 / (_ROUNDS * self.step))
@@ -87,16 +87,16 @@ def _nothing() -> Floats:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Traffic of a node per step of each of its workers; a field has one number per node and row, or sums.
+    """Traffic of a node per step of each of its workers, by node and row or in sums.
 
     Attributes
     ----------
     pulled, remote, copied : float array
-        Rows that are read; those of them that another node is asked for; those that are read in a copy.
+        Rows that are read, rows that are requested from another node, and rows that are read in a copy.
     served : float array
-        Rows that other nodes ask this node for.
+        Rows that other nodes request from this node.
     sent, received : float array
-        Bytes.
+        Bytes that the node sends and receives.
     messages : float array
         Messages that are sent or received.
     acted : float array
@@ -104,7 +104,7 @@ class Traffic:
     late : float array
         Rows that arrive because of an intent.
     memory : float array
-        Bytes that are held.
+        Bytes of the rows that a node holds.
     """
 
     pulled: Floats = field(default_factory=_nothing)
@@ -119,7 +119,7 @@ class Traffic:
     memory: Floats = field(default_factory=_nothing)
 
     def each(self, function: Callable[[Any], Any]) -> Traffic:
-        """The results of a function of each field."""
+        """Return the traffic with a function applied to each field."""
         return Traffic(*(function(getattr(self, one.name)) for one in fields(self)))
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -127,7 +127,7 @@ class Traffic:
 
 
 def bytes_on_wire(wire: str, floats: int) -> float:
-    """Of so many floats, in words of four bytes: int8 has a scale per row."""
+    """Return the bytes of some floats on the wire, in words of four bytes. With int8 each row has a scale."""
     if wire == "float32":
         return 4.0 * floats
     per_word = 4 if wire == "int8" else 2
@@ -144,25 +144,26 @@ def traffic(
     lookahead: int,
     situation: Situation,
 ) -> Traffic:
-    """What managing a table's rows so costs, for each of some segments of rows.
+    """Return the traffic of a technique for each of some segments of a table's rows.
 
     Parameters
     ----------
     technique : str
-        Of a rule; not allreduce.
+        Technique, as in a rule; not allreduce.
     served : Served
         The table.
     rates : float array
-        Nodes × rows, in the order of the segments: how often a step of a worker reads each.
+        Nodes × rows, in the order of the segments: reads of each row per step of a worker.
     homes : int array
-        The node where each row is at home.
+        Home node of each row.
     bounds : int array
-        Where each segment begins.
+        First index of each segment.
     wire : str
-        Of a rule.
+        Wire type, as in a rule.
     lookahead : int
-        Batches that rows are announced ahead.
+        Number of batches by which intent is signalled ahead.
     situation : Situation
+        Cluster, workers and compute time.
     """
     table = _Table(served, rates, homes, wire, situation.window(lookahead), situation)
     if technique == "static":
@@ -178,14 +179,14 @@ def traffic(
 
 
 def allreduced(floats: int, width: int, situation: Situation) -> Traffic:
-    """What averaging so many floats of gradients over all nodes costs, and keeping the parameters here."""
+    """Return the traffic of averaging some gradients over all nodes, with the parameters on each node."""
     ring = np.full(situation.nodes, 2.0 * (situation.nodes - 1) / situation.nodes * 4.0 * floats)
     none, memory = np.zeros(situation.nodes), np.full(situation.nodes, 4.0 * width)
     return Traffic(none, none, none, none, ring, ring, none, none, none, memory)
 
 
 class _Table:
-    """Rates of all that can happen to a row, from which techniques take theirs."""
+    """Rates of all events of a row; each technique uses some of them."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class _Table:
         self.value = bytes_on_wire(wire, served.length)
         self.whole = 4.0 * served.width
         state = served.width - served.length
-        # optimizer state travels as bfloat16 where the wire is a lossy one
+        # Optimizer state travels as bfloat16 if the wire type is lossy.
         rounded = self.value + (4.0 * state if wire == "float32" else bytes_on_wire("bfloat16", state))
         self.refresh = rounded
         at_home = homes[None, :] == np.arange(self.nodes)[:, None]
@@ -217,11 +218,11 @@ class _Table:
         interval = max(1.0, np.floor(np.sqrt(4.0 * served.width / _SHORT)))
         step = situation.step
         self.exchanges = min(1.0, max(1.0 / interval, step / _LONGEST), max(_ROUNDS * step, 1e-9))
-        # a gradient goes itself if it is all that has happened since the last exchange
+        # A single gradient since the last exchange is sent as it is.
         self.change = np.where(rates > self.exchanges, rounded, min(rounded, _GRADIENT + self.length))
 
     def static(self) -> Traffic:
-        """Rows that nodes ask others for when they need them."""
+        """Return the traffic of rows that nodes request from others when needed."""
         remote = self.rates * self.away
         served = self._of_homes(remote.sum(axis=0))
         asks = self.pulls * _REQUEST + _REQUEST + self.length
@@ -255,7 +256,7 @@ class _Table:
         return moved + copied + Traffic(memory=held * (self.held + self.change))
 
     def _moving(self, part: Floats, asking: bool = True) -> Traffic:
-        """Rows that move to the node that wants them, for this part of the accesses."""
+        """Return the traffic of rows that move to the node that needs them, for this part of the accesses."""
         total = np.maximum(self.all, 1e-300)
         moves = part * self.rates * (1.0 - self.rates / total)
         if self.dense or self.nodes == 1:
@@ -279,7 +280,7 @@ class _Table:
         )
 
     def _copying(self, part: Floats, held: Floats, everywhere: bool) -> Traffic:
-        """Rows of which nodes that want them hold copies, and the home node the original."""
+        """Return the traffic of rows that stay at their home node and are copied to nodes that need them."""
         per_worker = np.minimum(self.rates, 1.0)
         starts = part * self.away * self.rates * (1.0 - self.wanted)
         if everywhere or self.dense:
