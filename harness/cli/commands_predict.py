@@ -53,7 +53,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="COLUMN[,…]",
-            help="Also judge by holding out all rows that are equal in these columns, such as a cluster shape.",
+            help="Also hold out together all rows that are equal in these columns, such as nodes.",
         ),
     ] = None,
     model: Annotated[

@@ -107,7 +107,7 @@ STUDY_OPTIONS: dict[str, Any] = {
     ],
     "seed": Annotated[
         str | None,
-        typer.Option(metavar="N", help="Seed for the run order and the first block; later blocks use the next seeds."),
+        typer.Option(metavar="N", help="Seed for the run order and the first block; each block adds 1."),
     ],
     "data": Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder or file of the use case's data.")
@@ -141,7 +141,7 @@ OneUseCase = Annotated[
 ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="Backend on the parameter server.")]
 Links = Annotated[
     str | None,
-    typer.Option("--network", help="Network, such as lan, slow or 0.5ms,2gbit; by default as in --resources."),
+    typer.Option("--network", help="Network, such as lan or 0.5ms,2gbit; by default as in --resources."),
 ]
 CostedResources = Annotated[
     Path | None, typer.Option("--resources", help="The cluster, as `adabench resources --costs` writes it.")

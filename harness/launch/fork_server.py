@@ -208,7 +208,7 @@ class ForkServer:
 
 def main(arguments: Sequence[str]) -> int:
     """The server; in a fork of it, the function that was requested. Gives the exit code of either."""
-    prepare_quick_end()  # This call comes first, so that the functions that imports register with `atexit` are called.
+    prepare_quick_end()  # Called first, so that `atexit` functions of the imports are called.
     die_with_parent(int(arguments[0]))
     connection = socket.socket(fileno=int(arguments[1]))
     connection.set_inheritable(False)

@@ -79,7 +79,7 @@ class NodeLinks:
         try:
             self._relay = subprocess.Popen(
                 [str(_RELAY), str(nodes), link],
-                stdin=subprocess.PIPE,  # The relay ends when this pipe closes, even if this process is killed.
+                stdin=subprocess.PIPE,  # The relay ends when this pipe closes.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -45,7 +45,7 @@ class _PluginKind(NamedTuple):
     packages: tuple[str, ...]  # package of the built-in plugins
     entry_points: str  # entry point group of other packages
     attribute: str  # name of the class in its module
-    members: tuple[str, ...]  # of the class
+    members: tuple[str, ...]  # required members of the class
 
 
 _KINDS: dict[Kind, _PluginKind] = {
