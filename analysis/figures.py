@@ -34,8 +34,9 @@ _NAME = 40
 def draw_figures(store: SessionStore) -> list[Path]:
     """Draw a session into its folder ``figures``, each figure as PNG and SVG.
 
-        The figures are: bars per use case, costs compared with other systems, the budget of profiled steps, ratios
-    compared with the thesis, training time over each swept parameter, and the life of keys if it was traced.
+    The figures are: bars per use case, costs compared with other systems, the budget of profiled steps,
+    ratios compared with the thesis, training time over each swept parameter, and the life of keys if it was
+    traced.
 
     Raises
     ------

@@ -1,5 +1,4 @@
-"""Further figures of a report: ratios, quality against time, phases, parameter server counters.
-"""
+"""Further figures of a report: ratios, quality against time, phases, parameter server counters."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
 def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
     """Draw each ratio to the baseline with its exact interval, also in numbers on the right.
 
-        The grey band contains ratios that count as equivalent.
+    The grey band contains ratios that count as equivalent.
     """
     with styled():
         figure = Figure(figsize=(8.5, 0.9 + 0.42 * len(comparisons)), layout="constrained")
@@ -73,8 +72,7 @@ def _named(comparisons: Sequence[Comparison]) -> str:
 
 
 def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
-    """Draw quality after each epoch against training seconds, as thin lines per run and cell medians.
-    """
+    """Draw quality after each epoch against training seconds, as thin lines per run and cell medians."""
     done, labels, colours = _cells(runs)
     with styled():
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")

@@ -1,5 +1,4 @@
-"""A session's report: one self-contained HTML file for screens, phones and paper, in light and dark.
-"""
+"""A session's report: one self-contained HTML file for screens, phones and paper, in light and dark."""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ def in_order(cells: Mapping[str, Run]) -> list[str]:
 
 
 def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
-    """Return the colour of each cell, given its backend: the backend's colour, in shades for several
-    cells."""
+    """Return the colour of each cell: its backend's colour, in shades for several cells."""
     by_backend: dict[str, list[str]] = {}
     for cell, backend in cells.items():
         by_backend.setdefault(backend, []).append(cell)

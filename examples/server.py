@@ -49,7 +49,7 @@ def main() -> None:
         for epoch in range(given.epochs):
             errors = []
             for step, batch in enumerate(batches):
-                first = step if step == 0 else step + AHEAD  # At first intent for ten steps, then for one per step.
+                first = step if step == 0 else step + AHEAD  # at first ten steps, then one
                 for later, used in enumerate(batches[first : step + AHEAD + 1], first):
                     kv.intent(np.concatenate([who[used], what[used]]), kv.current_clock + later - step)
                 errors.append(train(kv, who[batch], what[batch], rating[batch]))

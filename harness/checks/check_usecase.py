@@ -26,7 +26,7 @@ BATCHES = 5
 def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
     """Yield findings, promise by promise.
 
-        Raises `UsageError` if the use case does not exist or its data cannot be used.
+    Raises `UsageError` if the use case does not exist or its data cannot be used.
     """
     kind = load_usecase(name)
     required = [field.name for field in msgspec.structs.fields(kind.Params) if field.required]

@@ -215,8 +215,7 @@ def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> 
 def study_from(
     file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
 ) -> Study:
-    """Return the study of a command line: a file, a study of the project, or only use cases and backends.
-    """
+    """Return the study of a command line: a file, a study of the project, or only use cases and backends."""
     given = {
         key: ",".join(value) if isinstance(value, list) else value
         for key, value in overrides.items()

@@ -168,7 +168,7 @@ class Records:
     def judged(self, seed: int = 0) -> list[tuple[str, Judgement]]:
         """Predict each cell from the others, and return names and judgements.
 
-                They cover all runs and, if some predictions extrapolate, the remaining runs.
+        They cover all runs and, if some predictions extrapolate, the remaining runs.
         """
         lines: list[tuple[str, Judgement]] = []
         groups = np.unique(self.cells, return_inverse=True)[1]
@@ -314,7 +314,7 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
 def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
     """Return the bytes that a node sends per step if each distinct row and its key travels once each way.
 
-        All other parameters are averaged in a ring.
+    All other parameters are averaged in a ring.
     """
     shapes = {name: value.shape for name, value in usecase.model().named_parameters()}
     read = {name: len(np.unique(rows.numpy())) for name, rows in usecase.keys(batch).items()}
@@ -347,7 +347,7 @@ def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -
 def _recorded_policy(run: PlannedRun) -> Policy | None:
     """Return the policy document of a recorded run, as its file may have changed.
 
-        A builder's policy is built again.
+    A builder's policy is built again.
     """
     if not _is_of_a_file(run) or not isinstance(run, Run) or run.policy is None:
         return None

@@ -45,7 +45,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
 def take_place(spec: RunSpec, rank: int) -> None:
     """Move to this rank's core, namespace and control group.
 
-        There must be only this thread, as later threads inherit them.
+    There must be only this thread, as later threads inherit them.
     """
     if spec.pinned:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", rank))]})

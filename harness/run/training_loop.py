@@ -257,7 +257,7 @@ class TrainingLoop:
     def _count(self, total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
         """Store the counters, which like epoch seconds cover only training.
 
-                Evaluation pulls its rows without any intent.
+        Evaluation pulls its rows without any intent.
         """
         for name, value in after.items():
             if not math.isfinite(value):

@@ -282,8 +282,7 @@ def settled(runs: Sequence[Run], relative: float, analyses: int) -> bool:
 
 
 def _turn_takers(planned: PlannedRun) -> tuple[object, ...]:
-    """Return a key that is equal for runs that take turns: runs of a block that are compared with each
-    other."""
+    """Return a key that is equal for the runs of a block that take turns."""
     if not planned.interleaved:
         return planned.key
     return (planned.usecase, planned.phase, planned.block, *planned.settings().values())

@@ -86,8 +86,7 @@ def made_where_counted(
 
 
 def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers: int) -> Policy:
-    """As `made_policy`, for a use case's model and a number of workers per node; errors are a `UsageError`.
-    """
+    """As `made_policy`, for a use case's model and workers per node; errors are a `UsageError`."""
     nodes = resources.nodes
     with refused():
         policy, _ = made_where_counted(

@@ -138,7 +138,7 @@ def parse_duration(text: str) -> float:
 def parse_network(text: str) -> str:
     """Check a network, such as ``lan``, ``0.5ms,2gbit`` or ``namespaces:lan:0-1/10``.
 
-        It is ``loopback``, ``sockets``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``. After
+    It is ``loopback``, ``sockets``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``. After
     ``namespaces:`` it consists of links between network namespaces, which always are sockets. One link may be
     slower, as in ``namespaces:lan:0-1/10``.
     """
