@@ -1,4 +1,4 @@
-"""Whether two cells did the same work to the same end, without which their times say nothing."""
+"""Checks that two cells did the same work with the same result, so that their times are comparable."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from adabench.results.record import Run
 __all__ = ["QUALITY_TOLERANCE", "different_quality", "different_work"]
 
 QUALITY_TOLERANCE = 0.01
-"""For records that do not say how much of their metric does not matter."""
+"""Tolerance for records without a tolerance of their metric."""
 
 _CONFIDENCE = 0.95
 
 
 def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
-    """What differs, if the two did not train on equally many samples.
+    """Return the difference if the two cells trained on different numbers of samples.
 
     Parameters
     ----------
     pairs : sequence of (Run, Run)
-        Of each block, the finished run of a cell and that of the baseline.
+        Pairs of finished runs in each block: the cell's and the baseline's run.
     """
     for one, other in pairs:
         allowed = 0
         if one.nodes * one.workers != other.nodes * other.workers:
-            # Workers get equal shares: the rest, less than a batch per worker and epoch, is left out.
+            # Workers get equal shares. The remainder, less than a batch per worker and epoch, is left out.
             batches = int(one.params.get("epochs", 1)) * max(run.nodes * run.workers for run in (one, other))
             allowed = batches * int(one.params.get("batch", 1))
         if abs(one.samples - other.samples) > allowed:
@@ -36,15 +36,15 @@ def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
 
 
 def different_quality(pairs: Sequence[tuple[Run, Run]]) -> str | None:
-    """What differs, if the metric that the use case is judged by surely differs by more than its tolerance.
+    """Return the difference if the use case's metric certainly differs by more than its tolerance.
 
-    Surely: the 95 % interval of the paired differences lies outside. With fewer than six blocks there is
-    none, and no verdict on time either.
+    It is certain if the 95 % interval of the paired differences is outside the tolerance. With fewer than six
+    blocks there is no interval, and no verdict on time either.
 
     Parameters
     ----------
     pairs : sequence of (Run, Run)
-        Of each block, the finished run of a cell and that of the baseline.
+        Pairs of finished runs in each block: the cell's and the baseline's run.
     """
     first = pairs[0][1]
     metric = first.metric or next(iter(first.metrics), None)

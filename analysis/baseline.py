@@ -1,4 +1,4 @@
-"""Which cells of a session the others are compared with."""
+"""Baseline cells of a session, with which the other cells are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adabench.results.record import PlannedRun, RecordError, Run
 __all__ = ["Baseline", "Topology", "across_topologies", "default_baseline", "shown_topology", "topology"]
 
 Topology = tuple[int, int, str, bool]
-"""Nodes, workers per node, network, and whether each node has one core of its own."""
+"""Nodes, workers per node, network, and whether each node has a dedicated core."""
 
 
 class Baseline:
@@ -22,11 +22,11 @@ class Baseline:
     cells : mapping of str to Run or PlannedRun
         The use case's cells, each with one of its measured runs.
     labels : mapping of str to str
-        What cells are called.
+        Labels of the cells.
     text : str or None
         A backend's name, alone or with some of its parameters as in ``prefetch[lookahead=20]``, or a cell's
-        label; None for `default_baseline`, of whose several sets of parameters the first is taken, and of
-        whose topologies the smallest where there is nothing else to compare.
+        label. None selects the first set of parameters of `default_baseline`, on its smallest topology if
+        there is nothing else to compare.
     usecase : str
 
     Raises
@@ -63,7 +63,7 @@ class Baseline:
             )
 
     def beside(self, cell: str) -> str:
-        """The baseline's cell of the same topology; its only one, if it was run with no other."""
+        """Return the baseline's cell of the same topology, or its only cell."""
         same = [one for one in self.cells if topology(self._runs[one]) == topology(self._runs[cell])]
         if not same and len(self.cells) > 1:
             where = shown_topology(topology(self._runs[cell]))
@@ -74,7 +74,7 @@ class Baseline:
         return same[0] if same else self.cells[0]
 
     def _choose(self) -> None:
-        """One set of parameters; where there is nothing else to compare, the smallest topology."""
+        """Choose one set of parameters; with nothing else to compare, the smallest topology."""
         first = min(self.cells, key=lambda cell: (self._labels[cell], topology(self._runs[cell])))
         self.cells = [cell for cell in self.cells if self._runs[cell].params == self._runs[first].params]
         if len(self.cells) == len(self._runs):
@@ -114,7 +114,7 @@ def default_baseline(runs: Sequence[Run | PlannedRun]) -> str:
 
 
 def topology(run: Run | PlannedRun) -> Topology:
-    """What a run needs of machines."""
+    """Return the nodes, workers, network and cores of a run."""
     return (run.nodes, run.workers, run.network, run.pinned)
 
 
@@ -132,7 +132,7 @@ def shown_topology(given: Topology) -> str:
 
 
 def across_topologies(here: Topology, there: Topology) -> str:
-    """What is compared with what, such as ``2 nodes, lan against 1 node``."""
+    """Return the text of a comparison of topologies, such as ``2 nodes, lan against 1 node``."""
     if here[3] == there[3]:
         here, there = (*here[:3], False), (*there[:3], False)
     return f"{shown_topology(here)} against {shown_topology(there)}"

@@ -29,18 +29,18 @@ PARTS = {
     "loader": "#8c613c",
     "other": "#bbbbbb",
 }
-"""In the order of the bars; what is alike has one hue."""
+"""Parts in the order of the bars; related parts have the same hue."""
 
 
 def draw_budgets(runs: Sequence[Run]) -> Figure | None:
     """Milliseconds of a worker's step by part, a bar per node; None if no run was profiled.
 
-    Beneath a bar, thin and hatched, is the CPU time that the process's other threads took meanwhile.
+    A thin hatched bar below shows the CPU time of the process's other threads.
 
     Parameters
     ----------
     runs : sequence of Run
-        Of one use case.
+        Runs of one use case.
     """
     labels = cell_labels(runs)
     rows = [
@@ -99,7 +99,7 @@ def budget_text(run: Run) -> str:
 
 
 def parts_of(budgets: Sequence[Budget]) -> list[str]:
-    """The parts that took any time, in the order of the bars; those that are not known come last."""
+    """Return the parts that took any time, in the order of the bars; unknown parts come last."""
     found = {part for budget in budgets for part, seconds in budget.parts.items() if seconds > 0}
     return [part for part in PARTS if part in found] + sorted(found - PARTS.keys())
 

@@ -34,7 +34,7 @@ EQUIVALENCE = 0.03
 """Two backends whose ratio's interval lies within ± this are equivalent. Fixed in advance."""
 
 ALPHA = 0.05
-"""At most this part of sessions in which nothing differs has any verdict that says otherwise."""
+"""Maximum fraction of sessions without differences that have a verdict of a difference."""
 
 Verdict = Literal[
     "faster",
@@ -56,12 +56,12 @@ UNJUDGED: tuple[Verdict, ...] = (
     "not converged",
     "no runs",
 )
-"""Verdicts that say nothing about time."""
+"""Verdicts without a statement about time."""
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """What is compared with what."""
+    """Key of a comparison."""
 
     cell: str
     usecase: str
@@ -76,13 +76,12 @@ class _Compared:
 class Comparison(_Compared):
     """One cell against the baseline's.
 
-    `cell` is its identifier. `label` tells it apart from all cells of its use case, `name` from those of the
-    same `topology`.
-    `ratio` is the Hodges-Lehmann estimate, over blocks, of this cell's seconds over the baseline's, below 1
-    where it is faster, with the exact interval at confidence 1 - `level`; `level` is what Holm's procedure
-    leaves of `ALPHA` for all comparisons of the session together. `n` blocks count; `needed` is how many a
-    verdict takes. `reason` says why there is no verdict on time. `flagged` are runs far from the others of
-    their cell, which are kept.
+    `cell` is its identifier. `label` is unique among all cells of its use case, `name` among the cells of the
+    same `topology`. `ratio` is the Hodges-Lehmann estimate, over blocks, of this cell's seconds over the
+    baseline's, below 1 where it is faster, with the exact interval at confidence 1 - `level`; `level` is what
+    Holm's procedure leaves of `ALPHA` for all comparisons of the session together. `n` blocks count; `needed`
+    is how many a verdict takes. `reason` explains why there is no verdict on time. `flagged` are runs far
+    from the others of their cell, which are kept.
     """
 
     n: int
@@ -110,11 +109,11 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
         A session's records.
     baseline : str, optional
         A backend's name, such as ``prefetch``; with some of its parameters, such as
-        ``prefetch[lookahead=20]``; or a cell's whole label. By default as `baseline.Baseline` says. A cell
-        whose topology the baseline was not run with is compared with the baseline's only cell, if it has but
-        one, and its label says so.
+        ``prefetch[lookahead=20]``; or a cell's whole label. The default is documented in `baseline.Baseline`.
+        If the baseline was not run on a cell's topology, the cell is compared with the baseline's only cell,
+        and its label shows this.
     analyses : int
-        How often the session is judged until it is long enough; see `statistics.interim_analyses`.
+        Number of times that the session is judged until it is long enough; see `statistics.interim_analyses`.
 
     Raises
     ------
@@ -136,19 +135,19 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
 
 
 def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
-    """How many blocks find a difference of 5 % in about four of five sessions, where runs scatter by 3 %.
+    """Return the number of blocks that detects a difference of 5 % in 80 % of sessions, at a scatter of 3 %.
 
-    Twice what a verdict needs at least, less three: what simulations of one to twenty comparisons give
-    (docs/concepts/statistics.md). Six where there is nothing to compare.
+    The number is twice the minimum for a verdict, less three, by simulations of one to twenty comparisons
+    (docs/concepts/statistics.md). It is six if there is nothing to compare.
     """
     needed, comparisons = blocks_needed(plan)
     return 2 * needed - 3 if comparisons else 6
 
 
 def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], analyses: int = 1) -> tuple[int, int]:
-    """How many blocks the verdicts of a plan need at least, and how many comparisons there are.
+    """Return the minimum number of blocks for the verdicts of a plan, and the number of comparisons.
 
-    Those with the default baseline; if that is ambiguous, with one cell per use case and topology.
+    The comparisons use the default baseline, or one cell per use case and topology if it is ambiguous.
     """
     cells = {run.cell: run for run in plan if run.phase == "measured"}
     labels = cell_labels(plan)
@@ -165,7 +164,7 @@ def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], analyses: int = 1)
 
 @dataclass(frozen=True)
 class _Draft(_Compared):
-    """A comparison before all of its family are known, on which its verdict depends."""
+    """A comparison without its verdict, which depends on all comparisons of its family."""
 
     log_ratios: tuple[float, ...]
     obstacle: tuple[Verdict, str] | None
@@ -200,7 +199,8 @@ class _Draft(_Compared):
     ) -> tuple[Verdict, str | None]:
         if len(self.log_ratios) < fewest_blocks(level):
             return "too few runs", f"{len(self.log_ratios)} blocks count, a verdict needs {needed}"
-        # Comes first: a difference too small to matter is no verdict, however certain it is.
+        # This check comes first: a difference that is too small to matter is never a difference in the
+        # verdict.
         if low >= 1 - EQUIVALENCE and high <= 1 + EQUIVALENCE:
             return "equivalent", None
         if self.p <= level:

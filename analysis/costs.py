@@ -1,4 +1,4 @@
-"""What a sample costs in each system: CPU time, and samples per second."""
+"""Cost of a sample in each system: CPU time, and samples per second."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FORMATS = ("csv", "parquet", "json")
 
 
 def export_runs(store: SessionStore, form: str) -> Path:
-    """Write every recorded run, warm-ups and failures included, beside the session's records.
+    """Write every recorded run, including warm-ups and failures, into the session's folder.
 
     Parameters
     ----------

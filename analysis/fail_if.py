@@ -1,4 +1,4 @@
-"""Conditions of a comparison, such as ``ratio_low > 1.03``: what makes it a regression."""
+"""Conditions that make a comparison a regression, such as ``ratio_low > 1.03``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Condition", "parse_condition"]
 
 @dataclass(frozen=True)
 class Condition:
-    """What makes a comparison a regression, such as ``ratio_low > 1.03``.
+    """Condition that makes a comparison a regression, such as ``ratio_low > 1.03``.
 
-    A bound that is undefined never does: whether there is a verdict at all has to be asked first.
+    An undefined bound never fulfils the condition, so check first whether there is a verdict.
     """
 
     text: str
@@ -37,7 +37,7 @@ def parse_condition(text: str) -> Condition:
     Raises
     ------
     RecordError
-        Naming the part that is not of that form.
+        If a part is not of that form.
     """
     terms = []
     for part in text.split(" and "):

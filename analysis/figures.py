@@ -32,9 +32,11 @@ _NAME = 40
 
 
 def draw_figures(store: SessionStore) -> list[Path]:
-    """Draw a session into its folder ``figures``, each as PNG and SVG: bars per use case, costs
-    beside other systems', the budget of profiled steps, ratios beside the thesis's, training time over each
-    parameter that was swept, and the life of keys where it was traced.
+    """Draw a session into its folder ``figures``, each figure as PNG and SVG.
+
+    The figures are: bars per use case, costs compared with other systems, the budget of profiled steps,
+    ratios compared with the thesis, training time over each swept parameter, and the life of keys if it was
+    traced.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def draw_bars(runs: Sequence[Run]) -> Figure:
     Parameters
     ----------
     runs : sequence of Run
-        Measured runs of one use case, the last attempt each; failed ones are counted beside their bar.
+        Measured runs of one use case, the last attempt each; failed runs are counted next to their bar.
     """
     labels = cell_labels(runs)
     found = {cell: [run for run in runs if run.cell == cell and run.status in SUCCESS] for cell in labels}
@@ -150,7 +152,7 @@ def _details(done: Sequence[Run], runs: Sequence[Run]) -> str:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    """What all cells have in common; `runs` has one of each."""
+    """Return the common properties of all cells; `runs` has one run of each cell."""
     parts = [f"{runs[0].usecase}: training time"]
     epochs = {run.params.get("epochs") for run in runs}
     if len(epochs) == 1:

@@ -1,4 +1,4 @@
-"""The Gaussian process of scikit-learn for few measurements, such as those of some dozens of cells.
+"""The Gaussian process of scikit-learn for few measurements, such as some dozens of cells.
 
 A prediction is the sum of a linear and of a smooth function of the features. Numbers, words and times have
 one length scale each (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, MIT Press 2006).
@@ -35,8 +35,9 @@ class Process:
     Parameters
     ----------
     features : array of float
-        A row for each measurement.
+        Features with one row for each measurement.
     target : array of float
+        Target value of each measurement.
     groups : sequence of int arrays
         Columns that share a length scale; columns that never change are ignored.
     """

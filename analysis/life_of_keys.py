@@ -18,7 +18,7 @@ from adabench.results.store import SessionStore
 
 __all__ = ["Life", "Span", "draw_life_of_keys", "draw_life_of_run", "lives", "save_life_of_keys"]
 
-# The span that each event begins or ends on the node where it happens.
+# Kind of span that each event begins or ends on its node.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
 _ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
 
@@ -28,7 +28,7 @@ _TICK_HEIGHT = 0.22
 
 
 class Span(NamedTuple):
-    """A time in which a node owned a key, held a replica of it or had intent for it."""
+    """A period of time when a node owned a key, held a replica of it or had intent for it."""
 
     node: int
     kind: str
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 class Life(NamedTuple):
-    """What happened to one key."""
+    """Life of one key."""
 
     key: int
     name: str
@@ -52,13 +52,14 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     Parameters
     ----------
     frames : sequence of pandas.DataFrame
-        The `adaps.trace_frame` of each node. Nodes must share a clock, as those of one machine do.
+        The `adaps.trace_frame` of each node. Nodes must share a clock, for example on one machine.
 
     Returns
     -------
     list of Life
-        By key. A span whose beginning was not seen reaches back to the first event of all, one whose end was
-        not seen to the last; a replica ends where its node becomes the owner.
+        Lives in the order of keys. A span without a recorded beginning starts at the first event of all keys,
+        and a span without a recorded end ends at the last event. A replica ends when its node becomes the
+        owner.
 
     Raises
     ------
@@ -85,9 +86,9 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
 
 
 def draw_life_of_keys(frames: Sequence[pd.DataFrame]) -> Figure:
-    """Draw each key over time × node: bars where it was held, lines between ticks where it was wanted.
+    """Draw each key over time × node: bars show where it was held, lines between ticks show intent.
 
-    Parameters and errors are those of `lives`.
+    Parameters and errors are as in `lives`.
     """
     all_lives = lives(frames)
     nodes = max(

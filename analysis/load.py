@@ -1,4 +1,4 @@
-"""Reads records into pandas frames and names cells so that a reader can tell them apart."""
+"""Reads records into pandas frames and gives cells distinct labels."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SUCCESS = ("ok", "not_converged")
 def load_frame(store: SessionStore) -> pd.DataFrame:
     """All recorded runs of a session, one row each; nested tables become columns such as ``seconds.train``.
 
-    `label` tells the cells of a use case apart. Nothing is filtered: warm-ups and failures are rows too.
+    `label` is unique among the cells of a use case. Nothing is filtered: warm-ups and failures are also rows.
     """
-    import pandas as pd  # takes as long to import as most commands do
+    import pandas as pd  # Importing pandas takes as long as most commands.
 
     runs = store.runs()
     frame = pd.json_normalize([msgspec.to_builtins(run) for run in runs], max_level=1)
@@ -41,30 +41,30 @@ def measured(runs: Iterable[Run]) -> list[Run]:
 
 
 def traced_runs(store: SessionStore) -> dict[str, Run]:
-    """Use case -> a run whose rows' life was written down, of automatic intent where there is one."""
+    """Return use case -> a run with traced rows, with automatic intent if there is one."""
     runs = [run for run in last_attempts(store.runs()) if store.trace_file(run.run_id).is_file()]
     runs.sort(key=lambda run: (run.nodes > 1, run.backend == "autoada-automatic"))
     return {run.usecase: run for run in runs}
 
 
 def last_attempts(runs: Iterable[Run]) -> list[Run]:
-    """A planned run counts once: by its last attempt."""
+    """Return the last attempt of each planned run."""
     return list({(run.cell, run.phase, run.block): run for run in runs}.values())
 
 
 def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool = True) -> dict[str, str]:
-    """Cell identifier -> backend, with whatever else distinguishes it among the cells of its use case.
+    """Return cell identifier -> backend, with the values that distinguish it in its use case.
 
-    A parameter stands there if two cells differ in it, be they of different backends; the topology if two
-    cells of the same backend do, because some backends have one only.
+    A label contains a parameter if two cells of any backends differ in it. It contains the topology only if
+    two cells of the same backend differ in it, because some backends support a single topology.
 
     Parameters
     ----------
     planned : sequence
         A session's plan, or recorded runs.
     topology : bool
-        Whether nodes, workers, network and other run settings are told, too; without, such cells are called
-        the same.
+        Whether labels include nodes, workers, network and other run settings; otherwise such cells have equal
+        labels.
     """
     cells = {run.cell: run for run in planned if run.phase == "measured"}
     labels = {}
@@ -89,7 +89,7 @@ def _varies(parameter: str, cells: Sequence[PlannedRun | Run]) -> bool:
 
 
 def shown_value(value: object) -> str:
-    """A parameter's value as it stands in labels and on the command line."""
+    """Return a parameter's value in the form of labels and of the command line."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

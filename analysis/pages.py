@@ -17,7 +17,7 @@ def write_section(page: Path, name: str, script: str, text: str) -> None:
     name : str
         Name of the section in its marks.
     script : str
-        Path of the script that writes it, as the first mark says.
+        Path of the script that writes the section, as in the first mark.
     text : str
         The new text.
     """

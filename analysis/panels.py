@@ -1,6 +1,4 @@
-"""The figures of a report beside the bars: ratios, quality against time, phases, what the parameter server
-did.
-"""
+"""Further figures of a report: ratios, quality against time, phases, parameter server counters."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ __all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
 
 PHASES = ("setup", "train", "eval", "teardown")
 
-# Counters to sum, counters whose sum it is divided by (if any), the axis's label, and its scale.
+# Counters to sum, counters to divide by (if any), the axis's label, and its scale.
 PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
 SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] = (
     (PULLED[:2], PULLED, "pulled keys that were local, owned or a replica (%)", 100.0),
@@ -36,8 +34,9 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
 
 
 def draw_forest(comparisons: Sequence[Comparison]) -> Figure:
-    """Ratio to the baseline with its exact interval, a row per comparison, in numbers on the right; the grey
-    band is what counts as equivalent.
+    """Draw each ratio to the baseline with its exact interval, also in numbers on the right.
+
+    The grey band contains ratios that count as equivalent.
     """
     with styled():
         figure = Figure(figsize=(8.5, 0.9 + 0.42 * len(comparisons)), layout="constrained")
@@ -67,15 +66,13 @@ def _in_numbers(one: Comparison) -> str:
 
 
 def _named(comparisons: Sequence[Comparison]) -> str:
-    """The baseline: its label, or its backend's name where it has one cell per topology."""
+    """Return the baseline's label, or its backend's name if it has one cell per topology."""
     labels = {one.baseline for one in comparisons}
     return labels.pop() if len(labels) == 1 else min(labels).partition(" (")[0]
 
 
 def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
-    """Quality after each epoch against training seconds: a thin line per run, a thick one per cell, its
-    median.
-    """
+    """Draw quality after each epoch against training seconds, as thin lines per run and cell medians."""
     done, labels, colours = _cells(runs)
     with styled():
         figure = Figure(figsize=(7.0, 3.6), layout="constrained")
@@ -105,7 +102,7 @@ def draw_quality(runs: Sequence[Run], metric: str) -> Figure:
 
 
 def draw_phases(runs: Sequence[Run]) -> Figure:
-    """Where the time of a run goes: mean seconds by phase, stacked, a row per cell."""
+    """Draw the mean seconds of a run by phase, stacked, in a row per cell."""
     done, labels, _ = _cells(runs)
     with styled():
         figure = Figure(figsize=(7.0, 1.5 + 0.42 * len(done)), layout="constrained")
@@ -127,7 +124,7 @@ def draw_phases(runs: Sequence[Run]) -> Figure:
 
 
 def draw_server(runs: Sequence[Run]) -> Figure | None:
-    """What the parameter server did, a panel per counter; None if no run used one."""
+    """Draw a panel per counter of the parameter server; None if no run used the server."""
     done, labels, colours = _cells([run for run in runs if run.counters])
     panels = [
         panel

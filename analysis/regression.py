@@ -38,17 +38,17 @@ __all__ = [
 ]
 
 LEVEL = 0.9
-"""Fraction of rows that intervals are to contain."""
+"""Fraction of rows that intervals should contain."""
 FOLDS = 5
 _FEWEST = 2 * FOLDS
 FEWEST_GROUPS = round(LEVEL / (1 - LEVEL))
-"""Groups that an interval for another group takes: fewer groups cannot show `LEVEL` of all groups."""
+"""Minimum groups for an interval of another group: fewer groups cannot show `LEVEL` of all groups."""
 _MARGIN = 0.05
 """Fraction of the end of a learned range by which a number may exceed it: measured features vary by this."""
 _CHUNK = 256
 """Rows whose intervals are computed at once, to bound the memory."""
 MOST_OF_A_PROCESS = 100
-"""Distinct rows up to which a Gaussian process is fitted, as of more of them trees learn better."""
+"""Maximum distinct rows for a Gaussian process, as trees learn better from more rows."""
 
 _SHORTEST = 1e-9
 """Seconds; shorter times are raised to it, so that they have logarithms."""
@@ -58,12 +58,12 @@ Integers = npt.NDArray[np.int64]
 
 
 class RegressionError(ValueError):
-    """Rows that nothing can be learned of or predicted for: one sentence."""
+    """Error if nothing can be learned from or predicted for some rows."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a regression says of some rows.
+    """Predictions of a regression for some rows.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Predicted:
         The prediction and the interval around it, of the level `LEVEL`. The ends are NaN without an interval:
         if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
     extrapolated : list of list of str
-        For each row in what it lies outside of all that was learned of; empty if in nothing.
+        For each row, its features outside the range of the training rows; empty if there are none.
     """
 
     seconds: Floats
@@ -82,20 +82,20 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How good predictions of rows are that were held out.
+    """Quality of predictions for held-out rows.
 
     Attributes
     ----------
     rows : int
-        So many.
+        Number of rows.
     median, p90 : float
-        Of the relative errors, as parts of the seconds that were measured.
+        Median and ninth decile of the relative errors, as fractions of the measured seconds.
     rank : float
         Spearman's correlation of predicted and measured seconds.
     intervals : float
         Fraction of the rows that have an interval.
     covered : float
-        Fraction of the rows with an interval whose seconds are inside it; NaN if there is no interval.
+        Fraction of the intervals that contain the measured seconds; NaN if there is no interval.
     width : float
         The median of upper ÷ lower ends of intervals; NaN if there is no interval.
     """
@@ -116,10 +116,10 @@ class _Model(Protocol):
 class Regression:
     """Predicts seconds; made by `fit`.
 
-    Intervals are those of CV+: a row's residual is that of the model which was fitted without its fold, and
-    an interval is made of the predictions of all these models, each widened by the residuals of its fold
-    (Barber, Candès, Ramdas and Tibshirani, *Predictive inference with the jackknife+*, Annals of Statistics
-    49(1), 2021). Of rows that are drawn like those that were learned of they hold 80 % at least, whatever the
+    Intervals are computed by CV+. A row's residual comes from the model that was fitted without its fold. An
+    interval combines the predictions of all these models, each widened by the residuals of its fold (Barber,
+    Candès, Ramdas and Tibshirani, *Predictive inference with the jackknife+*, Annals of Statistics 49(1),
+    2021). For rows with the distribution of the training rows, intervals contain at least 80 % with any
     model, and usually about `LEVEL`.
 
     With groups, each group has the same weight, however many rows it has, and one more group could have any
@@ -144,15 +144,15 @@ class Regression:
         Parameters
         ----------
         features : DataFrame
-            A row for each measurement; columns of numbers, of words and of times.
+            Features with one row for each measurement; columns are numbers, words or times.
         seconds : array of float
             Measured seconds, more than 0 and finite. Several columns are parts of a sum: each part is
             learned, and the sum is predicted.
         groups : array, optional
-            Groups of rows that stay together in the folds from which residuals come. Predictions are then
-            meant for other groups. Without it folds are drawn at random.
+            Groups of rows that stay together in the folds that give residuals. Predictions are then meant for
+            other groups. Without it folds are drawn at random.
         base : array of float, optional
-            Expected seconds of each part. The measured factor of these is learned.
+            Expected seconds of each part. The regression learns the factor from expected to measured seconds.
         seed : int
             Seed for folds and trees.
 
@@ -187,16 +187,17 @@ class Regression:
         Parameters
         ----------
         features : DataFrame
-            A row for each; the columns of `fit`.
+            Features with one row for each prediction and the columns of `fit`.
         base : array of float, optional
-            What is expected of them anyhow, if `fit` was told, of each part.
+            Expected seconds of each part, if `fit` had them.
         """
         encoded = self._columns.encoded(features)
         expected = np.ones((len(encoded), self._whole.count)) if base is None else _columns(base)
         centre = self._whole.predict(encoded, expected)
         each = np.stack([part.predict(encoded, expected) for part in self._parts])
         low, high = self._held_out.ends(each)
-        # With few rows the prediction of all of them may lie outside of what those of parts say.
+        # With few rows, the prediction of the model for all rows may be outside the range of the folds'
+        # models.
         low, high = np.minimum(low, centre), np.maximum(high, centre)
         said = np.exp(np.stack([centre, low, high]))
         outside = self._columns.outside(features)
@@ -223,9 +224,9 @@ class _HeldOut:
         return low, high
 
     def _quantile(self, values: Floats) -> Floats:
-        """For each column the least value that `LEVEL` of the weights does not exceed."""
+        """Return for each column the least value that is not exceeded by `LEVEL` of the weights."""
         order = np.argsort(values, axis=0)
-        # A little less, because sums of equal weights are rounded.
+        # The level is slightly lower, because sums of equal weights are rounded.
         reached = np.cumsum(self.weights[order], axis=0) >= LEVEL - 1e-9
         rank = np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0)
         found = np.take_along_axis(values, rank, axis=0)[0]
@@ -233,7 +234,7 @@ class _HeldOut:
 
 
 def _weights(groups: npt.ArrayLike) -> Floats:
-    """Weights of rows: equal sums for all groups, and as much for a group that is not there."""
+    """Return weights of rows: equal sums for all groups, and for one further group."""
     _, own, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     return np.asarray(1 / (len(sizes) + 1) / sizes[own], dtype=np.float64)
 
@@ -246,19 +247,19 @@ def judged(
     base: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> tuple[Judgement, Predicted]:
-    """Hold out each part in turn, learn of the others, and compare what is predicted with what was measured.
+    """Hold out each part in turn, learn from the other parts, and compare predictions with measurements.
 
     Parameters
     ----------
     features, seconds, groups, base, seed
-        As of `Regression.fit`.
+        Arguments of `Regression.fit`.
     parts : array
-        Which part each row belongs to.
+        Part of each row.
 
     Returns
     -------
     Judgement, Predicted
-        Of all rows, each predicted when it was held out.
+        Judgement and predictions of all rows, each predicted when it was held out.
     """
     several = _columns(seconds)
     measured = several.sum(axis=1)
@@ -300,7 +301,7 @@ def judgement_of(measured: Floats, said: Floats) -> Judgement:
 
 
 def judgement_lines(judgements: Sequence[tuple[str, Judgement]]) -> list[str]:
-    """A table with a line for each: the rows that were held out, and how good their predictions are."""
+    """Return a table with a line per judgement: the held-out rows, and the quality of their predictions."""
     rows = [
         (
             held_out,
@@ -325,18 +326,18 @@ def _percent(part: float) -> str:
 
 
 def parts_at_random(rows: int, parts: int, seed: int) -> Integers:
-    """A number from 0 below `parts` for each row, each as often as the others."""
+    """Return a random part from 0 to `parts` - 1 for each row; all parts are equally frequent."""
     return np.random.default_rng(seed).permutation(np.arange(rows, dtype=np.int64) % parts)
 
 
 def usable(seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Which of these can be learned of: numbers more than 0, and finite."""
+    """Return which values can be learned from: finite numbers greater than 0."""
     values = np.asarray(seconds, dtype=np.float64)
     return np.isfinite(values) & (values > 0)
 
 
 class _Columns:
-    """How features become numbers, and what of them was learned of."""
+    """Encodes features as numbers, and stores the range of the training rows."""
 
     def __init__(self, features: pd.DataFrame) -> None:
         self._numbers: dict[str, tuple[float, float]] = {}
@@ -355,10 +356,10 @@ class _Columns:
             raise RegressionError("there are no features to learn of")
 
     def encoded(self, features: pd.DataFrame) -> Floats:
-        """Logarithms of numbers, a column for each word, which is 1 where it stands, and days.
+        """Encode numbers as logarithms, words as indicator columns, and times as days.
 
-        Numbers and days are bounded, so that no prediction extrapolates further than was learned: a number's
-        logarithm by once more its learned range on either side, and a day by the learned days.
+        Values are bounded, to limit extrapolation: a number's logarithm by its learned range, extended by the
+        length of the range on either side, and a day by the learned days.
         """
         for name in [*self._numbers, *self._words, *self._times]:
             if name not in features.columns:
@@ -381,7 +382,7 @@ class _Columns:
         return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
 
     def outside(self, features: pd.DataFrame) -> list[list[str]]:
-        """For each row what of it is not between, or not among, what was learned of, but for its time."""
+        """Return for each row its numbers and words outside the learned range or set; times are ignored."""
         found: list[list[str]] = [[] for _ in range(len(features))]
         for name, (low, high) in self._numbers.items():
             learned = f"{low:g}" if low == high else f"{low:g} to {high:g}"
@@ -436,11 +437,11 @@ class _Sum:
 def _fitted(
     learn: Callable[[Floats, Floats], Sequence[_Model]], features: Floats, target: Floats
 ) -> Sequence[_Model]:
-    """Models whose mean is the prediction."""
+    """Fit the models; their mean is the prediction."""
     try:
         from threadpoolctl import threadpool_limits
 
-        # With so few rows several threads mostly wait for each other, and spin where cores are taken.
+        # With few rows, several threads mostly wait for each other, and spin if cores are busy.
         with threadpool_limits(1):
             return learn(features, target)
     except ModuleNotFoundError as error:
@@ -478,13 +479,13 @@ def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:
 
 
 def _columns(seconds: npt.ArrayLike) -> Floats:
-    """Of each part; one if there are none."""
+    """Return one column for each part; a single column is one part."""
     found = np.asarray(seconds, dtype=np.float64)
     return found[:, None] if found.ndim == 1 else found
 
 
 def _logarithms(values: Floats) -> Floats:
-    """Logarithms of one more than these, with their signs."""
+    """Return signed logarithms of the absolute values plus one."""
     return np.asarray(np.sign(values) * np.log1p(np.abs(values)), dtype=np.float64)
 
 

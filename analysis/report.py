@@ -1,6 +1,4 @@
-"""A session's report: one HTML file that needs nothing else, reads on a phone, prints, and follows light
-and dark.
-"""
+"""A session's report: one self-contained HTML file for screens, phones and paper, in light and dark."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def write_report(store: SessionStore, baseline: str | None = None) -> Path:
     ----------
     store : SessionStore
     baseline : str, optional
-        What the others are compared with; see `adabench.analysis.compare.compare`.
+        Baseline of the comparisons; see `adabench.analysis.compare.compare`.
 
     Raises
     ------
@@ -58,7 +56,7 @@ def report_html(
     finished = [run for run in counted if run.status in SUCCESS]
     if not finished:
         raise RecordError(f"session {session.session} has no finished run to report")
-    # Of all use cases together: they are one family.
+    # Comparisons of all use cases form one family.
     compared = _comparisons(counted, baseline, session.analyses)
     sections = [
         _section(
@@ -111,7 +109,7 @@ def _facts(session: Session, finished: int, measured: int) -> dict[str, object]:
 def _section(
     usecase: str, runs: Sequence[Run], comparisons: Sequence[Comparison], life: Figure | None
 ) -> dict[str, object]:
-    """What is shown of a use case: figures as SVG, None where there is nothing to draw."""
+    """Return the section of a use case: figures as SVG, None if there is nothing to draw."""
     metric = next(iter(next(run for run in runs if run.metrics).metrics))
     figures = {
         "bars": draw_bars(runs),
@@ -133,7 +131,7 @@ def _section(
 
 
 def _unbroken(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[list[str]]]:
-    """A table whose cells are broken before their ranges, and not inside of them."""
+    """Return a table with line breaks in cells before ranges, and not inside them."""
     return names, [
         [re.sub(r"(?<=\[\d)(.*), (?=.*\]$)", "\\1,\N{NO-BREAK SPACE}", cell) for cell in row] for row in rows
     ]

@@ -1,4 +1,4 @@
-"""How cost grows with the number of nodes: figures of replays on simulated clusters."""
+"""Figures of costs against the number of nodes, from replays on simulated clusters."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ MEASURES: dict[str, tuple[str, str, Measure]] = {
         lambda f: f["relocations"] / f["node_steps"],
     ),
 }
-"""By name: what the axis says, its scale, and how it follows from what was counted."""
+"""Name -> label of the axis, its scale, and the formula over the counters."""
 
 
 def derived(frame: pd.DataFrame) -> pd.DataFrame:
-    """Per node and step what ``scale.csv`` has as sums: a column each of `MEASURES`, rows as they are."""
+    """Return the sums of ``scale.csv`` per node and step: one column for each of `MEASURES`."""
     result = frame[["usecase", "technique", "nodes"]].copy()
     for name, (_, _, measure) in MEASURES.items():
         result[name] = measure(frame)

@@ -19,11 +19,11 @@ __all__ = ["Change", "Moment", "compare_sessions", "history"]
 
 @dataclass(frozen=True)
 class Change:
-    """A cell's training time in one session over that in another.
+    """Ratio of a cell's training times in two sessions.
 
-    `ratio` is the Hodges-Lehmann estimate over all pairs of runs, `p` that of the exact rank-sum test,
-    `level` what Holm's procedure leaves for all cells. Nothing is paired: what changed on the machine between
-    the sessions is in the ratio.
+    `ratio` is the Hodges-Lehmann estimate over all pairs of runs, `p` is the p-value of the exact rank-sum
+    test, and `level` is the level by Holm's procedure over all cells. Runs are not paired, so the ratio
+    includes changes of the machine between the sessions.
     """
 
     usecase: str
@@ -42,7 +42,7 @@ class Change:
 
 
 def compare_sessions(before: Sequence[Run], after: Sequence[Run]) -> list[Change]:
-    """Every cell that both sessions have, told by use case, label and topology; sources may differ.
+    """Compare all cells with equal use case, label and topology in both sessions; sources may differ.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def compare_sessions(before: Sequence[Run], after: Sequence[Run]) -> list[Change
     names = [name for name in first if name in second]
     if not names:
         raise RecordError("the sessions have no cell in common: there is nothing to compare")
-    from scipy import stats  # takes longer to import than most commands take
+    from scipy import stats  # Importing scipy takes longer than most commands.
 
     logs = [(np.log(first[name]), np.log(second[name])) for name in names]
     p_values = [float(stats.mannwhitneyu(one, other, method="exact").pvalue) for one, other in logs]
@@ -96,7 +96,7 @@ def history(sessions: Iterable[tuple[Session, Sequence[Run]]], baseline: str | N
         try:
             found = compare(runs, baseline, analyses=session.analyses)
         except RecordError:
-            continue  # a session without this baseline has no place in its history
+            continue  # A session without this baseline is left out of its history.
         commit = "no clone" if session.git is None else session.git.commit[:12] + "+" * session.git.dirty
         moments += [Moment(session.session, session.created_at, commit, one) for one in found]
     return sorted(moments, key=lambda moment: moment.created_at)
@@ -114,5 +114,5 @@ def _seconds(runs: Sequence[Run]) -> dict[tuple[str, str], list[float]]:
 
 
 def _fewest_p(one: int, other: int) -> float:
-    """The least p-value that so many runs can have."""
+    """Return the least p-value that a number of runs can have."""
     return min(1.0, 2 / math.comb(one + other, one))

@@ -1,4 +1,4 @@
-"""How far simulated times are off: what was measured against what was simulated, in tables and a figure."""
+"""Errors of simulated times: tables and a figure that compare measurements with simulations."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ class SimulatedCell:
     Attributes
     ----------
     usecase : str
-        Its name.
+        Name of the use case.
     setting : str
-        All but the technique.
+        Setting of the cell without its technique.
     technique : str
+        Technique of the rows.
     held_out : bool
-        Whether nobody looked at it when costs were modelled.
+        Whether the cell was not used when costs were modelled.
     nodes, runs : int
-        Of the cluster; that were measured.
+        Number of nodes in the cluster, and of measured runs.
     milliseconds, simulated_milliseconds : float
         Wall time.
     cpu, simulated_cpu : float
         Milliseconds of CPU time of all nodes, divided by their workers' steps.
     kilobytes, simulated_kilobytes : float
-        That a node sends.
+        Kilobytes that a node sends.
     """
 
     usecase: str
@@ -70,7 +71,7 @@ def order_is_right(cells: Sequence[SimulatedCell]) -> bool:
     Parameters
     ----------
     cells : sequence of SimulatedCell
-        Of one setting.
+        Cells of one setting.
     """
     for one, other in combinations(cells, 2):
         slow, fast = (one, other) if one.milliseconds > other.milliseconds else (other, one)
@@ -82,7 +83,7 @@ def order_is_right(cells: Sequence[SimulatedCell]) -> bool:
 
 
 def error_rows(cells: Sequence[SimulatedCell]) -> list[dict[str, str]]:
-    """A line for the cells that were looked at and one for those that were not: errors, and orders."""
+    """Return a line for the cells used in modelling and a line for held-out cells: errors, and orders."""
     lines = []
     for held_out, name in ((False, "looked at"), (True, "held out")):
         own = [cell for cell in cells if cell.held_out is held_out]
@@ -126,7 +127,7 @@ def setting_rows(cells: Sequence[SimulatedCell]) -> list[dict[str, str]]:
 
 
 def draw_errors(cells: Sequence[SimulatedCell]) -> Figure:
-    """Simulated against measured time of a step, with the identity line; filled is what was held out."""
+    """Draw simulated against measured step times, with the identity line; held-out cells are filled."""
     names = sorted({cell.usecase for cell in cells})
     colours = dict(zip(names, palette(len(names)), strict=True))
     times = [each for cell in cells for each in (cell.milliseconds, cell.simulated_milliseconds)]

@@ -1,9 +1,9 @@
 """The statistics of runs: paired differences, exact intervals, correction for several comparisons.
 
 Differences within a block are judged by Wilcoxon's signed-rank test and the interval that belongs to it, both
-exact (Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin, 1945). They assume that a
-difference is as likely to be positive as negative, whatever its size, if the two cells do not differ. The
-random order within a block sees to that, whether or not the noise is normal. Why this test and no other:
+exact (Wilcoxon, Individual comparisons by ranking methods, Biometrics Bulletin, 1945). They assume that, for
+each size, positive and negative differences are equally likely if the two cells do not differ. The random
+order within a block ensures this, even if the noise is not normal. The choice of this test is explained in
 docs/concepts/statistics.md.
 """
 
@@ -48,14 +48,14 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     Parameters
     ----------
     values : sequence of float
-        At least one.
+        Values of the sample, at least one.
     confidence : float
-        Nominal; the interval's own is at least that. It needs n values with 1 - 2^(1-n) >= confidence,
-        which is six for 95 %.
+        Nominal confidence; the interval's confidence is at least this. It needs n values with 1 - 2^(1-n) >=
+        confidence, which is six for 95 %.
     """
     if len(values) == 1:
         return Interval(values[0], math.nan, math.nan, confidence)
-    from scipy import stats  # takes longer to import than most commands take
+    from scipy import stats  # Importing scipy takes longer than most commands.
 
     # A pair of bounds, which scipy-stubs declare as a number.
     found: Any = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
@@ -71,14 +71,14 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     Parameters
     ----------
     differences : sequence of float
-        At least one.
+        Paired differences, at least one.
     confidence : float
-        Nominal; the interval's own is at least that. It needs n values with 1 - 2^(1-n) >= confidence,
-        which is six for 95 %; with fewer its ends are NaN.
+        Nominal confidence; the interval's confidence is at least this. It needs n values with 1 - 2^(1-n) >=
+        confidence, which is six for 95 %; with fewer its ends are NaN.
     """
     means = _pairwise_means(differences)
     below = [probability <= (1 - confidence) / 2 for probability in _signed_rank_cdf(len(differences))]
-    cut = sum(below)  # so many means may be left out at either end
+    cut = sum(below)  # Number of means that may be left out at either end.
     if cut == 0:
         return Interval(float(np.median(means)), math.nan, math.nan, confidence)
     return Interval(float(np.median(means)), float(means[cut - 1]), float(means[-cut]), confidence)
@@ -87,7 +87,7 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
 def signed_rank_test(differences: Sequence[float]) -> float:
     """Two-sided exact p-value of Wilcoxon's signed-rank test.
 
-    Where differences are zero or equal in size, pairs whose mean is zero count for the smaller side: the
+    If differences are zero or equal in size, pairs with a mean of zero count for the smaller side. The
     p-value is then too large rather than too small.
     """
     means = _pairwise_means(differences)
@@ -96,7 +96,7 @@ def signed_rank_test(differences: Sequence[float]) -> float:
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = 0.05) -> list[float]:
-    """The level that each comparison is judged at, by Holm's step-down procedure.
+    """Return the level of each comparison, by Holm's step-down procedure.
 
     The smallest p-value is judged at alpha/m, the next at alpha/(m-1), and so on; from the first that is
     not significant on, all are judged at that one's level. A comparison is significant if its p-value is at
@@ -119,11 +119,11 @@ def fewest_blocks(level: float) -> int:
 
 
 def interim_analyses(first: int, most: int) -> list[int]:
-    """After how many blocks a session that is lengthened until it is precise enough is looked at.
+    """Return the numbers of blocks after which a session that is being lengthened is analysed.
 
-    Each time there are half as many blocks more. If every analysis is judged at a level divided by the
-    number of analyses, all of them together are wrong with no more than that level's probability
-    (Bonferroni's inequality), and so is the decision to stop, whatever it depends on.
+    The number of blocks grows by half each time. If every analysis is judged at a level divided by the number
+    of analyses, the probability that any of them is wrong is at most that level (Bonferroni's inequality).
+    This holds for any rule of stopping.
     """
     counts = [min(first, most)]
     while counts[-1] < most:
@@ -132,7 +132,7 @@ def interim_analyses(first: int, most: int) -> list[int]:
 
 
 def outliers(values: Sequence[float], level: float = 0.01) -> list[int]:
-    """Indices of values far from the others of their cell; they are flagged, never deleted.
+    """Return indices of values far from the other values of their cell; they are flagged, never deleted.
 
     A value is compared with the mean and the standard deviation of all others by Student's t (the externally
     studentized residual), at the level divided by the number of values: of cells with normal values, at most
@@ -142,7 +142,7 @@ def outliers(values: Sequence[float], level: float = 0.01) -> list[int]:
     n = len(array)
     if n < 3:
         return []
-    from scipy import stats  # as above
+    from scipy import stats  # The level is checked as above.
 
     rows = np.broadcast_to(array, (n, n))[~np.eye(n, dtype=bool)].reshape(n, n - 1)  # all but each one
     spread = rows.std(axis=1, ddof=1) * math.sqrt(1 + 1 / (n - 1))

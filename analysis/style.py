@@ -1,4 +1,4 @@
-"""How figures look: one palette, one way to write an SVG."""
+"""Style of all figures: one palette, and one way to write an SVG."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 Colour = tuple[float, float, float]
 
 SVG: dict[Any, Any] = {"svg.hashsalt": "adabench", "svg.fonttype": "none", "text.parse_math": False}
-"""Text stays text, a dollar in it too, and equal records give equal files."""
+"""Text stays text, also with a dollar sign, and equal records give equal files."""
 
 INK, GRID = "#262626", "#cccccc"
 
@@ -42,7 +42,7 @@ BACKENDS = (
     *("single", "manual", "prefetch", "autoada-manual", "autoada-automatic"),
     *("ddp", "rpc", "torchrec", "floor", "gensim", "pykeen"),
 )
-"""Those that are built in, in the order in which every figure shows them, and each in its own colour.
+"""Built-in backends in the order of all figures, with a distinct colour each.
 
 The last two are never in one figure.
 """
@@ -50,20 +50,20 @@ The last two are never in one figure.
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The context that figures are made in."""
+    """Return the context for drawing figures."""
     colours = {"text.color": INK, "axes.labelcolor": INK, "grid.color": GRID}
-    # Names and values of parameters are no formulas.
+    # Names and values of parameters are not formulas.
     with sns.axes_style("whitegrid", colours), mpl.rc_context({"text.parse_math": False}):
         yield
 
 
 def palette(count: int) -> list[Colour]:
-    """Colours that those who see few colours tell apart, too, as far as there are as many (ten)."""
+    """Return colours that are also distinct for colour-blind readers, up to ten."""
     return [(red, green, blue) for red, green, blue in sns.color_palette("colorblind", count)]
 
 
 def rank(backend: str) -> tuple[int, str]:
-    """Where a backend stands in figures: built-in ones first, others by their names."""
+    """Return the position of a backend in figures: built-in backends first, others by name."""
     return (BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS), backend)
 
 
@@ -78,7 +78,7 @@ def in_order(cells: Mapping[str, Run]) -> list[str]:
 
 
 def colours_of(cells: Mapping[str, str]) -> dict[str, Colour]:
-    """The colour of each cell, given its backend: that of the backend, in shades if it has several cells."""
+    """Return the colour of each cell: its backend's colour, in shades for several cells."""
     by_backend: dict[str, list[str]] = {}
     for cell, backend in cells.items():
         by_backend.setdefault(backend, []).append(cell)
@@ -135,7 +135,7 @@ def adaptive_svg(figure: Figure) -> str:
 def standalone_svg(figure: Figure) -> str:
     """An SVG file that is shown as an image on a light or a dark page.
 
-    An image does not know the page's colour, so it goes by the reader's scheme.
+    An image has no access to the page's colour, so it uses the reader's colour scheme.
     """
     element = _in_current_colour(figure)
     end_of_tag = element.index(">") + 1

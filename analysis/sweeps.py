@@ -14,27 +14,27 @@ from adabench.results.record import Run
 __all__ = ["FEWEST", "draw_sweep", "swept"]
 
 FEWEST = 3
-"""Values that make a sweep; two are compared better as bars."""
+"""Minimum number of values of a sweep; two values are compared better as bars."""
 
 _TOPOLOGY = ("nodes", "workers")
 
 
 def swept(runs: Sequence[Run]) -> list[str]:
-    """What the finished runs of one use case have at least `FEWEST` numeric values of, for one backend.
+    """Return the settings with at least `FEWEST` numeric values for one backend, in one use case.
 
     Parameters
     ----------
     runs : sequence of Run
-        Of one use case.
+        Finished runs of one use case.
     """
     done = [run for run in runs if run.status in SUCCESS]
     names = [*_TOPOLOGY, *dict.fromkeys(name for run in done for name in run.params)]
-    # Names become names of files, and records may come from strangers.
+    # Names become file names, and records may come from untrusted sources.
     return [name for name in names if name.isidentifier() and _most_values(done, name) >= FEWEST]
 
 
 def draw_sweep(runs: Sequence[Run], name: str) -> Figure:
-    """A line per backend, and per whatever else tells cells apart, over the values of `name`.
+    """Draw a line over the values of `name` per backend and combination of other parameters.
 
     Points are means, whiskers go from the fastest to the slowest run.
     """
@@ -75,14 +75,14 @@ def _value(run: Run, name: str) -> float | None:
 
 
 def _without(label: str, name: str) -> str:
-    """A cell's label less what the axis says."""
+    """Return a cell's label without the parameter of the axis."""
     backend, _, rest = label.partition(" (")
     parts = [part for part in rest.rstrip(")").split(", ") if part and not part.startswith(f"{name}=")]
     return f"{backend} ({', '.join(parts)})" if parts else backend
 
 
 def _most_values(runs: Sequence[Run], name: str) -> int:
-    """How many values the backend with the most of them has."""
+    """Return the largest number of values of any backend."""
     values: dict[str, set[float]] = {}
     for run in runs:
         value = _value(run, name)

@@ -1,4 +1,4 @@
-"""Tables of a session as Markdown, which reads as plain text too."""
+"""Tables of a session as Markdown, which is also readable as plain text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MEANINGS = {
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
-    """What was measured, a row per cell: counts, training seconds as mean [min, max], quality, traffic.
+    """Return the measurements, a row per cell: counts, mean [min, max] seconds, quality, traffic.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str
 
 
 def needs(blocks: int, comparisons: int) -> str:
-    """What a verdict takes, in a sentence."""
+    """Return a message with the number of blocks for a verdict."""
     several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
     return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
 
@@ -166,8 +166,8 @@ def needs(blocks: int, comparisons: int) -> str:
 def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, keys: int = 1) -> str:
     """A Markdown table of at most `width` characters per line.
 
-    Long names in the first columns are wrapped. If the other columns do not fit beside them, there are
-    several tables below one another, and each has the first columns.
+    Long names in the first columns are wrapped. If the other columns do not fit next to them, there are
+    several tables, and each has the first columns.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
     width : int, optional
         Characters per line; None for a table as wide as its cells.
     keys : int
-        Number of first columns, by which a reader identifies a row.
+        Number of first columns, which identify a row.
     """
     if width is None:
         return markdown(names, rows)
@@ -227,7 +227,7 @@ def _wrapped(row: Sequence[str], column: int, width: int) -> list[list[str]]:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text of at most `width` characters: what is too much is left out of the middle."""
+    """Return a text of at most `width` characters; excess characters are removed from the middle."""
     if len(text) <= width:
         return text
     left = max((width - 1) // 2, 0)
@@ -254,19 +254,19 @@ def comparison_rows(comparisons: Sequence[Comparison]) -> tuple[list[str], list[
 
 
 def write_table(store: SessionStore) -> Path:
-    """Write the session's table beside its records; returns the file."""
+    """Write the session's table into its folder; returns the file."""
     file = store.folder / "table.md"
     write_atomically(file, (session_table(store.runs()) + "\n").encode())
     return file
 
 
 def runs_table(runs: Sequence[Run], width: int | None = None) -> str:
-    """All runs of a session in the order they ended, with their cells; `width` as of `fitted`."""
+    """Return all runs of a session in the order they ended, with their cells; `width` is as in `fitted`."""
     labels = cell_labels(runs)
     rows = [
         [
             run.run_id,
-            labels.get(run.cell, run.backend),  # a cell may have a warm-up only
+            labels.get(run.cell, run.backend),  # A cell may have only a warm-up.
             run.usecase,
             "warm-up" if run.phase == "warmup" else f"{run.block + 1}",
             run.status,
@@ -340,7 +340,7 @@ def _row(label: str, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def seconds_to_best(run: Run) -> float:
-    """Training seconds until the end of the epoch that is best by validation, whose metrics are the run's."""
+    """Return training seconds until the end of the epoch with the best validation."""
     return sum(run.epoch_seconds[: run.best_epoch])
 
 
@@ -351,7 +351,7 @@ def _spread(values: Sequence[float], form: str) -> str:
 
 
 def _local_share(runs: Sequence[Run]) -> str:
-    """Of the pulled keys, those that needed no message: owned here, or with a replica here."""
+    """Return the fraction of pulled keys that needed no message: keys owned or replicated here."""
     here = sum(run.counters.get(name, 0) for run in runs for name in ("pulled_local", "pulled_replica"))
     pulled = here + sum(run.counters.get("pulled_remote", 0) for run in runs)
     return f"{here / pulled:.1%}" if pulled else "-"

@@ -1,10 +1,10 @@
-"""The thesis's own bars, read off its figures, to be shown beside ours as ratios to PrefetchIterator.
+"""The bars of the thesis, read off its figures, for comparison with ours as ratios to PrefetchIterator.
 
 The thesis is *Adaptive Parameter Management in Machine Learning Systems*; its code and figures are in
-https://github.com/aendk/AutoAda. Every number here is from that repository at commit 370edc7 (June 2023): the
-bars from ``img/gcn.png`` and ``img/ctr.png``, what they mean from the section "Performance" of its README,
-which says that each use case ran three times, that bars are averages and that whiskers go from the least to
-the greatest run time. No table of the seconds is published there.
+https://github.com/aendk/AutoAda. Every number here is from that repository at commit 370edc7 (June 2023). The
+bars are from ``img/gcn.png`` and ``img/ctr.png``. The section "Performance" of its README explains that each
+use case ran three times, that bars are averages, and that whiskers go from the least to the greatest run
+time. No table of the seconds is published there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adabench.results.record import Run
 __all__ = ["RUNS", "THESIS", "Bar", "draw_thesis"]
 
 RUNS = 3
-"""Of each bar, as its README says."""
+"""Number of runs of each bar, from the README of the thesis's code."""
 
 
 class Bar(NamedTuple):
@@ -33,14 +33,14 @@ class Bar(NamedTuple):
     high: float
 
 
-# "PrefetchIterator", "Manual Intent" and "Automatic Intent" are what the figures call the three.
+# The figures call the three "PrefetchIterator", "Manual Intent" and "Automatic Intent".
 THESIS: dict[str, dict[str, Bar]] = {
-    "gcn": {  # img/gcn.png: 248 pixels are 100 seconds, so a number is right to one second
+    "gcn": {  # In img/gcn.png 248 pixels are 100 seconds, so a number is accurate to one second.
         "prefetch": Bar(456, 449, 461),
         "manual": Bar(459, 456, 461),
         "autoada-automatic": Bar(485, 482, 488),
     },
-    "ctr": {  # img/ctr.png: 206 pixels are 1,000 seconds, so a number is right to ten seconds
+    "ctr": {  # In img/ctr.png 206 pixels are 1,000 seconds, so a number is accurate to ten seconds.
         "prefetch": Bar(5520, 5320, 5665),
         "manual": Bar(5630, 5485, 5885),
         "autoada-automatic": Bar(5580, 5505, 5650),
@@ -49,14 +49,14 @@ THESIS: dict[str, dict[str, Bar]] = {
 
 
 def draw_thesis(runs: Sequence[Run]) -> Figure | None:
-    """Training times of one use case over the mean of `prefetch`, the thesis's beside ours.
+    """Draw training times of one use case over the mean of `prefetch`, in the thesis and here.
 
-    Other machines, other data and another parameter server: only the ratios can be set side by side.
+    Machines, data and parameter server differ, so only the ratios can be compared.
 
     Parameters
     ----------
     runs : sequence of Run
-        Of one use case.
+        Runs of one use case.
 
     Returns
     -------

@@ -11,11 +11,12 @@ T = TypeVar("T")
 
 
 def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
-    """The items, with a progress bar on standard error while they are taken.
+    """Yield the items, with a progress bar on standard error.
 
     Parameters
     ----------
     items : sequence
+        Items to yield.
     doing : str
         Text before the bar.
     """

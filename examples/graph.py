@@ -1,7 +1,7 @@
 """A graph model of torch_geometric with an embedding per node, which the parameter server holds.
 
 The model has to find out which community each node belongs to, from the edges and some labels. Each batch is
-a random part of the graph, so only the batch itself tells which embeddings it reads.
+a random part of the graph, so the embeddings to read depend on the batch.
 
     python examples/graph.py
     torchrun --nproc-per-node 2 examples/graph.py
@@ -37,7 +37,7 @@ class GraphModel(nn.Module):
 
 
 def communities(nodes: int, classes: int) -> Data:
-    """A graph whose nodes know mostly nodes of their own class; the same on every node of the cluster."""
+    """Return a graph with edges mostly inside classes; equal on every node of the cluster."""
     torch.manual_seed(0)
     sizes = [nodes // classes] * classes
     nodes = sum(sizes)

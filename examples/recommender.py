@@ -1,7 +1,7 @@
 """A recommender: a plain PyTorch model of clicks, wrapped so that its tables live in the parameter server.
 
-26 categorical and 13 numerical features, as in the Criteo logs, with values that are as unevenly frequent;
-the clicks are generated. What differs from plain PyTorch are the two lines with `aa`.
+It has 26 categorical and 13 numerical features, with similar frequencies to the Criteo logs. The clicks are
+generated. The two lines with `aa` are the difference to plain PyTorch.
 
     python examples/recommender.py
     torchrun --nproc-per-node 2 examples/recommender.py
@@ -39,7 +39,7 @@ class Recommender(nn.Module):
 def clicks(samples: int, categories: int) -> TensorDataset:
     """Generated samples, the same on every node: some values of each field are clicked more often."""
     generator = torch.Generator().manual_seed(0)
-    frequency = 1.0 / torch.arange(1, categories + 1) ** 1.05  # Zipf
+    frequency = 1.0 / torch.arange(1, categories + 1) ** 1.05  # The frequencies follow Zipf's law.
     ids = torch.multinomial(frequency, samples * FIELDS, replacement=True, generator=generator)
     ids = ids.view(samples, FIELDS)
     numbers = torch.randn(samples, NUMBERS, generator=generator)

@@ -1,7 +1,7 @@
 """The parameter server alone, with NumPy: matrix factorization of ratings, its gradients written by hand.
 
-Users and items are two tables. The rows of each step are announced ten steps ahead; so they are local when it
-comes, whichever node they were on.
+Users and items are two tables. Intent for the rows of each step is signalled ten steps ahead, so that the
+rows are local at that step.
 
     python examples/server.py
     torchrun --nproc-per-node 2 examples/server.py
@@ -19,7 +19,7 @@ LENGTH, AHEAD = 8, 10
 
 
 def ratings(users: int, items: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users, items, and what they gave them: generated, the same on every node."""
+    """Return generated users, items and ratings, equal on every node."""
     random = np.random.default_rng(0)
     tastes = random.normal(size=(users, LENGTH)) / LENGTH**0.5
     qualities = random.normal(size=(items, LENGTH))
@@ -39,9 +39,9 @@ def main() -> None:
         adaps.Table(name, rows, LENGTH, adaps.Adagrad(lr=0.1), adaps.Normal(std=0.3, seed=seed))
         for seed, (name, rows) in enumerate({"users": given.users, "items": given.items}.items())
     ]
-    with adaps.Node(tables) as node:  # alone, or one of torchrun's processes
+    with adaps.Node(tables) as node:  # A single node, or one of torchrun's processes.
         kv = node.worker(0)
-        own = slice(node.rank, None, node.world_size)  # this node's part of the ratings
+        own = slice(node.rank, None, node.world_size)  # This node's part of the ratings.
         who, what, rating = (array[own] for array in ratings(given.users, given.items, given.ratings))
         who, what = node.table("users").keys(who.copy()), node.table("items").keys(what.copy())
         batches = [slice(first, first + 256) for first in range(0, len(who), 256)]
@@ -49,12 +49,12 @@ def main() -> None:
         for epoch in range(given.epochs):
             errors = []
             for step, batch in enumerate(batches):
-                first = step if step == 0 else step + AHEAD  # at first the next ten, then one per step
+                first = step if step == 0 else step + AHEAD  # at first ten steps, then one
                 for later, used in enumerate(batches[first : step + AHEAD + 1], first):
                     kv.intent(np.concatenate([who[used], what[used]]), kv.current_clock + later - step)
                 errors.append(train(kv, who[batch], what[batch], rating[batch]))
                 kv.advance_clock()
-            # Errors of this node's own ratings, each before the step that learns from it.
+            # Errors of this node's ratings, each before the step that learns from it.
             print(f"node {node.rank}, epoch {epoch + 1}: error {np.concatenate(errors).std():.3f}")
 
         kv.wait_sync()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def train(kv: adaps.Worker, who: np.ndarray, what: np.ndarray, rating: np.ndarray) -> np.ndarray:
-    """One step of gradient descent on the squared error; gives the errors."""
+    """Make one step of gradient descent on the squared error; returns the errors."""
     users, positions = adaps.deduplicate(who)
     items, places = adaps.deduplicate(what)
     tastes, qualities = (np.empty((len(keys), LENGTH), np.float32) for keys in (users, items))
@@ -74,7 +74,7 @@ def train(kv: adaps.Worker, who: np.ndarray, what: np.ndarray, rating: np.ndarra
     of_tastes, of_qualities = np.zeros_like(tastes), np.zeros_like(qualities)
     np.add.at(of_tastes, positions, error[:, None] * qualities[places])
     np.add.at(of_qualities, places, error[:, None] * tastes[positions])
-    kv.push_gradients(users, of_tastes)  # the table's optimizer runs where the rows are
+    kv.push_gradients(users, of_tastes)  # The table's optimizer runs at the node that owns the rows.
     kv.push_gradients(items, of_qualities)
     return error
 

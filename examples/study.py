@@ -1,4 +1,4 @@
-"""A study from Python: what `adabench plan`, `run`, `compare` and `plot` do, as calls.
+"""A study from Python: the calls behind `adabench plan`, `run`, `compare` and `plot`.
 
 Run it as ``python examples/study.py --results /tmp/sessions``.
 """

@@ -24,8 +24,9 @@ BATCHES = 5
 
 
 def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
-    """Yield findings, promise by promise. Raise `UsageError` if the use case does not exist or its data
-    cannot be used.
+    """Yield findings, promise by promise.
+
+    Raises `UsageError` if the use case does not exist or its data cannot be used.
     """
     kind = load_usecase(name)
     required = [field.name for field in msgspec.structs.fields(kind.Params) if field.required]
@@ -60,8 +61,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
 
 
 def _unused(kind: type[UseCase]) -> Finding:
-    """Check that the use case refuses data that does not exist, which it would otherwise ignore in
-    silence."""
+    """Check that the use case refuses data that does not exist, rather than ignoring the option."""
     promise = "data that are not there are refused in one line"
     nowhere = Path("no", "such", "data")
     try:

@@ -33,7 +33,7 @@ UseCaseOption = Annotated[
 ]
 UseCaseIfGiven = Annotated[
     str | None,
-    typer.Option("--usecase", "-u", help="Use case on whose parameters the policies are compared, in place of the documents."),
+    typer.Option("--usecase", "-u", help="Use case whose parameters are compared, not the documents."),
 ]
 NodesOption = Annotated[
     int | None, typer.Option("--nodes", help="Number of nodes in the cluster, if they are all equal.")
@@ -139,9 +139,9 @@ def build(
         Path | None, typer.Option("--out", "-o", help="Output file; by default standard output.")
     ] = None,
 ) -> None:
-    """Let a builder decide how a model's parameters are managed; or resolve what a file leaves open.
+    """Build the policy for a model's parameters, or complete the policy of a file.
 
-    That is, the hottest rows, and shares of the data by speed.
+    To complete a policy is to fill in the hottest rows, and shares of the data by speed.
     """
     from adabench.harness.study.policies import policy_from, refused
 

@@ -40,7 +40,7 @@ def predict(
         typer.Option("--own", help="Learn only from your own sessions, not from the sessions in the clone."),
     ] = False,
     table: Annotated[
-        Path | None, typer.Option(help="Measurements as csv, in place of sessions: features, and a column of seconds.")
+        Path | None, typer.Option(help="Measurements as csv: features, and a column of seconds.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of --table that contains the seconds.")
@@ -53,7 +53,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="COLUMN[,…]",
-            help="Also judge by holding out groups of rows that are equal in these columns, such as one cluster shape.",
+            help="Also hold out together all rows that are equal in these columns, such as nodes.",
         ),
     ] = None,
     model: Annotated[
@@ -63,7 +63,7 @@ def predict(
         Path | None, typer.Option(help="Predict for the rows of this csv, instead of judging.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file: the rows of --at as csv, with the predictions.")
+        Path | None, typer.Option("--out", "-o", help="Output csv: the rows of --at, with predictions.")
     ] = None,
 ) -> None:
     """Predict how long runs will take, by simulation and recorded runs; or seconds of any table.

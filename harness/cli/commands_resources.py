@@ -19,17 +19,17 @@ __all__ = ["resources"]
 
 def resources(
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="Number of nodes on this machine; under torchrun each rank is a node.")
+        int | None, typer.Option("--nodes", help="Nodes on this machine; under torchrun each rank is a node.")
     ] = None,
     network: Annotated[
-        str, typer.Option(help="Network: loopback, or a form of namespaces:lan, which needs root.")
+        str, typer.Option(help="Network: loopback, or such as namespaces:lan, which needs root.")
     ] = "loopback",
     costs: Annotated[
-        bool, typer.Option("--costs", help="Also measure the server's CPU time on this machine, for `simulate`.")
+        bool, typer.Option("--costs", help="Also measure the server's CPU time here, for `simulate`.")
     ] = False,
     usecases: Annotated[
         list[str] | None,
-        typer.Option("--usecase", "-u", help="Use case whose compute time per step is measured as well; may be repeated."),
+        typer.Option("--usecase", "-u", help="Use case whose step time is measured; may be repeated."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Output file; by default standard output.")

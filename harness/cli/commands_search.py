@@ -39,7 +39,7 @@ class SearchOptions(TrainingOptions):
     """
 
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes, if they are equal; by default the nodes of --resources.")
+        int | None, typer.Option(help="Number of nodes, if they are equal; by default as in --resources.")
     ] = None
     objective: Annotated[str, typer.Option(help="Quantity to minimise: time of a step, or bytes.")] = "time"
     memory: Annotated[

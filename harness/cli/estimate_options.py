@@ -70,8 +70,7 @@ class TrainingOptions:
         return clusters_of(self._measured(), nodes, self.network)
 
     def trained(self, seed: int) -> tuple[UseCase, float, str]:
-        """Return the use case, the compute time of a step in seconds, and a note about the source of this
-        time."""
+        """Return the use case, the compute seconds of a step, and a note about their source."""
         from adabench.harness.estimate.measured_steps import compute_of
         from adabench.harness.study.model_parameters import usecase_from
 

@@ -107,7 +107,7 @@ STUDY_OPTIONS: dict[str, Any] = {
     ],
     "seed": Annotated[
         str | None,
-        typer.Option(metavar="N", help="Seed for the order of the runs and the first block; each later block uses the next number."),
+        typer.Option(metavar="N", help="Seed for the run order and the first block; each block adds 1."),
     ],
     "data": Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder or file of the use case's data.")
@@ -138,10 +138,10 @@ Data = Annotated[Path | None, typer.Option("--data", help="Folder or file of the
 OneUseCase = Annotated[
     str, typer.Option("--usecase", "-u", help="Use case to train, such as ctr or 'ctr[dim=8]'.")
 ]
-ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="Backend that uses the parameter server.")]
+ServerBackend = Annotated[str, typer.Option("--backend", "-b", help="Backend on the parameter server.")]
 Links = Annotated[
     str | None,
-    typer.Option("--network", help="Network: lan, slow, or a form of 0.5ms,2gbit; by default the network of --resources."),
+    typer.Option("--network", help="Network, such as lan or 0.5ms,2gbit; by default as in --resources."),
 ]
 CostedResources = Annotated[
     Path | None, typer.Option("--resources", help="The cluster, as `adabench resources --costs` writes it.")
@@ -215,8 +215,7 @@ def _with_parameters(function: Command, parameters: list[inspect.Parameter]) -> 
 def study_from(
     file: Path | None, name: str | None, overrides: Mapping[str, Any], target: str | None
 ) -> Study:
-    """Return the study of a command line: a file, a study of the project, or only use cases and backends.
-    """
+    """Return the study of a command line: a file, a study of the project, or only use cases and backends."""
     given = {
         key: ",".join(value) if isinstance(value, list) else value
         for key, value in overrides.items()

@@ -53,8 +53,7 @@ _WAYS = 4
 _AROUND = 5.0
 """Seconds of a run outside training. As for the constants above, the real value is learned."""
 _MOST_SCATTER = 0.1
-"""Maximum scatter of a session from which a prediction is learned: the median deviation from a cell's
-median."""
+"""Maximum median deviation from a cell's median in a session that predictions learn from."""
 _A_FILE = "a file"
 """Name of policies without a builder, because files of the same name may differ."""
 _CACHE = "physics.json"
@@ -167,8 +166,9 @@ class Records:
         return len(self.cells) >= FEWEST_RUNS and len(set(self.cells)) >= FEWEST_CELLS
 
     def judged(self, seed: int = 0) -> list[tuple[str, Judgement]]:
-        """Predict each cell from the others. Return judgements of all runs and, if some predictions
-        extrapolate, of the remaining runs.
+        """Predict each cell from the others, and return names and judgements.
+
+        They cover all runs and, if some predictions extrapolate, the remaining runs.
         """
         lines: list[tuple[str, Judgement]] = []
         groups = np.unique(self.cells, return_inverse=True)[1]
@@ -253,7 +253,7 @@ class Predictor:
 
 
 def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
-    """What of a run is not as it is by default, and an option that no recorded run has."""
+    """Return options of a run that differ from their defaults and that no recorded run has."""
     kinds = (load_usecase(run.usecase).Params, load_backend(run.backend).Options)
     usual = {name: value for kind in kinds for name, value in msgspec.structs.asdict(kind()).items()}
     return [
@@ -314,7 +314,7 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
 def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
     """Return the bytes that a node sends per step if each distinct row and its key travels once each way.
 
-        All other parameters are averaged in a ring.
+    All other parameters are averaged in a ring.
     """
     shapes = {name: value.shape for name, value in usecase.model().named_parameters()}
     read = {name: len(np.unique(rows.numpy())) for name, rows in usecase.keys(batch).items()}
@@ -347,7 +347,7 @@ def _simulation(usecase: UseCase, run: PlannedRun, cores: int, compute: float) -
 def _recorded_policy(run: PlannedRun) -> Policy | None:
     """Return the policy document of a recorded run, as its file may have changed.
 
-        A builder's policy is built again.
+    A builder's policy is built again.
     """
     if not _is_of_a_file(run) or not isinstance(run, Run) or run.policy is None:
         return None

@@ -52,7 +52,7 @@ def fingerprint(cell: Cell) -> CellFingerprint:
     return CellFingerprint(
         id=cell.id,
         label=cell.label,
-        given=msgspec.json.decode(msgspec.json.encode(given)),  # as it arrives: a tuple is a list there
+        given=msgspec.json.decode(msgspec.json.encode(given)),  # In a received message, tuples are lists.
         data=cell.data,
         source=cell.source,
         policy=cell.policy,

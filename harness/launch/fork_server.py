@@ -208,7 +208,7 @@ class ForkServer:
 
 def main(arguments: Sequence[str]) -> int:
     """The server; in a fork of it, the function that was requested. Gives the exit code of either."""
-    prepare_quick_end()  # first: functions that the imports register with atexit are to be called
+    prepare_quick_end()  # Called first, so that `atexit` functions of the imports are called.
     die_with_parent(int(arguments[0]))
     connection = socket.socket(fileno=int(arguments[1]))
     connection.set_inheritable(False)
@@ -259,7 +259,7 @@ def _report_ended(running: dict[int, int]) -> None:
         if not pid:
             break
         at_end = running.pop(pid)
-        with contextlib.suppress(BrokenPipeError):  # its reader is gone
+        with contextlib.suppress(BrokenPipeError):  # The reader of the pipe is gone.
             os.write(at_end, _CODE.pack(os.waitstatus_to_exitcode(status)))
         os.close(at_end)
 
@@ -282,7 +282,7 @@ def _begin(server: int, request: bytes, out: int, err: int) -> int:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    tempfile.tempdir = None  # the server may have looked it up
+    tempfile.tempdir = None  # The server may have cached the host name.
     # NumPy's generator has to differ from process to process; Python's sees to it itself.
     np.random.seed()  # noqa: NPY002
     module, _, function = target.partition(":")

@@ -1,9 +1,9 @@
 """Messages as authenticated frames: both sides prove in each frame that they know the job's secret.
 
-A frame is the length of its content, a code that authenticates it (HMAC-SHA256, RFC 2104) and the content, a
-message as JSON. The code's key is made of the secret and of a random number from either side. The code covers
-the direction and the number of the frame, so that no frame can be left out, repeated or sent back. Nothing is
-encrypted.
+A frame has the length of its content, an authentication code (HMAC-SHA256, RFC 2104) and the content, a
+message as JSON. The code's key is derived from the secret and a random number from either side. The code
+covers the direction and the number of the frame, so that no frame can be left out, repeated or sent back.
+Nothing is encrypted.
 """
 
 from __future__ import annotations

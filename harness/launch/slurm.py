@@ -159,7 +159,7 @@ class Slurm(Coordinator):
         self._study = study
 
     def agree(self, cells: Sequence[Cell]) -> None:
-        assert self._study is not None, "asked before the study was checked"
+        assert self._study is not None, "The environment was requested before the study was checked."
         most = max((cell.nodes for cell in cells), default=1)
         hosts = self._request.hosts or most
         cores = math.ceil(most / hosts) * max((cell.workers for cell in cells), default=1)

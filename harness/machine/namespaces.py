@@ -1,10 +1,10 @@
-"""Nodes in network namespaces of their own, joined by links that delay packets and limit their rate.
+"""Nodes in separate network namespaces, joined by links that delay packets and limit their rate.
 
 A transport can shape only its own sockets, and other systems have their own. So the network
-``namespaces:lan``, or with any other latency and bandwidth, puts each node's process in a namespace whose
-only way out is a TUN device. A relay carries packets from device to device: one after the other at the link's
-rate, each held for the latency. All sockets are slowed down alike. With ``namespaces:lan:1-2/10`` the link
-between nodes 1 and 2 has ten times the latency and a tenth of the rate.
+``namespaces:lan``, or with any other latency and bandwidth, puts each node's process in a namespace that is
+connected only by a TUN device. A relay carries packets from device to device: one after the other at the
+link's rate, each held for the latency. All sockets are slowed down alike. With ``namespaces:lan:1-2/10`` the
+link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFIX = "namespaces:"
 # As in csrc/extensions/netns_relay/links.h.
 _DEVICE = "link0"
 _SUBNET = "10.210.0"
-# Any port is free in a namespace of its own.
+# Any port is free in a new namespace.
 _PORT = 29500
 _CLONE_NEWNET = 0x40000000
 # An editable installation keeps Python in the clone and binaries in site-packages.
@@ -48,11 +48,11 @@ _SLOW_PAIR = re.compile(r"(\d{1,3})-(\d{1,3})/(\d{1,6}(?:\.\d{1,6})?)")
 
 
 class NamespacesUnavailable(RuntimeError):
-    """This process may not make network namespaces; one sentence that becomes a run's reason."""
+    """Error if this process may not make network namespaces; its text becomes a run's reason."""
 
 
 class SlowPair(NamedTuple):
-    """Two nodes, and the factor by which their link is slower than the others."""
+    """A pair of nodes with a slower link, and the factor of its slowness."""
 
     one: int
     other: int
@@ -66,7 +66,7 @@ class NodeLinks:
     ----------
     link : str
         Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``;
-        ``lan:1-2/10`` makes those of one pair ten times worse.
+        ``lan:1-2/10`` makes the links of one pair ten times worse.
     nodes : int
 
     Raises
@@ -79,7 +79,7 @@ class NodeLinks:
         try:
             self._relay = subprocess.Popen(
                 [str(_RELAY), str(nodes), link],
-                stdin=subprocess.PIPE,  # the relay ends when this closes, also by the death of this process
+                stdin=subprocess.PIPE,  # The relay ends when this pipe closes.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -113,7 +113,7 @@ class NodeLinks:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the relay ended by itself, if it did."""
+        """Return the reason why the relay ended unexpectedly, if it did."""
         code = self._relay.poll()
         if code is None:
             return None

@@ -16,7 +16,7 @@ NOISY_SPREAD = 0.05
 
 
 def noise_complaints(environment: dict[str, Any]) -> list[str]:
-    """Likely causes of noise right now, a sentence each; probes for about a second."""
+    """Return a message for each likely cause of noise at present; probes for about a second."""
     return noise(environment)[-1]
 
 

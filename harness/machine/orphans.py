@@ -25,7 +25,7 @@ class Orphans(NamedTuple):
     Attributes
     ----------
     processes : list of psutil.Process
-        Processes of runs whose harness is gone.
+        Processes of runs that outlived their harness.
     folders : list of Path
         Scratch folders of such runs.
     shared_files : list of Path
@@ -49,7 +49,7 @@ def clean(orphans: Orphans) -> None:
         try:
             process.kill()
         except psutil.NoSuchProcess:
-            continue  # ended by itself
+            continue  # The process has ended.
     psutil.wait_procs(orphans.processes, timeout=5)
     sweep()
 
@@ -62,7 +62,7 @@ def _processes() -> list[psutil.Process]:
                 continue
             group = ProcessIdentity.parse(process.environ().get(HARNESS_VARIABLE, ""))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # ended meanwhile, or not to be looked at
+            continue  # The process has ended or may not be inspected.
         if group is not None and group.is_gone:
             found.append(process)
     return found

@@ -46,16 +46,16 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent dies, so that they can be found."""
+    """Make this process the parent of its orphaned descendants, so that they can be found."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def allow_tracing() -> None:
-    """Let other processes of the same user look at this one, where the kernel forbids it by default."""
+    """Let other processes of the same user trace this one, if the kernel forbids it by default."""
     try:
         _prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a kernel without Yama, which would forbid it
+        if error.errno != errno.EINVAL:  # A kernel without Yama does not forbid it.
             raise
 
 
@@ -65,19 +65,19 @@ def set_name(name: str) -> None:
 
 
 def prepare_quick_end() -> None:
-    """Make `end_quickly` possible; what is registered with `atexit` before this call is then not called."""
+    """Make `end_quickly` possible; it skips functions that `atexit` has registered before this call."""
     atexit.register(_end_if_quick)
 
 
 def end_quickly(exit_code: int) -> int:
     """Let this process end as soon as the functions registered with `atexit` have run.
 
-    The interpreter is not taken apart, which takes a quarter of a second where torch was imported.
+    This skips the interpreter's finalisation, which takes 0.25 s once torch is imported.
 
     Parameters
     ----------
     exit_code : int
-        The process's.
+        Exit code of this process.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The identity of a process, by which a later process finds out whether it is certainly gone."""
+"""The identity of a process, which lets a later process check that the process has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A process of this machine, by values that no other process ever has.
 
     Process identifiers are used again, so the start time is part of it. The start time counts from the boot,
-    so the boot is part of it. A container has identifiers of its own, so their namespace is part of it.
+    so the boot is part of it. Containers have separate process identifiers, so their namespace is part of it.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def is_gone(self) -> bool:
         """Whether it was a process of this user on this machine and certainly runs no more.
 
-        False if that cannot be known, as of another container's processes.
+        False if that is unknown, for example for a process of another container.
         """
         if (self.user, self.host) != (os.getuid(), platform.node()):
             return False

@@ -22,7 +22,7 @@ _numbers = count()
 
 
 class QuotaUnavailable(RuntimeError):
-    """This process may not make control groups; one sentence that becomes a run's reason."""
+    """Error if this process may not make control groups; its text becomes a run's reason."""
 
 
 class Quota:

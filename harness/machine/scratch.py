@@ -1,6 +1,6 @@
 """Scratch folders of runs: removed with their run, or at the next start if the harness was killed.
 
-Only folders with a marker that this module wrote, and whose owner is certainly gone, are ever removed.
+A folder is only removed if this module has marked it and the folder's owner has certainly ended.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 
 
 def sweep() -> list[Path]:
-    """Remove this user's scratch folders whose process died before it could.
+    """Remove this user's scratch folders that were left by killed processes.
 
     Returns
     -------
     list of Path
-        Folders that were removed; `abandoned_folders` returns those that cannot be.
+        Folders that were removed; `abandoned_folders` returns folders that cannot be removed.
     """
     swept = []
     for folder in _abandoned():
@@ -98,12 +98,12 @@ def abandoned_folders() -> list[Path]:
 
 
 def _abandoned() -> Iterator[Path]:
-    """Abandoned folders, each of which is locked until the next is requested."""
+    """Yield abandoned folders; each is locked until the next is requested."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
-            # No folder, or another user's, or its owner has just removed it.
+            # It is not a folder, it belongs to another user, or its owner has just removed it.
             continue
         try:
             if _is_abandoned(handle, folder.name):

@@ -35,7 +35,7 @@ _LOAD = {
     "launcher": load_launcher,
 }
 
-# Of a NumPy docstring's section: names, perhaps a type, and indented lines.
+# An entry in a section of a NumPy docstring: names, an optional type, and indented lines.
 _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
 
 
@@ -49,7 +49,7 @@ def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
             continue
         text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
         yield from _fitting(f"{name}  ({origin})  {text}", 2, width)
-        if kind == "launcher":  # those have no parameters
+        if kind == "launcher":  # Plugins of other kinds have no parameters.
             continue
         rows = parameter_rows(plugin.Params if kind == "usecase" else plugin.Options)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -113,6 +113,6 @@ def _meanings(params: type) -> dict[str, str]:
 
 
 def _sentence(text: str) -> str:
-    """The first one, on one line."""
+    """Return the first sentence of a text, on one line."""
     joined = " ".join(text.split())
     return re.split(r"(?<=[.;])\s", joined)[0].rstrip(".;")

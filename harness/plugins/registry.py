@@ -1,6 +1,6 @@
 """Finds backends, use cases, builders and launchers: own files and others' entry points, no central list.
 
-Names are listed without importing anything heavy; only what is used is imported.
+Listing names imports no large package; only plugins that are used are imported.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Kind = Literal["backend", "usecase", "policy", "launcher"]
 
 
 class _PluginKind(NamedTuple):
-    """Where plugins of a kind are, and what they have."""
+    """Location and required members of the plugins of a kind."""
 
     title: str
-    packages: tuple[str, ...]  # with the built-in ones
-    entry_points: str  # group of those of other packages
+    packages: tuple[str, ...]  # package of the built-in plugins
+    entry_points: str  # entry point group of other packages
     attribute: str  # name of the class in its module
-    members: tuple[str, ...]  # of the class
+    members: tuple[str, ...]  # required members of the class
 
 
 _KINDS: dict[Kind, _PluginKind] = {
@@ -84,7 +84,7 @@ _KINDS: dict[Kind, _PluginKind] = {
 
 
 def names(kind: Kind) -> dict[str, str]:
-    """Name -> where it comes from, for every plugin that can be found."""
+    """Return name -> origin for every plugin that can be found."""
     return {name: origin for name, (origin, _) in sorted(_candidates(kind).items())}
 
 
@@ -116,7 +116,7 @@ def load_launcher(name: str) -> type[Any]:
 
 
 def unavailable(name: str) -> str | None:
-    """Reason why a backend cannot work here; None if it can, as far as it knows before a run."""
+    """Return the reason why a backend cannot work here; None if no obstacle is known before a run."""
     from adabench.backends.interface import Unavailable
 
     try:

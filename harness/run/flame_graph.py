@@ -23,11 +23,11 @@ _FINISH_SECONDS = 60.0
 
 
 class NoFlameGraph(RuntimeError):
-    """The reason why there is none, in one sentence."""
+    """Error with the reason why no flame graph was written."""
 
 
 def find_py_spy() -> str | None:
-    """The program, in this Python's environment or in the path."""
+    """Return the path of py-spy, in this Python's environment or on the PATH."""
     own = shutil.which("py-spy", path=sysconfig.get_path("scripts"))
     return own or shutil.which("py-spy")
 
@@ -37,7 +37,7 @@ def flame_graph(file: Path) -> Iterator[None]:
     """Write an SVG of this process's calls in the body to `file`.
 
     It has native frames where py-spy can read them, else Python's only. Raises `NoFlameGraph` before the body
-    if py-spy cannot look at this process, and after it if py-spy wrote nothing.
+    if py-spy cannot trace this process, and after it if py-spy wrote nothing.
     """
     sampler = _attach(file)
     try:
@@ -71,7 +71,7 @@ def _attach(file: Path) -> subprocess.Popen[str]:
         )
         assert sampler.stdout is not None
         said = ""
-        for line in sampler.stdout:  # ends when py-spy does
+        for line in sampler.stdout:  # The pipe ends when py-spy ends.
             said += line
             if "Sampling process" in line:
                 return sampler

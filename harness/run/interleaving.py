@@ -1,9 +1,9 @@
-"""Runs that take turns, so that what disturbs the machine disturbs all of them alike.
+"""Runs that take turns, so that noise on the machine affects all of them equally.
 
 Only one of the runs does anything at a time: from its launch to its first epoch, for an epoch with its
 evaluation or for some steps, and from its last epoch to its end. Its workers are connected to the run's
-socket. A turn is over when each of them has said that it waits, or that it has come to the end of the epoch
-and waits for the others there. Then all of them are told how long the others took, and those that wait go on.
+socket. A turn is over when each worker has sent that it waits for its turn or, at the end of the epoch, for
+the other workers. At the next turn the workers receive the duration of the other runs' turns and continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _WAITS, _AT_END, _RUNS = b"w", b"e", b"r"
 _SECONDS = struct.Struct("=d")
 
-# What every system's sockaddr_un has room for, in bytes.
+# The minimum size of sockaddr_un on all systems, in bytes.
 _LONGEST_ADDRESS = 103
 _LONGEST_FOLDER = _LONGEST_ADDRESS - len("/adabench-12345678/12")
 
@@ -41,7 +41,7 @@ class TurnTaker:
     Parameters
     ----------
     address : str or None
-        The run's socket; None for a run that has the machine for itself, which never waits.
+        The run's socket; None for a run that does not take turns and never waits.
     steps : int
         Steps of a turn; 0 for whole epochs.
 
@@ -68,19 +68,19 @@ class TurnTaker:
         self._hear(0)
 
     def step(self) -> None:
-        """A step of training is about to begin: wait if the turn's steps are done."""
+        """Begin a training step; wait first if the turn's steps are done."""
         if self._connection is not None and self._steps:
             if not self._left:
                 self.wait()
             self._left -= 1
 
     def at_end(self) -> None:
-        """The epoch's last step is done: whether this run goes on is up to its other workers now."""
+        """End the epoch's last step: this worker now waits only for the run's other workers."""
         if self._connection is not None:
             self._connection.sendall(_AT_END)
 
     def synchronized(self) -> None:
-        """All workers have come to the epoch's end."""
+        """Resume after all workers have reached the epoch's end."""
         if self._connection is not None:
             try:
                 while True:
@@ -89,7 +89,7 @@ class TurnTaker:
                 self._connection.sendall(_RUNS)
 
     def close(self) -> None:
-        """Say that there is nothing more to wait for."""
+        """Report that this worker does not wait for turns any more."""
         if self._connection is not None:
             self._connection.close()
 
@@ -107,20 +107,20 @@ class Interleaved(Protocol[T]):
 
     @property
     def workers(self) -> int:
-        """Number of workers, each of which makes a `TurnTaker`."""
+        """Number of workers; each makes a `TurnTaker`."""
 
     def begin_turn(self) -> None:
         """Called before each of its turns."""
 
     def execute(self, turn_socket: str, given_up: Callable[[], bool]) -> T:
-        """Run to the end, or until it is given up; called in a thread of its own."""
+        """Run to the end or until the run is given up; called in a new thread."""
 
     def record(self, result: T) -> None:
         """Called with the result of `execute` when the run has ended."""
 
 
 def in_turns(runs: Sequence[Interleaved[T]]) -> None:
-    """Execute runs, one of which goes on at a time, in the order given.
+    """Execute runs, one at a time, in the given order.
 
     Raises `UsageError` if the sockets cannot be made where temporary files go, and the first exception of any
     run after all have ended.
@@ -177,8 +177,8 @@ class _Turns(Generic[T]):
             self._started = True
             self._thread.start()
         while not self._turn_is_over():
-            # Read every message that has arrived before judging: a worker says that it runs again before any
-            # other worker can wait for its next epoch.
+            # Read all messages before deciding, as a worker reports that it runs again before any other
+            # worker can wait for its next epoch.
             for ready in self._ready():
                 if ready is self._end:
                     return False
@@ -222,13 +222,13 @@ class _Turns(Generic[T]):
         return _WAITS in said and sum(one in (_WAITS, _AT_END) for one in said) == self.run.workers
 
     def _let_go_on(self, seconds: bytes) -> None:
-        """Tell all workers how long the other runs took, which lets those go on that wait."""
+        """Send all workers the duration of the other runs' turns; workers that wait then continue."""
         # Workers at the epoch's end come first: they read this, without waiting for it, as soon as the last
-        # worker has joined them, which it can do once it is told.
+        # worker has joined them. That worker joins after its own message.
         for connection in sorted(self._workers, key=lambda one: self._workers[one] == _WAITS):
             if self._workers[connection] == _WAITS:
                 self._workers[connection] = _RUNS
-            # A process that has died meanwhile cannot be told; its run ends with the reason.
+            # A process that has died cannot receive the message. Its run ends with the reason.
             with contextlib.suppress(ConnectionError):
                 connection.sendall(seconds)
 
@@ -239,7 +239,7 @@ class _Turns(Generic[T]):
 
 
 def _received(connection: socket.socket) -> bytes:
-    """The last thing that a worker said; nothing if it is gone."""
+    """Return the last message of a worker; empty if the worker is gone."""
     try:
         return connection.recv(64)[-1:]
     except ConnectionError:

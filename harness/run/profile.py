@@ -14,12 +14,12 @@ __all__ = ["Profile", "WorkerProfile", "flame_file", "no_flame_file"]
 
 
 def flame_file(folder: Path, rank: int) -> Path:
-    """The flame graph of a node process."""
+    """Return the file of a node process's flame graph."""
     return folder / f"flame-rank{rank}.svg"
 
 
 def no_flame_file(folder: Path, rank: int) -> Path:
-    """The reason why there is none."""
+    """Return the file with the reason why there is no flame graph."""
     return folder / f"flame-rank{rank}.txt"
 
 
@@ -43,7 +43,7 @@ class Profile:
         return WorkerProfile(self, session, usecase, loaders, leads)
 
     def sample(self) -> ExitStack:
-        """A context in which py-spy looks at the process; a reason why it cannot is written down."""
+        """A context that samples the process with py-spy; on failure, it writes the reason to a file."""
         sampling = ExitStack()
         try:
             sampling.enter_context(flame_graph(flame_file(self._folder, self._rank)))
@@ -81,7 +81,7 @@ class WorkerProfile:
         return samples
 
     def draw_flames(self) -> None:
-        """One more epoch, which py-spy looks at and which is not counted. Collective."""
+        """Train one more epoch for py-spy, which is not counted. Collective."""
         if not self._leads:
             self._session.synchronize()
             self._epoch()

@@ -31,16 +31,16 @@ class ProgressEntry(msgspec.Struct, kw_only=True, frozen=True):
     Attributes
     ----------
     number : int
-        From 0.
+        Number of the entry, from 0.
     step : int
-        Steps of its first worker so far, in all epochs. A system with a loop of its own shows no steps: there
-        it is the number of epochs.
+        Steps of its first worker so far, in all epochs. For a system with its own loop, which does not report
+        steps, it is the number of epochs.
     epoch : int
-        From 1.
+        Number of the epoch, from 1.
     counters : dict of str to float
-        Those of `WATCHED`, counted in training so far.
+        Values in training so far of the counters in `WATCHED`.
     loss : float or None
-        Loss of that step, by its first worker.
+        Loss of that step of the first worker.
     quality : dict of str to float
         After an epoch, on the node that evaluates: the test split's metrics, the validation split's with the
         prefix ``valid_``.
@@ -66,7 +66,7 @@ class ProgressLog:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = progress_file(folder, rank)
-        # A reader that comes once per second finds what it has missed a minute later.
+        # A reader that reads once per second still finds entries that it missed within the last minute.
         self._last: deque[ProgressEntry] = deque(maxlen=_KEPT)
         self._number = 0
         self._step = 0

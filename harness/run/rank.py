@@ -24,7 +24,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     Parameters
     ----------
     spec_file : Path
-        A `RunSpec`.
+        File of a `RunSpec`.
     group : int
         The parent's process id: this process ends with it.
     environment : mapping
@@ -36,15 +36,16 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     os.environ.update(environment)
     rank = int(environment["RANK"])
     set_name(f"adabench rank {rank}")
-    # Every new process has a state of its own; Python's generator sees to it itself.
+    # NumPy's generator must be seeded in every fork. Python does this for its own generator.
     np.random.seed()  # noqa: NPY002
     take_place(msgspec.json.decode(spec_file.read_bytes(), type=RunSpec), rank)
     return end_quickly(train_rank(spec_file))
 
 
 def take_place(spec: RunSpec, rank: int) -> None:
-    """Go to this rank's core, namespace and control group, while there is only this thread: those to come
-    inherit them.
+    """Move to this rank's core, namespace and control group.
+
+    There must be only this thread, as later threads inherit them.
     """
     if spec.pinned:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ.get("LOCAL_RANK", rank))]})

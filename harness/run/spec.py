@@ -1,4 +1,4 @@
-"""What passes between the harness and the processes of a run: small JSON files in a scratch folder."""
+"""Data exchanged between the harness and the processes of a run, as small JSON files in a scratch folder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ NETWORK_VARIABLE = "ADAPS_NETWORK"
 class Place(msgspec.Struct, kw_only=True, frozen=True):
     """The part of a run's ranks that one process group has, where there are several.
 
-    `local_rank` is that of the first of them among all `local_size` on its host, `address` and `port` are of
-    the store where all meet; the group of port 0 holds it. `interface` is the network's.
+    `local_rank` is the first rank's number among all `local_size` ranks on its host. `address` and `port`
+    identify the store of the rendezvous, which the group with port 0 opens. `interface` is the network
+    interface.
     """
 
     ranks: list[int]
@@ -63,7 +64,7 @@ class RunSpec(Cell, kw_only=True, frozen=True):
     trace : bool
         Whether the life of a few rows is recorded in the first epoch.
     profile : str or None
-        Folder for flame graphs of a run whose steps are timed part by part.
+        Folder for flame graphs; if it is set, the run's steps are timed part by part.
     turn_socket : str or None
         Socket of a run that takes turns with others.
     watched : bool
@@ -97,9 +98,9 @@ class RankState(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RankError(msgspec.Struct, kw_only=True, frozen=True):
-    """The exception that ended a rank; `at`, on the monotonic clock, tells which came first.
+    """The exception that ended a rank; `at`, on the monotonic clock, gives the order of errors.
 
-    `unavailable` says that the backend cannot work here, which is no failure.
+    `unavailable` is true if the backend cannot work here, which is not a failure.
     """
 
     rank: int
@@ -117,8 +118,7 @@ class WorkerResult(msgspec.Struct, kw_only=True):
     ----------
     samples : int
     counters, tables
-        Counters of training, of all tables together and of each. The counters of a node's first worker are
-        those of the node.
+        Counters of training, for all tables together and for each. A node's counters are in its first worker.
     setup_seconds, eval_seconds, train_cpu_seconds : float
     epoch_seconds : list of float
         Training seconds of each epoch, without the turns of other runs.
@@ -148,7 +148,7 @@ class WorkerResult(msgspec.Struct, kw_only=True):
 
 
 class RankResult(WorkerResult, kw_only=True):
-    """Measurements of a rank: those of its first worker, with the samples of all, and those of the process.
+    """Measurements of a rank: of its first worker, with the samples of all workers, and of the process.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class RankResult(WorkerResult, kw_only=True):
     peak_rss_mib : float
     context_switches : int
     paused_seconds : float
-        Seconds in which other runs had their turn; no other field contains them.
+        Seconds of other runs' turns; no other field contains them.
     data : str
         Fingerprint of the data.
     budget : Budget or None
@@ -219,7 +219,7 @@ FILES: Mapping[str, Callable[[Path, int], Path]] = {
 
 
 def read_json(file: Path, kind: type[T]) -> T | None:
-    """What a process of a run has written; None if it has not."""
+    """Return the object that a process of a run has written; None if there is none."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except FileNotFoundError:

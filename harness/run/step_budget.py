@@ -19,7 +19,7 @@ from adabench.results.record import Budget
 __all__ = ["LOOP", "StepBudget", "StepClock", "ThreadTimes"]
 
 LOOP = "other"
-"""What no part accounts for: the loop itself, and what backends do between the calls that are timed."""
+"""The remaining time: the loop itself, and work of backends between the timed calls."""
 
 
 class StepClock:
@@ -69,7 +69,7 @@ class StepClock:
 
 
 class StepBudget:
-    """The budget of one process, whose workers are its threads.
+    """The time budget of one process; each worker is a thread.
 
     Calls of functions that `timed` has wrapped are counted between a worker's `start` and `stop`.
     """
@@ -83,7 +83,7 @@ class StepBudget:
         self._background: dict[str, float] = {}
 
     def start(self) -> None:
-        """The calling worker begins to train."""
+        """Begin the training of the calling worker."""
         with self._lock:
             if not self._running():
                 self._times = ThreadTimes()
@@ -95,7 +95,7 @@ class StepBudget:
             clock.start()
 
     def stop(self) -> None:
-        """The calling worker interrupts its training."""
+        """Interrupt the training of the calling worker."""
         with self._lock:
             self._of_thread.clock.stop()
             if not self._running():
@@ -103,7 +103,7 @@ class StepBudget:
                     self._background[name] = self._background.get(name, 0.0) + seconds
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time counts as `part`."""
+        """Return the function with its time counted as `part`."""
         of_thread = self._of_thread
 
         @functools.wraps(function)
@@ -120,7 +120,7 @@ class StepBudget:
         return call
 
     def count_step(self) -> None:
-        """The calling worker begins another step."""
+        """Begin another step of the calling worker."""
         clock = getattr(self._of_thread, "clock", None)
         if clock is not None and clock.running:
             clock.steps += 1
@@ -158,7 +158,7 @@ class StepBudget:
 
 
 class _TimedLoader:
-    """A loader with its attributes, whose batches are timed."""
+    """A loader that times its batches and has the attributes of the wrapped loader."""
 
     def __init__(self, loader: Iterable[Any], budget: StepBudget) -> None:
         self._loader = loader
@@ -206,8 +206,8 @@ def _thread_seconds() -> dict[int, float]:
 
 
 def _name(thread: int) -> str:
-    """The kernel's name of a thread (Linux), by default that of the process."""
+    """The kernel's name of a thread (Linux), by default the name of the process."""
     try:
         return Path(f"/proc/{os.getpid()}/task/{thread}/comm").read_text(encoding="utf-8").strip()
-    except OSError:  # it has just ended, or this is no Linux
+    except OSError:  # The thread has just ended, or this is not Linux.
         return "threads"

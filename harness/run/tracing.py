@@ -1,4 +1,4 @@
-"""Writes down the life of a few rows of a run, from the most to the least used."""
+"""Traces the life of a few rows of a run, from the most to the least used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["begin_trace", "rows_to_trace"]
 
 BATCHES = 100
 EXPONENTS = (0.5, 0.7, 0.85, 1.0)
-"""Of the number of rows: beside the most used row, ranks that spread from often to rarely used ones."""
+"""Ranks of traced rows, as fractions of the number of rows, from often to rarely used."""
 
 
 def begin_trace(
@@ -26,8 +26,8 @@ def begin_trace(
 ) -> None:
     """Trace the same rows on every node. Collective; sessions that cannot trace are left alone.
 
-    One worker `leads`: it writes the rows to `folder`, where the others read them. It is one of those that
-    see the folder, which find the same rows on every host.
+    One worker `leads`: it writes the rows to `folder`, where the others read them. The worker must have
+    access to the folder. It finds the same rows on every host.
     """
     if not isinstance(session, Traceable):
         return

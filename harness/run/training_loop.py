@@ -149,8 +149,8 @@ class TrainingLoop:
             per_process=rank._shared,
             policy=None if spec.policy is None else Policy.parse(spec.policy),
         )
-        # Here and not in `run`, which threads call: msgspec learns what a class is made of when it first
-        # meets it, and a second thread that meets it meanwhile dies of what is not learned yet (0.22).
+        # The result is made here and not in `run`, which threads call. On first use, msgspec 0.22 inspects a
+        # class, and a second thread that uses the class during the inspection crashes.
         self.options = msgspec.convert(spec.options, backend.Options)
         self.turn = TurnTaker(spec.turn_socket, spec.turn_steps)
         self.result = WorkerResult()
@@ -186,7 +186,7 @@ class TrainingLoop:
         self.turn.wait()
         self._enter("train", epoch)
         before, tables_before = session.counters(), _tables_of(session)
-        session.synchronize()  # every node has read its counters before the first step of any other
+        session.synchronize()  # Every node has read its counters before the first step of any other node.
         start, cpu = self._now(), time.process_time()
         if isinstance(session, OwnLoop):
             result.samples += session.train_epoch(self.loaders.train)
@@ -200,7 +200,7 @@ class TrainingLoop:
         self._count(result.counters, before, session.counters())
         for table, counted in _tables_of(session).items():
             self._count(result.tables.setdefault(table, {}), tables_before[table], counted)
-        session.synchronize()  # the evaluation is counted on no node either
+        session.synchronize()  # No node counts the evaluation either.
         if (
             self.rank.spec.trace
             and epoch == 1
@@ -213,9 +213,8 @@ class TrainingLoop:
     def _train_batches(self, epoch: int, before: dict[str, float]) -> None:
         session, usecase, log = self.session, self.usecase, self.progress
         for batch in session.batches(self.loaders.train):
-            # A turn ends here, with a batch at hand: by now every strategy has handed the last step's
-            # gradients to its server. Before the batch is asked for, some have not, and would leave that
-            # work to their next turn.
+            # A turn ends here, after the batch was fetched, when every strategy has passed the last step's
+            # gradients to its server. Before the fetch, some strategies still have that work to do.
             self.turn.step()
             loss = usecase.loss(session.model, batch)
             session.step(loss)
@@ -236,7 +235,7 @@ class TrainingLoop:
             valid = self.usecase.evaluate(self.session.model, self.loaders.valid)
             test = self.usecase.evaluate(self.session.model, self.loaders.test)
             quality = self._keep(epoch, valid, test)
-        self.session.synchronize()  # the other workers wait until the evaluation is over
+        self.session.synchronize()  # The other workers wait until the evaluation is over.
         self.result.eval_seconds += time.monotonic() - start
         if self.progress is not None:
             self.progress.write(epoch, self.result.counters, quality=quality)
@@ -252,12 +251,13 @@ class TrainingLoop:
         self.session.close()
 
     def _now(self) -> float:
-        """Seconds on a clock that stands while it is other runs' turn."""
+        """Return the seconds on a clock that is paused during other runs' turns."""
         return time.monotonic() - self.turn.paused_seconds
 
     def _count(self, total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
-        """Counters, like epoch seconds, are those of training: evaluation pulls its rows without any
-        intent.
+        """Store the counters, which like epoch seconds cover only training.
+
+        Evaluation pulls its rows without any intent.
         """
         for name, value in after.items():
             if not math.isfinite(value):
@@ -268,7 +268,7 @@ class TrainingLoop:
                 total[name] = total.get(name, 0.0) + value - before.get(name, 0.0)
 
     def _keep(self, epoch: int, valid: dict[str, float], test: dict[str, float]) -> dict[str, float]:
-        """Add an epoch to the history; returns its quality. The run's metrics are those of its best epoch."""
+        """Add an epoch to the history; returns its quality. The best epoch gives the run's metrics."""
         usecase, result = self.usecase, self.result
         for split, values in (("validation", valid), ("test", test)):
             for name, value in values.items():
@@ -292,7 +292,7 @@ def _tables_of(session: TrainingSession) -> dict[str, dict[str, float]]:
 
 
 class _Shared:
-    """Gives all worker threads of a process the object that the first of them makes."""
+    """Gives all worker threads of a process the object that the first thread makes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,1 +1,1 @@
-"""Executing what was planned, run by run, and recording it."""
+"""Execution and recording of planned runs, one by one."""

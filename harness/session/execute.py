@@ -36,10 +36,10 @@ from adabench.results.store import SessionStore
 __all__ = ["BAD", "ResumeOptions", "SessionExecution", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
-"""Statuses of runs that were tried and came to no good end."""
+"""Statuses of runs that were tried and did not succeed."""
 
 _FEWEST_ALIKE = 3
-"""Runs that tell how long others take."""
+"""Minimum recorded runs from which the time of other runs is estimated."""
 
 INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
 
@@ -53,7 +53,7 @@ def run_session(
     ----------
     study : Study
     root : Path
-        The folder that sessions are kept in.
+        Folder of the sessions.
     options : ResumeOptions
     console : Console
         Shows the progress of the session.
@@ -120,7 +120,7 @@ class SessionExecution:
         return self._interruption.requested or self.context.launcher.interrupted
 
     def run(self) -> None:
-        """Execute what is missing, block by block, until nothing is or the session is interrupted."""
+        """Execute the missing runs, block by block, until the session is complete or interrupted."""
         launcher, store = self.context.launcher, self.context.store
         self._warn()
         needed = [
@@ -148,7 +148,7 @@ class SessionExecution:
         return next(cell for cell in self._cells if cell.id == planned.cell)
 
     def _warn(self) -> None:
-        """Say that there is nothing to do, or why the measurements may not lead to a verdict."""
+        """Print that there is nothing to do, or why the measurements may not lead to a verdict."""
         session, launcher = self.context.session, self.context.launcher
         blocks = max(_blocks(session.plan), self._schedule[-1])
         short = too_short(session.plan, blocks, session.analyses)
@@ -191,7 +191,7 @@ class SessionExecution:
         return settled(self.context.store.runs(), options.until_rel_ci, session.analyses)
 
     def _say(self, sentence: str) -> None:
-        """Print a sentence; lines of a terminal are broken between words."""
+        """Print a message; lines of a terminal are broken between words."""
         wraps = not self._console.is_terminal
         self._console.print(sentence, highlight=False, markup=False, soft_wrap=wraps)
 
@@ -220,7 +220,7 @@ class PendingRun:
             Attempt(self.planned, cell, self.attempt, reason, turn_socket),
             context,
             Supervision(
-                # A run waits for the others at most as long as they may take.
+                # A run waits for the others for at most their time limits.
                 self.together * context.study.timeout,
                 lambda: self.execution.interrupted or given_up(),
                 lambda state: self.execution.progress.watch(self.planned, state),
@@ -237,8 +237,8 @@ def remaining(
 ) -> list[tuple[PlannedRun, int]]:
     """Planned runs without a record, each with the number of its next attempt.
 
-    An interrupted run counts as not recorded; so does, as often as the options say, one that failed for a
-    reason outside itself. Runs that take turns are repeated together.
+    An interrupted run counts as not recorded. A run that failed for an external reason also does, up to the
+    number of retries in the options. Runs that take turns are repeated together.
     """
     last = {(run.cell, run.phase, run.block): run for run in recorded}
     missing = set()
@@ -271,7 +271,7 @@ def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -
 def settled(runs: Sequence[Run], relative: float, analyses: int) -> bool:
     """Whether every interval of a ratio to the baseline's time is within ± `relative` of the ratio.
 
-    Comparisons that more blocks would not lead to a verdict on time do not count.
+    Comparisons are ignored if more blocks would not lead to a verdict on time.
     """
     open_ended = ("too few runs", "undecided", "faster", "slower", "equivalent")
     return all(
@@ -282,14 +282,14 @@ def settled(runs: Sequence[Run], relative: float, analyses: int) -> bool:
 
 
 def _turn_takers(planned: PlannedRun) -> tuple[object, ...]:
-    """Equal for the runs that take turns: those of a block that are compared with one another."""
+    """Return a key that is equal for the runs of a block that take turns."""
     if not planned.interleaved:
         return planned.key
     return (planned.usecase, planned.phase, planned.block, *planned.settings().values())
 
 
 def _together(todo: Sequence[tuple[PlannedRun, int]]) -> list[tuple[PlannedRun, int]]:
-    """The first run, and those that take turns with it."""
+    """Return the first run, and the runs that take turns with it."""
     first = _turn_takers(todo[0][0])
     return [(planned, attempt) for planned, attempt in todo if _turn_takers(planned) == first]
 

@@ -43,13 +43,13 @@ class Attempt:
     planned : PlannedRun
     cell : Cell
     number : int
-        From 1.
+        Number of the attempt, from 1.
     obstacle : str or None
         Reason to record the run as skipped instead of launching it.
     turn_socket : str or None
         Socket of a run that takes turns with others.
     profile : Path or None
-        Folder for flame graphs, of a run whose steps are timed part by part.
+        Folder for flame graphs; if it is set, the run's steps are timed part by part.
     """
 
     planned: PlannedRun

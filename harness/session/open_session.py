@@ -49,7 +49,7 @@ def open_session(
     say : callable
         Called with sessions that cannot be read, and with the reason not to continue one of the same study.
     environment : dict, optional
-        Environment as of `environment.capture`; by default this machine's.
+        Environment in the form of `environment.capture`; by default this machine's.
     """
     if any(store.folder == root for store in list_sessions(root)):
         raise RecordError(f"{root} is a session, and takes no other: name the folder that contains it")
@@ -60,9 +60,9 @@ def open_session(
     found = None if fresh else _newest(root, identifier, environment, say)
     if found is not None:
         with found.locked():
-            session = found.session()  # now that nobody else changes it
+            session = found.session()  # No other process changes the session now.
             if len(plan) > len(session.plan):
-                # The command that made it longer is the one that repeats all of it.
+                # The command that lengthened the session is the command that repeats all of it.
                 session = msgspec.structs.replace(
                     session, plan=plan, study=msgspec.to_builtins(study), command=_command()
                 )
@@ -84,7 +84,7 @@ def open_session(
         machine=machine_name(environment),
     )
     store = SessionStore(root / session.session)
-    with store.locked():  # before others can find it
+    with store.locked():  # The lock is taken before other processes can find the session.
         store.create(session)
         yield store, session
 

@@ -27,7 +27,7 @@ def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bo
     ----------
     study : Study
     root : Path
-        Folder of the sessions whose runs give the time.
+        Folder of the sessions with the runs that give the time.
     width : int, optional
         Characters per line.
     verbose : bool
@@ -58,7 +58,7 @@ def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bo
 
 
 def too_short(plan: Sequence[PlannedRun], blocks: int, analyses: int = 1) -> str | None:
-    """A sentence if no comparison of the plan can reach a verdict with so many blocks."""
+    """Return a message if no comparison of the plan can reach a verdict with this number of blocks."""
     needed, comparisons = blocks_needed(plan, analyses)
     if comparisons == 0 or blocks >= needed:
         return None
@@ -86,7 +86,7 @@ def _order(planned: Sequence[PlannedRun], cells: Sequence[str]) -> list[str]:
 
 
 def _estimate(planned: Sequence[PlannedRun], root: Path) -> list[str]:
-    """The time of the runs whose cells are recorded; no time is guessed for the others."""
+    """Return the time of runs with recorded cells; no time is guessed for other runs."""
     known = recorded_seconds(planned, root)
     if not known:
         return [f"time: not known, because no run of these cells is recorded in {root}", _PREDICT]

@@ -38,7 +38,7 @@ class Measured:
     ratio, low, high : float
         Ratio of its training time to the baseline's, and the interval; NaN where there are too few blocks.
     obstacle : str or None
-        Reason why it is out, whatever its time: it failed, or trained otherwise.
+        Reason to exclude the candidate regardless of its time: it failed, or trained differently.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Trials:
     Attributes
     ----------
     usecase, backend : str
-        As on the command line.
+        Use case and backend in the form of the command line.
     overrides : mapping
         Further keys of a study: nodes, workers, network, data and seed.
     folder : Path
-        The candidates' policies are written here.
+        Folder to which the candidates' policies are written.
     root : Path
-        Sessions are kept here.
+        Folder of the sessions.
     console : Console
     """
 
@@ -82,7 +82,7 @@ class Trials:
     console: Console
 
     def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
-        """The runs of each candidate, by its name: all of a block with the same data, in a random order."""
+        """Return each candidate's runs by its name; runs of a block use the same data, in random order."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {}
         for one in candidates:
@@ -97,7 +97,7 @@ class Trials:
                 "usecases": self.usecase,
                 "backends": f"{self.backend}[policy={','.join(files)}]",
                 "repeats": blocks,
-                "interleaved": True,  # so that noise meets all of a block alike
+                "interleaved": True,  # so that noise affects all runs of a block equally
             },
         )
         store, interrupted = run_session(study, self.root, ResumeOptions(judged=False), self.console)
@@ -117,29 +117,28 @@ def halved(
     run: Callable[[Sequence[Candidate], int, int], dict[str, list[Run]]],
     told: Callable[[str], None],
 ) -> tuple[Candidate, list[Measured]]:
-    """The candidate that trains fastest, or the baseline if none is faster; and the results of all rungs in
-    order.
+    """Return the fastest candidate, or the baseline if none is faster, and the results of all rungs in order.
 
-    In each rung all candidates that are left and the baseline train in paired blocks. The faster half goes
-    on, with twice as many blocks. In the last rung a single candidate meets the baseline, and its interval is
-    of that rung's runs alone, which had no part in choosing it.
+    In each rung all candidates that are left and the baseline train in paired blocks. The faster half
+    continues, with twice as many blocks. In the last rung a single candidate is compared with the baseline.
+    Its interval uses only the runs of that rung, which did not influence the choice.
 
     Parameters
     ----------
     candidates : sequence of Candidate
-        Without the baseline.
+        Candidates, without the baseline.
     baseline : Candidate
     blocks : int
         Blocks of the last rung; with 6 and more there is an interval.
     run : callable
-        Gives the runs of some candidates, for a number of blocks, in a rung.
+        Returns the runs of some candidates, for a number of blocks, in a rung.
     told : callable
         Called with each result in a line.
     """
     everything: list[Measured] = []
     left, rung = list(candidates), 1
     while left:
-        later = len(left).bit_length() - 1  # rungs after this one
+        later = len(left).bit_length() - 1  # Number of rungs after this one.
         runs = run([baseline, *left], max(1, blocks >> later), rung)
         found = {one.name: measure(one.name, runs[one.name], runs[baseline.name]) for one in left}
         everything += found.values()
@@ -156,7 +155,7 @@ def halved(
 
 
 def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
-    """A candidate's runs against the baseline's, block by block."""
+    """Compare a candidate's runs with the baseline's runs, block by block."""
     theirs = {run.block: run for run in baseline}
     pairs = [(run, theirs[run.block]) for run in own if run.block in theirs]
     good = [pair for pair in pairs if all(run.status in SUCCESS for run in pair)]

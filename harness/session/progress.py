@@ -24,7 +24,7 @@ _GAPS = 4  # between five columns
 _MARGIN = 3
 _SHORTEST_NAME = 12
 _LATE = 2.0
-"""So many times as long as predicted is told."""
+"""Ratio of actual to predicted time at which a warning is shown."""
 
 
 class SessionProgress:
@@ -88,7 +88,7 @@ class SessionProgress:
             self._live.stop()
 
     def lengthen(self, planned: list[PlannedRun]) -> None:
-        """More runs are planned than before."""
+        """Add further planned runs."""
         known = {run.key for run in self._planned}
         self._remaining |= {run.key: run for run in planned if run.key not in known}
         self._planned = planned
@@ -97,7 +97,7 @@ class SessionProgress:
             self._live.update(self._task, total=len(planned))
 
     def start(self, run: PlannedRun) -> None:
-        """A run is launched, or goes on after the turns of others."""
+        """Show that a run is launched, or continues after the turns of other runs."""
         self._current = run
         if self._live is None:
             if run.key not in self._began:
@@ -109,13 +109,13 @@ class SessionProgress:
             self._show(run, "launch")
 
     def watch(self, run: PlannedRun, state: RankState) -> None:
-        """The phase of a run has changed; runs that wait for their turn are not shown."""
+        """Show the new phase of a run; runs that wait for their turn are not shown."""
         if self._live is not None and run is self._current:
             epoch = f" {state.epoch}/{run.params.get('epochs', '?')}" if state.epoch else ""
             self._show(run, f"{state.phase}{epoch}")
 
     def end(self, run: Run) -> None:
-        """A run is recorded."""
+        """Show that a run is recorded."""
         self._account(run)
         self._recorded_at = time.monotonic()
         label, outcome = self._labels[run.cell], describe(run)
@@ -135,17 +135,17 @@ class SessionProgress:
             self._live.update(self._task, advance=1, eta=self._left())
 
     def eta(self) -> str:
-        """Time that is left, from the runs that have finished: a cell's own mean, else the mean of all."""
+        """Return the remaining time, from finished runs: the mean of the cell, else the mean of all cells."""
         left = self._seconds_left()
         return "" if left is None else f"about {duration(left)} left"
 
     def _left(self) -> str:
-        """The same in as few characters as there are beside the bar."""
+        """Return the remaining time in as few characters as fit next to the bar."""
         left = self._seconds_left()
         return "? left" if left is None else f"{duration(left)} left"
 
     def _show(self, run: PlannedRun, phase: str) -> None:
-        """The current run goes before the bar; its name is as long as there is room."""
+        """Show the current run before the bar; its name is shortened to fit."""
         assert self._live is not None
         count = len(f"{len(self._planned)}")
         elapsed = max(len(f"{int(time.monotonic() - self._began_at) // 3600}"), 1) + len(":00:00")

@@ -16,14 +16,14 @@ class ResumeOptions:
     fresh : bool
         Start another session even if one can be continued.
     retry_infra : int
-        How often to repeat a run whose processes could not be launched or were killed from outside.
+        Number of times to repeat a run if its processes could not be launched or were killed from outside.
     until_rel_ci : float or None
         Add blocks until the intervals are `settled`, as judged after each number of blocks of
         `statistics.interim_analyses`; None keeps the study's repeats.
     max_repeat : int
-        Most blocks that `until_rel_ci` leads to.
+        Maximum number of blocks with `until_rel_ci`.
     judged : bool
-        Whether runs are for verdicts: then a warning says if there are too few.
+        Whether runs are for verdicts, so that a warning is shown if there are too few.
     tensorboard : bool
         Whether TensorBoard's event files are written while runs train.
     """

@@ -1,1 +1,1 @@
-"""Studies: which cells are run, how often and in which order."""
+"""Studies: their cells, and the number and order of runs."""

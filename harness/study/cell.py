@@ -24,8 +24,8 @@ __all__ = ["Cell", "data_key", "digest", "shared_sources_hash", "usecase_of", "w
 class Cell(RunSettings, kw_only=True, frozen=True):
     """Use case × backend × parameters × settings, everything resolved.
 
-    `params` are the use case's, `options` the backend's; a run's record holds both in one table. `policy` is
-    the document of a backend on the parameter server, whatever its option names it by.
+    `params` belong to the use case and `options` to the backend; a run's record stores both in one table.
+    `policy` is the document of the policy that an option of the backend names.
     """
 
     usecase: str
@@ -64,8 +64,8 @@ class Cell(RunSettings, kw_only=True, frozen=True):
 def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
     """The cells with the fingerprint of their data and the hash of their sources.
 
-    Every use case is built here once per parameter set and asked for its loaders, so that data that cannot be
-    used are found before anything is launched.
+    Every use case is built once per parameter set and creates its loaders, so that unusable data are found
+    before anything is launched.
     """
     fingerprints: dict[bytes, str] = {}
     for key in dict.fromkeys(map(data_key, cells)):
@@ -87,7 +87,7 @@ def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
 
 
 def data_key(cell: Cell) -> bytes:
-    """Equal for cells that train the same use case on the same data."""
+    """Return a key that is equal for cells that train the same use case on the same data."""
     return msgspec.json.encode([cell.usecase, cell.params, cell.data_path], order="deterministic")
 
 

@@ -16,7 +16,7 @@ __all__ = ["partitioned", "with_whole_samples"]
 
 
 def with_whole_samples(policy: Policy, batch: int) -> Policy:
-    """The policy with the shares that whole samples make of those of a step.
+    """Return the policy with shares that correspond to whole samples of a step.
 
     `batch` is the number of samples that a worker has in a step if shares are equal. Raises `PolicyError` if
     a worker would have none.
@@ -45,9 +45,9 @@ def partitioned(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
 
 
 def _sizes(policy: Policy, batch: int) -> Sequence[int]:
-    """Samples of a step of a worker of each node: together as many as equal batches have.
+    """Return the samples of a step for a worker of each node; their sum is the same as with equal batches.
 
-    Whole numbers are found by the largest remainders. Shares that these make give the same ones again.
+    Whole numbers are found by the largest remainders. The resulting shares give the same numbers again.
     """
     shares = policy.data.numbers
     step = len(shares) * batch

@@ -41,7 +41,7 @@ def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
 
 
 def model_parameters_of(usecase: UseCase) -> Catalogue:
-    """Parameters of a use case's model; tables are those that its `keys` names rows of."""
+    """Return the parameters of a use case's model; tables are the parameters with rows in its `keys`."""
     shapes = [(name, tuple(value.shape)) for name, value in usecase.model().named_parameters()]
     batch = next(iter(usecase.loaders(0, 1).train))
     try:
@@ -57,11 +57,11 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
     ----------
     usecase : UseCase
     workers : int
-        Workers of all nodes together; each has its share of the data.
+        Number of workers of all nodes; each has its share of the data.
     epochs : int
         Passes over the training data.
     nodes : int, optional
-        Nodes of the cluster; by default each worker is a node.
+        Number of nodes in the cluster; by default each worker is a node.
     """
     catalogue = model_parameters_of(usecase)
     per_node = workers // (nodes or workers)
@@ -76,7 +76,7 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
             for batch in itertools.chain.from_iterable(train for _ in range(epochs)):
                 batches += 1
                 for name, rows in usecase.keys(batch).items():
-                    # a row that a batch names twice is read once
+                    # A row that a batch names twice is read once.
                     counts[name][np.unique(rows.numpy())] += 1
         for name, count in counts.items():
             total[name] += count
@@ -118,7 +118,7 @@ def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
             homes = {
                 one[0]: arrays[f"{_HOMES}.{number}"].astype(np.int32, casting="safe")
                 for number, one in enumerate(listed)
-                if f"{_HOMES}.{number}" in arrays  # older files have none
+                if f"{_HOMES}.{number}" in arrays  # Older files have no such entry.
             }
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error

@@ -25,7 +25,7 @@ WARMUP_BLOCK = -1
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """Ask the plugins, fill in their defaults, and multiply everything out.
+    """Return all combinations of use cases, backends and settings, with the plugins' defaults.
 
     A backend that is not distributed ignores the topology: it is one process with one worker. Raises
     `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that
@@ -73,14 +73,14 @@ def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[
 
 
 def with_repeats(study: Study, cells: Sequence[Cell]) -> Study:
-    """The study with a number of blocks: its own, or as many as `blocks_advised` for its cells."""
+    """Return the study with a number of blocks: its own, or `blocks_advised` for its cells."""
     if study.repeats:
         return study
     return msgspec.structs.replace(study, repeats=blocks_advised(order(cells, 1, study.seed, warmup=False)))
 
 
 def planned_runs(cells: Sequence[Cell], study: Study, repeats: int | None = None) -> list[PlannedRun]:
-    """The order of a study's runs, with as many blocks as it says or as are given."""
+    """Return the order of a study's runs, with the study's or the given number of blocks."""
     blocks = study.repeats if repeats is None else repeats
     # A single block is compared with nothing, so it needs no warm-up.
     return order(cells, blocks, study.seed, study.warmup and blocks > 1)
@@ -95,7 +95,7 @@ def study_id(study: Study, cells: Sequence[Cell]) -> str:
         "targets": study.targets,
         "timeout": study.timeout,
     }
-    if study.launcher != "local":  # sessions of before there were others have no such key
+    if study.launcher != "local":  # Older sessions have no such key.
         resolved["launcher"] = study.launcher
     return digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
 
@@ -126,7 +126,7 @@ def _with_backends(usecase: str, params: dict[str, Any], path: str | None, study
 
 
 def _reduced(settings: RunSettings, distributed: bool) -> RunSettings:
-    """Settings without what cannot matter, so that what runs alike is one cell."""
+    """Return settings with irrelevant values removed, so that equivalent settings make one cell."""
     if not distributed:
         return msgspec.structs.replace(settings, nodes=1, workers=1, network="loopback")
     # One node has no links: it is the same on every network.
@@ -134,7 +134,7 @@ def _reduced(settings: RunSettings, distributed: bool) -> RunSettings:
 
 
 def _latin_orders(size: int, blocks: int, generator: random.Random) -> list[list[int]]:
-    """Rows of random cyclic Latin squares: a random order, its rotations in random order, then anew."""
+    """Yield rows of random cyclic Latin squares: a random order, its rotations in random order, and so on."""
     rows: list[list[int]] = []
     while len(rows) < max(blocks, 1):
         base = generator.sample(range(size), size)

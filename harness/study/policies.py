@@ -1,4 +1,4 @@
-"""A policy by its file, or by the name of a builder; and what policies mean for a model."""
+"""Policies from files or builders, and their effects on a model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 AHEAD = 20
-"""Batches that intent is announced ahead, for what is expected of relocation."""
+"""Lookahead in batches that is assumed for the expected local share of relocation."""
 
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Make a mistake in a policy or in resources one on the command line."""
+    """Turn errors in a policy or in resources into errors on the command line."""
     try:
         yield
     except (PolicyError, ResourcesError) as error:
@@ -74,10 +74,9 @@ def made_policy(text: str, catalogue: Catalogue, resources: Resources) -> Policy
 def made_where_counted(
     text: str, resources: Resources, catalogue: Catalogue, counted: Callable[[], Catalogue]
 ) -> tuple[Policy, Catalogue]:
-    """As `made_policy`; calls `counted`, which takes as long as reading the data, if access counts are
-    needed.
+    """As `made_policy`; if access counts are needed, calls `counted`, which reads the data.
 
-    Returns the policy, and the catalogue by which it was made.
+    Returns the policy and its catalogue.
     """
     try:
         return made_policy(text, catalogue, resources), catalogue
@@ -87,9 +86,7 @@ def made_where_counted(
 
 
 def policy_of_usecase(text: str, usecase: UseCase, resources: Resources, workers: int) -> Policy:
-    """As `made_policy`, for a use case's model on nodes with so many workers each; mistakes are a
-    `UsageError`.
-    """
+    """As `made_policy`, for a use case's model and workers per node; errors are a `UsageError`."""
     nodes = resources.nodes
     with refused():
         policy, _ = made_where_counted(
@@ -110,7 +107,7 @@ def fitted(policy: Policy, catalogue: Catalogue, nodes: int, *, force: bool = Fa
     policy.check(catalogue, nodes, force=force)
     resolved = policy.resolved(catalogue)
     if any(rule.rows is not None and rule.rows.hottest is not None for rule in policy.rules):
-        resolved.check(catalogue, nodes, force=force)  # what depends on rows that were not known before
+        resolved.check(catalogue, nodes, force=force)  # parts that depend on rows unknown before
     return resolved
 
 
@@ -131,7 +128,7 @@ def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
 
 
 def resources_from(file: Path | None, nodes: int | None) -> Resources:
-    """The resources of a file, or of so many equal nodes.
+    """Return the resources of a file, or of a number of equal nodes.
 
     Raises `UsageError` if the file is wrong or is of another number of nodes, or if neither is given.
     """
@@ -176,13 +173,13 @@ def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str
 def local_share(
     policy: Policy, rule: int, parameter: Parameter, catalogue: Catalogue, nodes: int
 ) -> float | None:
-    """The share of a rule's accesses to a parameter that a node is expected to serve itself, from 0 to 1.
+    """Return the expected local share of a rule's accesses to a parameter, from 0 to 1.
 
     With equal workers everywhere, one in `nodes` accesses finds a row that stays where it is at home, unless
     some rows were chosen for a node, as `placed` does. Copies are local if intent comes in time. A row that
-    moves is on one of the nodes that want it at the same time: if each of the others wants it with
-    probability q, on the node that asks with probability (1 - (1 - q)^n) / (n q), for which access counts are
-    needed.
+    moves is on one of the nodes that need it at the same time. Let q be the probability that another node
+    needs it, which requires access counts. Then it is on a given such node with probability (1 - (1 - q)^n) /
+    (n q).
 
     Returns None if the share is not known: without access counts, for rows that were chosen for a node, or if
     each training decides whether rows move.
@@ -195,7 +192,7 @@ def local_share(
     if technique == "static":
         return None if _chosen_for_a_node(policy, rule) else 1.0 / nodes
     if parameter.kind == "dense":
-        return 1.0 / nodes  # every step of every worker wants it
+        return 1.0 / nodes  # Every step of every worker reads the parameter.
     counts = catalogue.accesses.get(parameter.name)
     if counts is None or catalogue.batches == 0 or not counts.any():
         return None
@@ -206,7 +203,7 @@ def local_share(
 
 
 def _chosen_for_a_node(policy: Policy, rule: int) -> bool:
-    """Whether a rule puts some rows of a table, not all, on a node, or rows where such rows are."""
+    """Whether a rule places some but not all rows of a table on a node, or with such rows."""
     found = policy.rules[rule - 1]
     if found.home.table is None:
         return found.rows is not None and found.home.node is not None
@@ -225,7 +222,7 @@ def _of_ranges(bounds: list[int], ranges: tuple[tuple[int, int], ...]) -> list[f
 
 
 def _of_homes(homes: list[tuple[int, int, int | str]], nodes: int) -> list[float]:
-    """How many rows of these ranges each node keeps; those that a hash scatters in equal parts."""
+    """Return the number of rows of these ranges at each node; rows placed by hash count equally."""
     counts = [0.0] * nodes
     for start, end, where in homes:
         scattered = where == BY_HASH or isinstance(where, str)

@@ -1,4 +1,4 @@
-"""Builds the policies of cells whose backend takes one, before any of their processes starts."""
+"""Builds the policies of cells, for backends that use one, before any of their processes starts."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def executed_policy(
     usecase : callable
         Returns the use case, if it is needed.
     backend, nodes, workers, network
-        As of a cell.
+        Settings of a cell.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which of all combinations a study runs: what it includes, less what it excludes, or a sample of these."""
+"""Selection of cells from all combinations: included and not excluded cells, or a sample of them."""
 
 from __future__ import annotations
 

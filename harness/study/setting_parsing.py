@@ -23,7 +23,7 @@ from adabench.results.run_settings import RunSettings, Setting
 __all__ = ["SETTINGS", "DeclaredSetting", "combined_settings"]
 
 _TEXTS: dict[str, Callable[[str], list[str]]] = {"network": parse_networks}
-"""Settings that are texts -> what reads one or several out of a text."""
+"""Settings that are texts -> function that parses one or several values from a text."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DeclaredSetting:
         return [found for one in values for found in _TEXTS[self.name](checked_text(one))]
 
     def check(self, given: Mapping[str, list[Any]]) -> None:
-        """Refuse values that mean nothing without another setting; `given` has the values of all settings."""
+        """Refuse values that require another setting; `given` has the values of all settings."""
         needed, meant = self.about.needs, [value for value in given[self.name] if value]
         if needed is not None and meant and not any(given[needed]):
             raise UsageError(f"{meant[0]} {self.about.because}: say {needed}, too")
@@ -87,4 +87,4 @@ def _declared() -> Iterator[DeclaredSetting]:
 
 
 SETTINGS = {one.name: one for one in _declared()}
-"""Name -> setting, in the order in which they are told."""
+"""Name -> setting, in the order of display."""

@@ -1,4 +1,4 @@
-"""A study: which cells, how often. Read from TOML, overridden by the command line, checked key by key."""
+"""A study: its cells and runs. Read from TOML, overridden by the command line, checked key by key."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 MOST_REPEATS = 10_000
 LARGEST_SEED = 2**31
 MOST_BYTES = 1 << 20
-"""Length of a study file that is read."""
+"""Maximum length of a study file."""
 
 _FOLDER = Path(__file__).parents[1] / "studies"
 
@@ -55,11 +55,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     usecases, backends : list of Selection
         Names with the values to try of each parameter.
     settings : list of RunSettings
-        Each makes cells of its own; a cell on one node has no network.
+        Settings that each make separate cells; a cell on one node has no network.
     repeats : int
-        Blocks, hence measured runs per cell; 0 for as many as verdicts take.
+        Number of blocks, hence of measured runs per cell; 0 for the number that verdicts need.
     seed : int
-        Block b trains with seed + b.
+        Seed of block 0; block b trains with seed + b.
     timeout : float
         Seconds after which a run's process group is killed.
     warmup : bool
@@ -69,7 +69,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     targets : dict
         Use case -> metric -> value that has to be reached.
     include, exclude : list of Pattern
-        Select the cells of the study among all combinations.
+        Patterns that select the cells of the study from all combinations.
     sample : int
         Number of these to draw at random by the seed; 0 for all.
     launcher : str
@@ -109,7 +109,7 @@ _KEYS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "sample": (0, lambda value: between(0, value, MOST_REPEATS)),
     "launcher": ("local", _launcher),
 }
-"""Key of a study file that is read by itself -> default, and the function that checks a value."""
+"""Key of a study file that is read separately -> default, and the function that checks a value."""
 
 _DEFAULTS: dict[str, Any] = {
     "usecases": [],
@@ -147,7 +147,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
         settings = combined_settings(values)
     with given.located("network"):
         for one in settings:
-            if one.nodes > 1:  # one node has no links
+            if one.nodes > 1:  # A single node has no links.
                 check_slow_pair(one.network, one.nodes)
     folder = Path() if file is None or "data" in overrides else file.parent
     return Study(
@@ -162,7 +162,7 @@ def load_study(file: Path | None, name: str, overrides: Mapping[str, Any]) -> St
 
 
 class _GivenValues:
-    """Values of a study's keys, each with the place that it was given at."""
+    """Values of a study's keys, each with the place where it was given."""
 
     def __init__(self, file: Path | None, overrides: Mapping[str, Any]) -> None:
         table = {} if file is None else _read_toml(file)
@@ -242,7 +242,7 @@ def _selections(value: Any) -> list[Selection]:
 
 
 def _merge_tables(selections: list[Selection], tables: Any, plural: str) -> None:
-    """Put ``[params.ctr]`` under what the selection says itself."""
+    """Merge ``[params.ctr]`` into the selection, whose values take precedence."""
     if not isinstance(tables, dict):
         raise UsageError(f"{tables!r} is not a table")
     for name, table in tables.items():

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 LARGEST = 2**63 - 1
 MOST_CELLS = 10_000
-"""Number of combinations of a study, so that a mistake in it is found before a memory is full."""
+"""Maximum number of combinations of a study, so that a mistake is found before memory runs out."""
 MOST_SECONDS = 1e9
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -55,7 +55,7 @@ def parse_selections(text: str) -> list[Selection]:
     """Parse ``manual,prefetch[lookahead=0,10,timing=off]``.
 
     Inside the brackets an item with ``=`` begins a parameter; an item without it is one more value of it. A
-    value may have brackets of its own, as in ``manual[policy=nups[times=50],lapse]``.
+    value may contain brackets, as in ``manual[policy=nups[times=50],lapse]``.
     """
     selections = []
     for part in _split_outside_brackets(text):
@@ -136,9 +136,11 @@ def parse_duration(text: str) -> float:
 
 
 def parse_network(text: str) -> str:
-    """Check a network: ``loopback``, ``sockets``, ``lan``, ``slow``, or latency and bandwidth as
-    ``0.5ms,2gbit``; after ``namespaces:`` one of links between network namespaces, which always are sockets,
-    and of which one may be slower, as in ``namespaces:lan:0-1/10``.
+    """Check a network, such as ``lan``, ``0.5ms,2gbit`` or ``namespaces:lan:0-1/10``.
+
+    It is ``loopback``, ``sockets``, ``lan``, ``slow``, or latency and bandwidth as ``0.5ms,2gbit``. After
+    ``namespaces:`` it consists of links between network namespaces, which always are sockets. One link may be
+    slower, as in ``namespaces:lan:0-1/10``.
     """
     text = text.strip().lower()
     link, slow = text, None
@@ -160,7 +162,7 @@ def parse_network(text: str) -> str:
 
 
 def check_slow_pair(network: str, nodes: int) -> None:
-    """Refuse a network whose slower link is between nodes that a cluster does not have."""
+    """Refuse a network with a slower link between nodes that the cluster does not have."""
     _, slow = slow_pair_of(link_of(network) or "")
     if slow is not None and max(slow.one, slow.other) >= nodes:
         raise UsageError(
@@ -170,7 +172,7 @@ def check_slow_pair(network: str, nodes: int) -> None:
 
 
 def parse_networks(text: str) -> list[str]:
-    """Check several networks: ``lan,slow,0.5ms,2gbit``, whose last is one with its rate behind the comma."""
+    """Check several networks: in ``lan,slow,0.5ms,2gbit``, the last network includes a comma."""
     links: list[str] = []
     for part in text.split(","):
         if links and _RATE.fullmatch(part.strip().lower()):
@@ -181,7 +183,7 @@ def parse_networks(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list of what may be one value or a list of them."""
+    """Return a list of one value or of a list of values."""
     return list(value) if isinstance(value, list) else [value]
 
 
@@ -249,7 +251,7 @@ def _parse_values(text: str, part: str) -> dict[str, list[Any]]:
     current: list[Any] | None = None
     for item in _split_outside_brackets(text) if text.strip() else []:
         name, equals, value = item.partition("=")
-        if "[" in name:  # of a value: nups[times=50]
+        if "[" in name:  # The bracket belongs to a value: nups[times=50].
             name, equals, value = "", "", item
         if equals:
             if name.strip() in values:

@@ -53,6 +53,7 @@ def accesses_of(
     tables : sequence of Served
         Tables of the server.
     nodes, workers : int
+        Number of nodes, and of workers per node.
     steps : int, optional
         Maximum number of steps of each worker.
     """

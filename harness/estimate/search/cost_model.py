@@ -256,8 +256,7 @@ class _Loads:
         return np.concatenate([path, cores, found.sent / card, found.received / card])
 
     def of_all(self, found: Traffic) -> Floats:
-        """Return the loads of gradients that are averaged in a ring: 2 (n - 1) messages, one after the
-        other."""
+        """Return the loads of averaging gradients in a ring: 2 (n - 1) messages, one after the other."""
         nodes = self.situation.nodes
         if nodes == 1:
             return np.zeros(4)
@@ -314,8 +313,7 @@ class _Loads:
 
     @property
     def _links(self) -> tuple[Floats, Floats]:
-        """Return the longest latency in microseconds and the least bytes per microsecond of each node's
-        links."""
+        """Return the longest latency (µs) and the lowest rate (bytes per µs) of each node's links."""
         resources, nodes = self.situation.resources, self.situation.nodes
         own = [[resources.between(n, m) for m in range(nodes) if m != n] for n in range(nodes)]
         latency = [max(1e3 * link.latency_ms for link in links) for links in own]
