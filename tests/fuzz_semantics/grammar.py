@@ -140,7 +140,9 @@ class Writer:
         late = self.rng.choice([*self.tables.values(), "out.bias"])
         first = f"[p for p in net.parameters() if p is not net.{late}]"
         rule = self.rule(bool(self.sparse), tables=True)
-        if "Adagrad" in rule:  # PyTorch's has no state of parameters that are added, and fails at their first step
+        if (
+            "Adagrad" in rule
+        ):  # PyTorch's has no state of parameters that are added, and fails at their first step
             rule = "SGD({}, lr=0.1)"
         self.optimizer("optimizer", first, rule)
         if self.chance(0.5):

@@ -130,14 +130,14 @@ class ServerHeldState(defaultdict[Any, Any]):
         self._check(parameter)
         return super().get(parameter, default)
 
-    def values(self) -> NoReturn:  # type: ignore[override]
+    def values(self) -> NoReturn:
         """Refused, as the entries in the server would be missing."""
         self._refuse("some parameters")
 
     def __iter__(self) -> NoReturn:
         self._refuse("some parameters")
 
-    def keys(self) -> NoReturn:  # type: ignore[override]
+    def keys(self) -> NoReturn:
         """Refused, as the entries in the server would be missing."""
         self._refuse("some parameters")
 

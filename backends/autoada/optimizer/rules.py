@@ -92,9 +92,10 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
     for each in listed(optimizer):
         for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
             if holders.setdefault(id(parameter), each) is not each:
+                other = type(holders[id(parameter)]).__name__
                 raise ValueError(
-                    f"{type(holders[id(parameter)]).__name__} and {type(each).__name__} both hold a parameter "
-                    f"of shape {tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
+                    f"{other} and {type(each).__name__} both hold a parameter of shape "
+                    f"{tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
                 )
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 

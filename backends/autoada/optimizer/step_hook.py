@@ -36,7 +36,7 @@ def push_at_step(
             if id(parameter) in in_server or id(parameter) in own
         ]
         push(optimizer)
-        for parameter, _ in hidden:
+        for parameter, _gradient in hidden:
             if id(parameter) in in_server:
                 parameter.grad = None
 

@@ -204,8 +204,9 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if torch.Tag.inplace_view in func.tags or func in _REFUSED:
         _refuse(func, args)
     first = args[0] if args else None
-    if isinstance(first, TableTensor) and (_is_view(func._schema) or func in _UNDECLARED_VIEWS):
-        return _view_of(func, first, args, kwargs)
+    views = isinstance(first, TableTensor) and (_is_view(func._schema) or func in _UNDECLARED_VIEWS)
+    if views and (view := _view_of(func, first, args, kwargs)) is not None:
+        return view
     if written := _written(func, args, kwargs):
         return _change(func, args, kwargs, written)
     read = _of_whole_memory if func in _COUNT_FROM_START else TableTensor.values
@@ -271,7 +272,12 @@ def _is_view(schema: Any) -> bool:
 
 
 def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The view; None if the operation makes a copy of these arguments, such as ``to(torch.float64)``."""
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": None if kwargs["device"] == base.device else kwargs["device"]}
     places = func(base.place, *args[1:], **kwargs)
+    if isinstance(places, Tensor) and not _share_memory(places, base.place):
+        return None
 
     def view(place: Tensor) -> TableTensor:
         if place.dtype is not base.dtype or place.is_conj() or place.is_neg():
@@ -280,6 +286,10 @@ def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[s
         return viewed
 
     return [view(place) for place in places] if isinstance(places, list | tuple) else view(places)
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _refuse(func: Any, args: Sequence[Any]) -> NoReturn:
