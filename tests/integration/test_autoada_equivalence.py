@@ -308,10 +308,10 @@ def test_gradients_accumulate_until_the_step() -> None:
     ("make", "options", "message"),
     [
         (sgd, {"weight_decay": 0.1}, r"weight decay 0\.1.* it was 0 at first"),
-        (sgd, {"momentum": 0.5}, r"can go on with another lr, momentum, betas or weight decay, but not as"),
+        (sgd, {"momentum": 0.5}, r"can change its lr, momentum, betas and weight decay, but not its kind"),
         (adam, {"amsgrad": True}, r"cannot train .* with Adam with amsgrad=True"),
-        (momentum, {"nesterov": True}, r"can go on with another lr"),
-        (adagrad, {"eps": 0.1}, r"not with another eps"),
+        (momentum, {"nesterov": True}, r"can change its lr"),
+        (adagrad, {"eps": 0.1}, r"not its kind or its eps"),
     ],
 )
 def test_what_the_server_cannot_follow_is_refused_at_the_step(

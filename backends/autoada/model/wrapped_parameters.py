@@ -114,7 +114,9 @@ class WrappedParameters:
         for name, parameter in layout.tables.items():
             makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
             rows = ServerRows(name, parameter, access, makes_up)
-            self.tables[name] = RemoteTable(rows, reads, alone=node.world_size == 1, combines=combines)
+            self.tables[name] = RemoteTable(
+                rows, reads, alone=node.world_size == 1, combines=combines, together=options.every == 1
+            )
         self.dense = [
             DenseParameters(
                 place,
@@ -267,6 +269,17 @@ class WrappedParameters:
             dense.pull()
         self.stale = False
 
+    def follow(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Bring options and states that a program has changed to the server: all, or those of `optimizer`.
+
+        Where workers step together, each does so before any of them hands its gradients over.
+        """
+        for each in self._optimizers if optimizer is None else [optimizer]:
+            self.optimizer_states.take_over_assigned(each)
+            schedules = self._owned_by(each).schedules
+            assert schedules is not None
+            schedules.follow()
+
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once.
 
@@ -278,10 +291,7 @@ class WrappedParameters:
         elif optimizer is None:
             self._hand_over(self._all)
         else:
-            self.optimizer_states.take_over_assigned(optimizer)
             owned = self._owned_by(optimizer)
-            assert owned.schedules is not None
-            owned.schedules.follow()
             for state in owned.counted:
                 if raw_gradient(state.parameter) is not None:
                     state.count_step()

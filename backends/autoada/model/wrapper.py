@@ -202,6 +202,7 @@ class AdaModel(ForwardingModule):
             if self._backward is not None:
                 self._backward.queued = False
             self._calls.stepping()
+            self._wrapped.follow(optimizer)
             self._synchronous.before_push()
             self._wrapped.push(optimizer)
             if self._synchronous.after_push():

@@ -115,6 +115,8 @@ class DenseParameters:
         then stays as it is, and is handed over with the next step.
         """
         self._keep_memory()
+        if self._together:
+            self.keep_changes()  # all workers have the same, and hand them over in the same call
         if not self._is_source and self._worker.changed(self.keys, self._seen):
             self.refresh()
 
@@ -157,11 +159,10 @@ class DenseParameters:
     def collect(self, scale: float) -> None:
         """Take the gradients of the parameters, to be pushed; parameters without one are left out."""
         self._steps = []
-        self._keep_memory()
+        self.keep_changes()
         if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
             self._collect_steps(scale)
             return
-        self.keep_changes()
         present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not present:
             return

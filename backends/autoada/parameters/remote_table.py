@@ -33,6 +33,8 @@ class RemoteTable:
         Whether there is no other node.
     combines : bool
         Whether gradients are combined with those of other workers, so that each row may occur only once.
+    together : bool
+        Whether all workers step together.
 
     Attributes
     ----------
@@ -51,7 +53,9 @@ class RemoteTable:
         Place of a read outside of the model's calls that pulled the whole table; empty if there was none.
     """
 
-    def __init__(self, rows: ServerRows, reads: list[Read], *, alone: bool, combines: bool) -> None:
+    def __init__(
+        self, rows: ServerRows, reads: list[Read], *, alone: bool, combines: bool, together: bool
+    ) -> None:
         self.name = rows.name
         self.rows = rows
         self.shape = rows.shape
@@ -68,6 +72,7 @@ class RemoteTable:
         self._pulled: tuple[Tensor, Tensor] | None = None  # keys and values of the expected rows
         self._whole: Tensor | None = None
         self._whole_noted = False
+        self._together = together
         self._updating = False
 
     @property
@@ -140,9 +145,9 @@ class RemoteTable:
         rows = self.rows.pull(self.keys(ids.reshape(-1).to("cpu", torch.int64)))
         return rows.view(*ids.shape, *self.rows.row_shape)
 
-    def begin_update(self) -> None:
-        """A write begins whose values depend on the present ones: all workers make it, on the same values."""
-        self._updating = self.rows.is_shared
+    def begin_update(self, depends: bool = True) -> None:
+        """A write begins, which all workers make on the same values if these count or they step together."""
+        self._updating = self.rows.is_shared and (depends or self._together)
         if self._updating:
             self.rows.worker.end_setup()
             self.forget_rows()

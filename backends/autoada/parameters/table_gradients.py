@@ -79,7 +79,7 @@ class GradientRows:
         """Another gradient of the same rows."""
         return GradientRows(self.table, row_sparse(self.rows()[0], values, self.shape))
 
-    def begin_update(self) -> None:
+    def begin_update(self, depends: bool = True) -> None:
         """Nothing: the gradient is this worker's own."""
 
     def end_update(self) -> None:

@@ -40,8 +40,8 @@ class RowStore(Protocol):
         """Replace the rows of `ids`, each of which occurs once."""
         ...
 
-    def begin_update(self) -> None:
-        """A write begins whose new values depend on the present ones."""
+    def begin_update(self, depends: bool = True) -> None:
+        """A write begins; `depends` says whether its new values depend on the present ones."""
         ...
 
     def end_update(self) -> None:
@@ -204,8 +204,8 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if torch.Tag.inplace_view in func.tags or func in _REFUSED:
         _refuse(func, args)
     first = args[0] if args else None
-    views = isinstance(first, TableTensor) and (_is_view(func._schema) or func in _UNDECLARED_VIEWS)
-    if views and (view := _view_of(func, first, args, kwargs)) is not None:
+    views = _is_view(func._schema) or func in _UNDECLARED_VIEWS
+    if views and isinstance(first, TableTensor) and (view := _view_of(func, first, args, kwargs)) is not None:
         return view
     if written := _written(func, args, kwargs):
         return _change(func, args, kwargs, written)
@@ -289,7 +289,7 @@ def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _refuse(func: Any, args: Sequence[Any]) -> NoReturn:
@@ -395,7 +395,9 @@ def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented  # they may overlap
     plain = [each.values() if isinstance(each, TableTensor) else each for each in others]
     values = torch.empty(target.shape, dtype=target.dtype, device=target.store.device)
+    target.store.begin_update(depends=False)
     func(values, *plain[: len(args) - 1], **dict(zip(kwargs, plain[len(args) - 1 :], strict=True)))
+    target.store.end_update()
     target.store.write(target.row_numbers(), values.view(-1, *target.store.shape[1:]))
     return target
 

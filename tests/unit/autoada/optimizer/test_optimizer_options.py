@@ -22,6 +22,8 @@ ROWS, LENGTH = 6, 3
 Make = Callable[[Any], torch.optim.Optimizer]
 Run = Callable[[Any, torch.optim.Optimizer], Any]
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+
 
 class Net(nn.Module):
     def __init__(self, sparse: bool = False, frozen: bool = False) -> None:
