@@ -37,7 +37,7 @@ class Told {
 
   std::string violation(const Content& last) const {
     try {
-      check_history(history_, std::span<const Content>(&last, 1));
+      check_history(history_, {{last}, {}});
     } catch (const Violation& violation) {
       return violation.kind();
     }
