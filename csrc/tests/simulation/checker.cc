@@ -296,9 +296,9 @@ class Checker {
 
   WriteInfo& write_of(const SeenState& seen) {
     std::vector<WriteInfo>& list = seen.content.is_gradient ? pushes_[seen.key] : state_sets_;
-    const bool exists = seen.content.number < list.size();
-    if (exists && seen.content == StateContent{}) return initial_states_[seen.key];
-    if (!exists || list[seen.content.number].key != seen.key)
+    if (seen.content == StateContent{}) return initial_states_[seen.key];
+    const bool exists = seen.content.number < list.size() && list[seen.content.number].key == seen.key;
+    if (!exists || list[seen.content.number].kind == CallKind::kPush)
       throw Violation("state: ", to_string(seen.content), " of key ", seen.key, " does not exist");
     return list[seen.content.number];
   }

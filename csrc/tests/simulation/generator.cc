@@ -508,8 +508,9 @@ class Generator {
       for (std::size_t i = program.size() / 4; i > 0; --i) {
         Call call{.kind = random.chance(0.5) ? CallKind::kPullState : CallKind::kSetState,
                   .asynchronous = random.chance(asynchronous_)};
-        // Like a set, a set_state would leave other nodes' rests of earlier writes.
-        if (spec_.rounded) call.kind = CallKind::kPullState;
+        // Like a set, a set_state leaves other nodes' rests of earlier writes, which can make a second moment
+        // negative.
+        if (spec_.rounds() && !spec_.reads_tell()) call.kind = CallKind::kPullState;
         for (std::size_t left = 1 + random.below(2); left > 0; --left)
           call.keys.push_back(static_cast<std::uint32_t>(random.below(spec_.keys.size())));
         program.insert(program.begin() + static_cast<std::ptrdiff_t>(random.below(program.size())), call);
