@@ -1,7 +1,9 @@
 // Every message type, sent alone by a peer that knows the secret, in every state of the receiver. The tables
 // are those of docs/concepts/protocol.md, section 3: a message is tolerated, or it is a ProtocolError, which
 // closes the connection and names the sender.
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +24,8 @@ constexpr NodeId kNodes = 3;
 constexpr NodeId kSender = 2;
 constexpr std::uint64_t kRows = 64;
 
-std::vector<TableSpec> tables(Technique technique = Technique::kAdaptive) {
-  TableSpec table{.name = "t", .rows = kRows, .length = 1};
+std::vector<TableSpec> tables(Technique technique = Technique::kAdaptive, RuleKind rule = RuleKind::kSgd) {
+  TableSpec table{.name = "t", .rows = kRows, .length = 1, .rule = {.kind = rule}};
   table.management.technique = technique;
   return {table};
 }
@@ -59,11 +61,26 @@ constexpr std::array kKeyStates = {KeyState::kUntouched,       KeyState::kElsewh
                                    KeyState::kDroppingToOther, KeyState::kOwned,
                                    KeyState::kHeldBySender,    KeyState::kGivenAway};
 
+// All kinds of requests, and the content of the answer to each.
+struct RequestKind {
+  OperationKind kind;
+  Answered content;
+  std::size_t floats;  // behind the request, for a row with one float of value and one of state
+};
+constexpr RequestKind kRequestKinds[] = {
+    {OperationKind::kPull, Answered::kValue, 0},
+    {OperationKind::kPush, Answered::kNothing, 1},
+    {OperationKind::kPushGradients, Answered::kNothing, 1},
+    {OperationKind::kSet, Answered::kNothing, 1},
+    {OperationKind::kPullState, Answered::kState, 0},
+    {OperationKind::kSetState, Answered::kNothing, 1},
+};
+
 // Node 1, and one key of it in a state.
 class Receiver {
  public:
-  explicit Receiver(KeyState state, Technique technique = Technique::kAdaptive)
-      : node_(tables(technique), settings(1)), worker_(node_, 0) {
+  explicit Receiver(KeyState state, const std::vector<TableSpec>& specs = tables())
+      : node_(specs, settings(1)), worker_(node_, 0) {
     for (const auto& partition : node_.partitions) partition->set_waker([] {});
     key_ = keys_at(node_.directory, home_of(state), 1).front();
     channel_ = node_.channels[static_cast<std::size_t>(node_.directory.channel(key_))].get();
@@ -98,6 +115,29 @@ class Receiver {
   }
 
   Key key() const { return key_; }
+  // Makes the worker's call, which sends a request if the key is elsewhere.
+  void call(OperationKind kind) {
+    switch (kind) {
+      case OperationKind::kPull:
+        worker_.pull(std::span(&key_, 1), &floats_, 1, true);
+        break;
+      case OperationKind::kPush:
+        worker_.push(std::span(&key_, 1), &floats_, 1, true);
+        break;
+      case OperationKind::kPushGradients:
+        worker_.push_gradients(std::span(&key_, 1), &floats_, 1, true);
+        break;
+      case OperationKind::kSet:
+        worker_.set(std::span(&key_, 1), &floats_, 1, true);
+        break;
+      case OperationKind::kPullState:
+        worker_.pull_state(std::span(&key_, 1), &floats_, 1, true);
+        break;
+      default:
+        worker_.set_state(std::span(&key_, 1), &floats_, 1, true);
+    }
+    tick();
+  }
   // Handles a frame of the sender; returns the reason if it is refused.
   std::string handle(const Frame& frame) {
     try {
@@ -145,6 +185,7 @@ class Receiver {
   NodeState node_;
   Worker worker_;
   Key key_ = 0;
+  float floats_ = 1;
   Channel* channel_ = nullptr;
   Micros now_ = 1'000'000;
 };
@@ -367,6 +408,52 @@ TEST(an_own_message_comes_back_only_while_it_is_open) {
 }
 
 TEST(an_intent_for_a_static_key_is_a_violation) {
-  Receiver receiver(KeyState::kUntouched, Technique::kStatic);
+  Receiver receiver(KeyState::kUntouched, tables(Technique::kStatic));
   CHECK(!receiver.handle(about(MessageType::kIntent, receiver.key())).empty());
+}
+
+TEST(a_request_of_every_kind_is_tolerated_in_every_state) {
+  const std::vector<TableSpec> with_state = tables(Technique::kAdaptive, RuleKind::kAdagrad);
+  for (const RequestKind& kind : kRequestKinds) {
+    for (const KeyState state : {KeyState::kUntouched, KeyState::kElsewhere, KeyState::kPending,
+                                 KeyState::kOwned, KeyState::kHeldBySender, KeyState::kGivenAway}) {
+      Receiver receiver(state, with_state);
+      RequestMessage request;
+      request.origin = kSender;
+      request.key = receiver.key();
+      request.kind = static_cast<std::uint64_t>(kind.kind);
+      request.count = 1;
+      CHECK_EQ(receiver.handle(frame_of(request, kind.floats)), "");
+    }
+  }
+}
+
+TEST(a_request_of_an_unknown_kind_is_a_violation) {
+  for (std::uint64_t kind = 0; kind < 16; ++kind) {
+    const bool known = std::any_of(std::begin(kRequestKinds), std::end(kRequestKinds), [&](const auto& row) {
+      return kind == static_cast<std::uint64_t>(row.kind);
+    });
+    if (known) continue;
+    Receiver receiver(KeyState::kOwned);
+    RequestMessage request;
+    request.origin = kSender;
+    request.key = receiver.key();
+    request.kind = kind;
+    request.count = 1;
+    CHECK(receiver.handle(frame_of(request)).find("unknown kind of request") != std::string::npos);
+  }
+}
+
+TEST(an_answer_has_the_content_that_its_request_is_for) {
+  const std::vector<TableSpec> with_state = tables(Technique::kAdaptive, RuleKind::kAdagrad);
+  for (const RequestKind& kind : kRequestKinds) {
+    for (const Answered content : {Answered::kNothing, Answered::kValue, Answered::kState}) {
+      Receiver receiver(KeyState::kElsewhere, with_state);
+      receiver.call(kind.kind);
+      const AnswerMessage answer{.content = content};
+      const std::string refused = receiver.handle(frame_of(answer, content == Answered::kNothing ? 0 : 1));
+      CHECK_EQ(refused.empty(), content == kind.content);
+      if (content != kind.content) CHECK(refused.find("other contents") != std::string::npos);
+    }
+  }
 }

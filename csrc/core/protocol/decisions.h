@@ -226,6 +226,16 @@ struct Decisions {
   ADAPS_DECISION bool is_served_by_replica(OperationKind kind) const {
     return kind != OperationKind::kSet && !is_about_state(kind);
   }
+  // Whether a copy that is being given up serves an operation while it is readable: only a pull.
+  ADAPS_DECISION bool is_served_while_dropping(OperationKind kind) const {
+    return !is_write(kind) && !is_about_state(kind);
+  }
+  // Returns the optimizer state of an owned row, which is stored behind the value and never packed.
+  ADAPS_DECISION std::span<const float> state_of(const LockedKey& key) const {
+    return key.stored(key.width()).subspan(key.table().value_words());
+  }
+  // Counts a set_state at the owner. The version of the row changes, although its value does not.
+  ADAPS_DECISION void count_state(SlotHeader& owner) const { owner.advance_version(); }
   // Applies a push or a gradient to a copy and to its unsent change.
   ADAPS_DECISION void apply_at_replica(OperationKind kind, LockedKey& key, const float* in, float* change,
                                        const UpdateStep& step) const {
@@ -255,8 +265,8 @@ struct Decisions {
   ADAPS_DECISION bool waits_for_part_before(const KeyRequest& request) const { return request.follows; }
   // Returns the occurrence that determines the value of a set: the last one.
   ADAPS_DECISION std::uint32_t occurrence_that_counts(const KeyRequest& set) const { return set.last; }
-  // Whether a set is preceded by a flush of the node's earlier pushes to the key.
-  ADAPS_DECISION bool is_to_be_flushed_before_set(const Unapplied& changes) const {
+  // Whether a set, pull_state or set_state is preceded by a flush of the node's earlier pushes to the key.
+  ADAPS_DECISION bool is_to_be_flushed_before(OperationKind, const Unapplied& changes) const {
     return static_cast<bool>(changes.unsent);
   }
   // Whether an answer makes a replica unreadable. A later owner's answer may overtake the earlier owner's

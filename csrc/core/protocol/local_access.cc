@@ -172,7 +172,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
     case State::kReplica:
       return decisions().is_served_by_replica(kind);
     case State::kDropping:
-      return !is_write(kind) && !is_about_state(kind) && (key.header().flags & kUnreadable) == 0;
+      return decisions().is_served_while_dropping(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
       return false;
@@ -738,13 +738,11 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
   return true;
 }
 
-std::span<const float> stored_state(const LockedKey& key) {
-  return key.stored(key.width()).subspan(key.table().value_words());
-}
+std::span<const float> stored_state(const LockedKey& key) { return decisions().state_of(key); }
 
 void write_state(LockedKey& key, const float* state) {
   std::copy_n(state, key.table().state_length(), key.value() + key.length());
-  key.header().advance_version();
+  decisions().count_state(key.header());
   decisions().keep(key);
 }
 

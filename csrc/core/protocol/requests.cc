@@ -63,7 +63,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
     ADAPS_INVARIANT(kind == OperationKind::kSet || is_about_state(kind), "a replica refuses a pull or push");
     // It must come behind what this node pushed before; while a delta is in flight no other can be sent.
     const Unapplied* changes = channel_.changes_of(key);
-    if (changes != nullptr && decisions().is_to_be_flushed_before_set(*changes)) {
+    if (changes != nullptr && decisions().is_to_be_flushed_before(kind, *changes)) {
       if (changes->in_flight) {
         channel_.send_request_now(key);
         parked_.park(request);

@@ -27,6 +27,8 @@ constexpr std::uint64_t kMixedRows = 4;
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
+// Number of keys that the worker of the fuzzed node pushes and pulls, and of pulled states.
+constexpr std::size_t kUsed = 16;
 
 std::vector<TableSpec> tables() {
   TableSpec table{.name = "t", .rows = kRows, .length = kLength, .rule = {.kind = RuleKind::kAdagrad}};
@@ -180,6 +182,12 @@ std::vector<Bytes> examples() {
         all.push_back(script.send(0, keyed<TransferMessage>(MessageType::kTransfer, key), row).bytes);
         script.bytes.resize(2);
       }
+      for (std::uint32_t number = 0; number < 3 * kUsed; ++number) {
+        AnswerMessage answer{.content = Answered::kState};
+        answer.request = number;
+        all.push_back(script.send(0, answer, kWidth - kLength).bytes);
+        script.bytes.resize(2);
+      }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)
           script.send(number % 2, SyncMessage{.type = type, .number = number});
@@ -218,7 +226,7 @@ void run(std::span<const std::byte> input) {
 
   // Some keys have intent, some are requested, and some were written.
   const std::array<Key, 18> wanted = {0, 1, 2, 3, 4, 5, 12, 13, 16, 17, 20, 21, 24, 25, 26, 27, 28, 29};
-  const std::array<Key, 16> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26, 29, 30};
+  const std::array<Key, kUsed> used = {1, 3, 5, 7, 9, 11, 13, 14, 17, 18, 21, 22, 25, 26, 29, 30};
   static_assert(used.size() <= wanted.size());
   std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
@@ -228,6 +236,7 @@ void run(std::span<const std::byte> input) {
     worker.intent(wanted, 0, 100);
     worker.push(used, values.data(), used.size() * kLength, true);
     worker.pull(used, values.data(), used.size() * kLength, true);
+    worker.pull_state(used, values.data(), used.size() * (kWidth - kLength), true);
     channel.on_tick();
     while (!source.empty()) {
       const auto from = static_cast<NodeId>((settings.rank + 1 + source.byte() % (kNodes - 1)) % kNodes);

@@ -16,6 +16,7 @@ namespace {
 constexpr Step kNotYet = std::numeric_limits<Step>::max();
 
 struct WriteInfo {
+  CallKind kind = CallKind::kPush;
   Step start = 0;
   Step end = kNotYet;
   NodeId node = 0;
@@ -23,9 +24,20 @@ struct WriteInfo {
   std::uint32_t key = 0;
   bool superseded = false;  // a set that is overwritten by a later set of the same key in the same call
   // For a push, the step when it is certainly applied at the owner. This is the end of the node's first
-  // wait_sync that began after the push had ended, or of a read on another node that contains it.
+  // wait_sync that began after the push had ended, or of a read on another node that contains it. For a write
+  // of an optimizer state, also the end of a pull_state that read it.
   Step applied = kNotYet;
   std::optional<std::uint32_t> before{};  // for a push, the previous push of the same key in the same call
+  // For a write of an optimizer state, a step before which it is certainly not applied at the owner.
+  Step unapplied = 0;
+};
+
+// A pull_state, or the state at the end.
+struct SeenState {
+  std::uint32_t key;
+  StateContent content;
+  NodeId node;
+  Step start, end;
 };
 
 struct Sync {
@@ -40,7 +52,12 @@ struct Seen {
 class Checker {
  public:
   Checker(const History& history, std::size_t keys)
-      : history_(history), pushes_(keys), sets_(1), order_(keys) {
+      : history_(history),
+        pushes_(keys),
+        sets_(1),
+        state_sets_(1),
+        initial_states_(keys, {.start = -1, .end = -1, .applied = -1, .unapplied = -1}),
+        order_(keys) {
     for (const Record& record : history) index(record);
     for (auto& of_key : pushes_) {
       for (WriteInfo& push : of_key) push.applied = first_sync_after(push);
@@ -81,6 +98,26 @@ class Checker {
     }
   }
 
+  // A pull_state and a set_state have their effect at the owner, at one moment between their start and end. A
+  // gradient has it between its start and `applied`.
+  void check_states(const std::vector<StateRead>& last) {
+    std::vector<SeenState> all;
+    for (const Record& record : history_) {
+      for (const StateRead& read : record.states)
+        all.push_back({read.key, read.content, record.node, record.start, record.end});
+    }
+    for (const StateRead& read : last) all.push_back({read.key, read.content, 0, kNotYet, kNotYet});
+    for (const SeenState& seen : all) {
+      WriteInfo& write = write_of(seen);
+      write.applied = std::min(write.applied, seen.end);
+      for (const SeenState& earlier : all) {
+        if (earlier.key == seen.key && earlier.end < seen.start && earlier.content != seen.content)
+          write.unapplied = std::max(write.unapplied, earlier.start);
+      }
+    }
+    for (const SeenState& seen : all) check_state(seen);
+  }
+
   void check_order_of_sets() {
     for (std::uint32_t key = 0; key < order_.size(); ++key) {
       if (order_[key].empty()) continue;
@@ -114,9 +151,14 @@ class Checker {
     }
     for (std::size_t i = 0; i < record.writes.size(); ++i) {
       const Write& write = record.writes[i];
-      WriteInfo info{record.start, end, record.node, record.worker, write.key, false, kNotYet, {}};
-      std::vector<WriteInfo>& list = record.kind == CallKind::kSet ? sets_ : pushes_[write.key];
-      if (record.kind == CallKind::kSet) {
+      WriteInfo info{record.kind, record.start, end,     record.node, record.worker,
+                     write.key,   false,        kNotYet, {},          record.start};
+      const bool sets_state = record.kind == CallKind::kSetState;
+      std::vector<WriteInfo>& list = sets_state                      ? state_sets_
+                                     : record.kind == CallKind::kSet ? sets_
+                                                                     : pushes_[write.key];
+      if (sets_state) info.applied = end;
+      if (sets_state || record.kind == CallKind::kSet) {
         for (std::size_t j = i + 1; j < record.writes.size(); ++j) {
           info.superseded = info.superseded || record.writes[j].key == write.key;
         }
@@ -252,9 +294,48 @@ class Checker {
     }
   }
 
+  WriteInfo& write_of(const SeenState& seen) {
+    std::vector<WriteInfo>& list = seen.content.is_gradient ? pushes_[seen.key] : state_sets_;
+    if (seen.content == StateContent{}) return initial_states_[seen.key];
+    const bool exists = seen.content.number < list.size() && list[seen.content.number].key == seen.key;
+    if (!exists || list[seen.content.number].kind == CallKind::kPush)
+      throw Violation("state: ", to_string(seen.content), " of key ", seen.key, " does not exist");
+    return list[seen.content.number];
+  }
+
+  void check_state(const SeenState& seen) {
+    const WriteInfo& last = write_of(seen);
+    if (last.superseded) throw Violation("duplicates: an earlier duplicate of a set_state won");
+    if (last.start > seen.end) throw Violation("state: ", to_string(seen.content), " from the future");
+    if (last.unapplied > last.applied) throw Violation("state: ", to_string(seen.content), " came back");
+    const auto check_newer = [&](const WriteInfo& write) {
+      if (write.key == seen.key && !write.superseded && is_before(last, write) && is_before(write, seen))
+        throw Violation("state: ", to_string(seen.content), " is older than a later ", name_of(write.kind));
+    };
+    for (const WriteInfo& write : pushes_[seen.key]) {
+      if (write.kind == CallKind::kPushGradients) check_newer(write);
+    }
+    std::for_each(state_sets_.begin() + 1, state_sets_.end(), check_newer);
+  }
+
+  // Whether a write of a state certainly took effect before another one. A set_state is behind the earlier
+  // gradients of its node.
+  static bool is_before(const WriteInfo& earlier, const WriteInfo& later) {
+    return earlier.applied < later.unapplied ||
+           (later.kind == CallKind::kSetState && earlier.node == later.node && earlier.end < later.start);
+  }
+  // Whether a write of a state certainly took effect before a pull_state, which is behind the earlier
+  // gradients of its node. At the end, all have.
+  static bool is_before(const WriteInfo& write, const SeenState& seen) {
+    const bool at_end = seen.start == kNotYet;
+    return write.applied < seen.start || ((at_end || write.node == seen.node) && write.end < seen.start);
+  }
+
   const History& history_;
   std::vector<std::vector<WriteInfo>> pushes_;  // by key and number
   std::vector<WriteInfo> sets_;                 // by number; 0 is the initial value
+  std::vector<WriteInfo> state_sets_;           // by number; 0 is unused
+  std::vector<WriteInfo> initial_states_;       // by key
   std::vector<std::vector<Sync>> syncs_;        // by node
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Seen>> seen_;  // by worker and key
   std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> order_;  // observed order of sets, by key
@@ -262,11 +343,12 @@ class Checker {
 
 }  // namespace
 
-void check_history(const History& history, std::span<const Content> last) {
-  Checker checker(history, last.size());
+void check_history(const History& history, const Rows& last) {
+  Checker checker(history, last.values.size());
   checker.check_reads();
-  checker.check_last(last);
+  checker.check_last(last.values);
   checker.check_order_of_sets();
+  checker.check_states(last.states);
 }
 
 }  // namespace adaps::simulation

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "common/random.h"
 #include "simulation/text.h"
@@ -57,6 +58,28 @@ Content read_content(std::span<const float> value, const Coding& coding) {
     }
   }
   return content;
+}
+
+StateContent read_state(std::span<const float> state, std::span<const float> initial, const Coding& coding) {
+  if (std::equal(state.begin(), state.end(), initial.begin(), initial.end())) return {};
+  std::vector<float> floats(state.begin(), state.end());
+  const bool is_gradient = std::any_of(floats.begin(), floats.end(), [](float x) { return x < 0.0F; });
+  if (is_gradient) {
+    for (float& x : floats) x = -x;
+  }
+  const Content content = read_content(floats, coding);
+  const bool is_whole = is_gradient ? content.set == 0 && content.pushes.count() == 1 : content.pushes.none();
+  if (!is_whole || (!is_gradient && content.set == 0))
+    throw Violation("state: ", to_string(content), " is neither a set_state nor a gradient");
+  if (!is_gradient) return {false, content.set};
+  StateContent gradient{true};
+  while (!content.pushes[gradient.number]) ++gradient.number;
+  return gradient;
+}
+
+std::string to_string(const StateContent& content) {
+  if (content == StateContent{}) return "{initial state}";
+  return joined(content.is_gradient ? "{gradient " : "{set_state ", content.number, "}");
 }
 
 std::string to_string(const Content& content) {

@@ -26,12 +26,23 @@ using Pushes = std::bitset<kMaxPushes>;
 struct Content {
   std::uint32_t set = 0;  // 0: the initial value
   Pushes pushes;          // pushes since the last set, by their number on this key
+
+  bool operator==(const Content&) const = default;
 };
 
 // Minimum number of floats of a key with `pushes` pushes.
 constexpr std::size_t content_length(std::size_t pushes, const Coding& coding = kFine) {
   return coding.set_floats + (pushes + coding.pushes_per_float - 1) / coding.pushes_per_float;
 }
+
+// The last write of an optimizer state. A gradient replaces the whole state in worlds whose states are
+// decoded.
+struct StateContent {
+  bool is_gradient = false;
+  std::uint32_t number = 0;  // number of the gradient on this key, or of the set_state; 0: the initial state
+
+  bool operator==(const StateContent&) const = default;
+};
 
 void write_set(std::uint32_t set, std::span<float> value, const Coding& coding = kFine);
 void write_push(std::uint32_t push, std::span<float> delta, const Coding& coding = kFine);
@@ -43,6 +54,11 @@ void write_rough(std::uint32_t number, std::span<float> row);
 // written.
 Content read_content(std::span<const float> value, const Coding& coding = kFine);
 
+// The same for a state that write_set or a gradient has written. `initial` is the state before all writes.
+StateContent read_state(std::span<const float> state, std::span<const float> initial,
+                        const Coding& coding = kFine);
+
 std::string to_string(const Content& content);
+std::string to_string(const StateContent& content);
 
 }  // namespace adaps::simulation

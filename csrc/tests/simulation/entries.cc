@@ -1,6 +1,7 @@
 #include "simulation/entries.h"
 
 #include <cctype>
+#include <iterator>
 #include <sstream>
 #include <type_traits>
 
@@ -134,8 +135,9 @@ std::string describe(const Entry& entry, const Tables& tables) {
   visit(entry.type, entry.bytes, [&](const auto& message) {
     using Message = std::remove_cvref_t<decltype(message)>;
     if constexpr (is_a<Message, RequestMessage>) {
-      static constexpr const char* kKinds[] = {"pull", "push", "push_gradients", "set"};
-      text << " " << (message.kind < 4 ? kKinds[message.kind] : "?");
+      static constexpr const char* kKinds[] = {"pull", "push", "push_gradients", "set",      "?",
+                                               "?",    "?",    "pull_state",     "set_state"};
+      text << " " << (message.kind < std::size(kKinds) ? kKinds[message.kind] : "?");
     }
     if constexpr (requires { message.route; })
       text << " of node " << message.origin << ", hops " << static_cast<int>(message.route.hops);

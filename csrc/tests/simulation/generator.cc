@@ -45,6 +45,7 @@ class Generator {
     draw_speeds();
     draw_limits();
     draw_samples();
+    draw_states();
     draw_room();
     draw_frame_wait();
     draw_first_requests();
@@ -249,12 +250,11 @@ class Generator {
     for (std::size_t i = 0; i < keys_; ++i) {
       longest[i % tables] = std::max(longest[i % tables], std::min<std::size_t>(pushes_[i], kMaxPushes));
     }
-    const bool gradients =
-        std::any_of(spec_.programs.begin(), spec_.programs.end(), [](const Program& program) {
-          return std::any_of(program.begin(), program.end(),
-                             [](const Call& call) { return call.kind == CallKind::kPushGradients; });
-        });
-    spec_.rough = gradients && random_.chance(0.3);
+    gradients_ = std::any_of(spec_.programs.begin(), spec_.programs.end(), [](const Program& program) {
+      return std::any_of(program.begin(), program.end(),
+                         [](const Call& call) { return call.kind == CallKind::kPushGradients; });
+    });
+    spec_.rough = gradients_ && random_.chance(0.3);
     std::vector<Key> first;
     Key next = 0;
     const std::size_t rows = full ? keys_ + random_.below(3) : 64 + keys_;
@@ -268,14 +268,8 @@ class Generator {
       table.rule.lr = 1.0F;
       if (spec_.rough) {
         table.rule = draw_rule();
-      } else if (gradients && random_.chance(0.5)) {  // state that gradients change
-        table.rule.kind = RuleKind::kMomentum;
-        table.rule.momentum = 0.0F;
-        table.rule.nesterov = table.length % 2 == 0;
-      }
-      if (!gradients && random_.chance(0.5)) {  // state that must move with the row and not change
-        table.rule.kind = RuleKind::kAdagrad;
-        table.rule.initial_accumulator = 3.0F;
+      } else if (random_.chance(0.5)) {
+        add_state(table);
       }
       first.push_back(next);
       next += rows;
@@ -288,6 +282,19 @@ class Generator {
         key = low + (key - low + 1) % rows;
       }
       spec_.keys.push_back(key);
+    }
+  }
+
+  // Adds a state that leaves values exact. Each gradient replaces the whole state. In a world without
+  // gradients, only set_state changes it.
+  void add_state(TableSpec& table) const {
+    if (gradients_) {
+      table.rule.kind = RuleKind::kMomentum;
+      table.rule.momentum = 0.0F;
+      table.rule.nesterov = table.length % 2 == 0;
+    } else {
+      table.rule.kind = RuleKind::kAdagrad;
+      table.rule.initial_accumulator = 0.5F;  // no number of a set_state
     }
   }
 
@@ -490,12 +497,34 @@ class Generator {
     }
   }
 
+  // Adds calls about the optimizer states of rows. Uses separate random numbers.
+  void draw_states() {
+    Random random(mix(spec_.seed) ^ 0x73746174U);
+    if (!random.chance(0.4)) return;
+    for (TableSpec& table : spec_.tables) {
+      if (!spec_.rough) add_state(table);
+    }
+    for (Program& program : spec_.programs) {
+      for (std::size_t i = program.size() / 4; i > 0; --i) {
+        Call call{.kind = random.chance(0.5) ? CallKind::kPullState : CallKind::kSetState,
+                  .asynchronous = random.chance(asynchronous_)};
+        // Like a set, a set_state leaves other nodes' rests of earlier writes, which can make a second moment
+        // negative.
+        if (spec_.rounds() && !spec_.reads_tell()) call.kind = CallKind::kPullState;
+        for (std::size_t left = 1 + random.below(2); left > 0; --left)
+          call.keys.push_back(static_cast<std::uint32_t>(random.below(spec_.keys.size())));
+        program.insert(program.begin() + static_cast<std::ptrdiff_t>(random.below(program.size())), call);
+      }
+    }
+  }
+
   Random random_;
   WorldSpec spec_;
   bool narrow_ = false;
   bool settled_ = false;
   std::size_t keys_ = 1;
   bool sets_ = false;
+  bool gradients_ = false;  // whether any call pushes gradients
   double asynchronous_ = 0.0;
   bool barriers_ = false;
   bool restless_ = false;

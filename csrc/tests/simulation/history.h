@@ -15,12 +15,19 @@ inline constexpr Step kOpen = -1;
 
 struct Write {
   std::uint32_t key;
-  std::uint32_t number;  // number of the push on this key, or of the set
+  std::uint32_t number;  // number of the push on this key, of the set, or of the set_state
 };
 
 struct Read {
   std::uint32_t key;
   Content content;
+};
+
+struct StateRead {
+  std::uint32_t key;
+  StateContent content;
+
+  bool operator==(const StateRead&) const = default;
 };
 
 struct Record {
@@ -34,6 +41,7 @@ struct Record {
   Micros ended = 0;
   std::vector<Write> writes;  // in the order of the call's keys
   std::vector<Read> reads;
+  std::vector<StateRead> states{};
 };
 
 using History = std::vector<Record>;

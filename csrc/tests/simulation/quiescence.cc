@@ -101,8 +101,11 @@ void check_gradients(World& world, std::size_t position, const std::vector<float
   if (kind != RuleKind::kAdam && kind != RuleKind::kSparseAdam) return;
   std::size_t gradients = 0;
   for (const Record& record : world.history()) {
-    if (record.kind != CallKind::kPushGradients) continue;
-    for (const Write& write : record.writes) gradients += write.key == position ? 1 : 0;
+    for (const Write& write : record.writes) {
+      if (write.key != position) continue;
+      if (record.kind == CallKind::kSetState) return;  // it has replaced the number
+      gradients += record.kind == CallKind::kPushGradients ? 1 : 0;
+    }
   }
   if (row.back() != static_cast<float>(gradients))
     throw Violation("lost update: ", row.back(), " of ", gradients, " gradients");
@@ -270,8 +273,9 @@ void pass_exchanges(World& world) {
 
 }  // namespace
 
-std::vector<Content> check_at_rest(World& world) {
-  std::vector<Content> contents;
+Rows check_at_rest(World& world) {
+  Rows rows;
+  std::vector<Content>& contents = rows.values;
   for (const Key key : world.spec().keys) {
     std::vector<View> views;
     for (NodeId node = 0; node < world.cluster().nodes(); ++node)
@@ -300,19 +304,19 @@ std::vector<Content> check_at_rest(World& world) {
       contents.emplace_back();
       continue;
     }
-    std::vector<float> initial(table.width());
-    table.init(key, initial.data());
-    const bool stateful = table.spec().rule.kind == RuleKind::kMomentum;
-    if (!stateful &&
-        !std::equal(owner.value.begin() + static_cast<std::ptrdiff_t>(table.length()), owner.value.end(),
-                    initial.begin() + static_cast<std::ptrdiff_t>(table.length()))) {
+    const std::span<const float> state = std::span<const float>(owner.value).subspan(table.length());
+    const bool changes = table.spec().rule.kind == RuleKind::kMomentum;
+    const auto position = static_cast<std::uint32_t>(contents.size());
+    if (world.spec().reads_tell()) {
+      if (!state.empty()) rows.states.push_back({position, world.read_state(key, state)});
+    } else if (!changes && world.read_state(key, state) != StateContent{}) {
       throw Violation("at rest: optimizer state changed without a gradient");
     }
     const std::vector<float> value = whole_value(owner, views);
     contents.push_back(
         read_content(std::span<const float>(value).first(table.length()), world.spec().coding()));
   }
-  return contents;
+  return rows;
 }
 
 void check_intents(World& world) {
@@ -325,15 +329,12 @@ void check_intents(World& world) {
   check_silence(world, messages, "extending an intent");
 }
 
-void check_after_end(World& world, const std::vector<Content>& before) {
+void check_after_end(World& world, const Rows& before) {
   world.end_all_intents();
   world.run_until_quiet();
-  const std::vector<Content> after = check_at_rest(world);
-  for (std::size_t key = 0; key < before.size(); ++key) {
-    if (after[key].set != before[key].set || after[key].pushes != before[key].pushes) {
-      throw Violation("at rest: a value changed when all intents ended");
-    }
-  }
+  const Rows after = check_at_rest(world);
+  if (after.values != before.values) throw Violation("at rest: a value changed when all intents ended");
+  if (after.states != before.states) throw Violation("at rest: a state changed when all intents ended");
   check_left_over(world);
 }
 
@@ -341,7 +342,7 @@ void run_and_check(World& world) {
   try {
     world.run_until_quiet();
     pass_exchanges(world);
-    const std::vector<Content> last = check_at_rest(world);
+    const Rows last = check_at_rest(world);
     if (!world.spec().rough) check_history(world.history(), last);
     check_intents(world);
     check_after_end(world, last);

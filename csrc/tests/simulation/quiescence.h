@@ -1,15 +1,14 @@
 // Invariants of the nodes' state when a world has come to rest.
 #pragma once
 
-#include <vector>
-
+#include "simulation/checker.h"
 #include "simulation/world.h"
 
 namespace adaps::simulation {
 
 // Checks that each key has one owner, that every replica is equal to it bit by bit, and that no message is on
-// the network. Returns the content of each key. Throws Violation.
-std::vector<Content> check_at_rest(World& world);
+// the network. Returns the contents of the rows. Throws Violation.
+Rows check_at_rest(World& world);
 
 // Checks that current intents have their effect, and that extended intents, local reads and idle time send no
 // message.
@@ -17,7 +16,7 @@ void check_intents(World& world);
 
 // Checks the state after the end of all intents: no replica, holder, slot or counter remains, and values are
 // unchanged.
-void check_after_end(World& world, const std::vector<Content>& before);
+void check_after_end(World& world, const Rows& before);
 
 // Runs a world and checks everything. Throws Violation.
 void run_and_check(World& world);

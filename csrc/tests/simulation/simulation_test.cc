@@ -28,6 +28,19 @@ class Told {
   Told& pull(NodeId node, std::uint32_t worker, const Content& content) {
     return add(CallKind::kPull, node, worker, {}, {{0, content}});
   }
+  Told& gradient(NodeId node, std::uint32_t worker, std::uint32_t number) {
+    return add(CallKind::kPushGradients, node, worker, {{0, number}}, {});
+  }
+  Told& set_state(NodeId node, std::uint32_t worker, std::initializer_list<std::uint32_t> numbers) {
+    std::vector<Write> writes;
+    for (const std::uint32_t number : numbers) writes.push_back({0, number});
+    return add(CallKind::kSetState, node, worker, std::move(writes), {});
+  }
+  Told& pull_state(NodeId node, std::uint32_t worker, const StateContent& state) {
+    add(CallKind::kPullState, node, worker, {}, {});
+    history_.back().states.push_back({0, state});
+    return *this;
+  }
   Told& sync(NodeId node, std::uint32_t worker) { return add(CallKind::kSync, node, worker, {}, {}); }
   // Ends the previous call only now.
   Told& last_ends() {
@@ -35,9 +48,9 @@ class Told {
     return *this;
   }
 
-  std::string violation(const Content& last) const {
+  std::string violation(const Content& last, const std::vector<StateRead>& states = {}) const {
     try {
-      check_history(history_, std::span<const Content>(&last, 1));
+      check_history(history_, {{last}, states});
     } catch (const Violation& violation) {
       return violation.kind();
     }
@@ -232,4 +245,50 @@ TEST(checker_finds_sets_out_of_order) {
   Told told;  // two workers see two overlapping sets in different orders
   told.set(0, 0, {1}).last_ends().set(1, 1, {2});
   CHECK_EQ(told.violation(content(1, {})), "lost update");
+}
+
+TEST(checker_finds_states_that_no_order_of_the_calls_explains) {
+  const StateContent initial, first{false, 1}, second{false, 2}, gradient{true, 0};
+  const Content none = content(0, {}), pushed = content(0, {0});
+  const auto finds = [](const Told& told, const Content& last, const char* violation) {
+    CHECK_EQ(told.violation(last), violation);
+  };
+  finds(Told().set_state(0, 0, {1}).pull_state(1, 1, first), none, "none");
+  finds(Told().set_state(0, 0, {1}).pull_state(1, 1, initial), none, "state");  // lost
+  finds(Told().set_state(0, 0, {1}).set_state(1, 1, {2}).pull_state(2, 2, first), none, "state");
+  finds(Told().pull_state(0, 0, first), none, "state");                       // never written
+  finds(Told().pull_state(0, 0, first).set_state(1, 1, {1}), none, "state");  // from the future
+  finds(Told().set_state(0, 0, {1, 2}).pull_state(1, 1, first), none, "duplicates");
+  finds(Told().push(0, 0, 0).pull_state(0, 0, gradient), pushed, "state");  // a push changes no state
+  // A gradient of another node may come later. One of the same node comes before.
+  finds(Told().gradient(0, 0, 0).set_state(1, 1, {1}).pull_state(0, 0, gradient), pushed, "none");
+  finds(Told().gradient(0, 0, 0).set_state(0, 1, {1}).pull_state(0, 0, gradient), pushed, "state");
+  finds(Told().gradient(0, 0, 0).pull_state(0, 0, initial), pushed, "state");
+  finds(Told().gradient(0, 0, 0).pull_state(1, 1, initial), pushed, "none");
+  finds(Told().gradient(0, 0, 0).sync(0, 0).pull_state(1, 1, initial), pushed, "state");
+  // A state that was replaced does not come back.
+  finds(Told()
+            .gradient(0, 0, 0)
+            .pull_state(1, 1, gradient)
+            .set_state(1, 1, {1})
+            .pull_state(2, 2, first)
+            .pull_state(1, 1, gradient),
+        pushed, "state");
+  CHECK_EQ(Told().set_state(0, 0, {1}).violation(none, {{0, initial}}), "state");
+  CHECK_EQ(Told().set_state(0, 0, {1}).set_state(1, 1, {2}).violation(none, {{0, second}}), "none");
+}
+
+TEST(a_state_that_no_write_explains_is_a_violation) {
+  const float initial[2] = {0.5F, 0.5F};
+  const auto read = [&](float first, float second) {
+    const float state[2] = {first, second};
+    return read_state(state, initial);
+  };
+  CHECK(read(0.5F, 0.5F) == StateContent{});
+  CHECK(read(3.0F, 0.0F) == (StateContent{false, 3}));
+  CHECK(read(0.0F, -4.0F) == (StateContent{true, 1}));
+  CHECK_THROWS(read(0.0F, 4.0F), Violation, "neither a set_state nor a gradient");
+  CHECK_THROWS(read(3.0F, 4.0F), Violation, "neither a set_state nor a gradient");
+  CHECK_THROWS(read(0.0F, -5.0F), Violation, "neither a set_state nor a gradient");
+  CHECK_THROWS(read(0.0F, 0.0F), Violation, "neither a set_state nor a gradient");
 }

@@ -9,9 +9,9 @@ namespace adaps::simulation {
 
 const char* name_of(CallKind kind) {
   static constexpr const char* kNames[] = {
-      "pull",        "push",           "push_gradients", "set",           "intent",
-      "wait_intent", "prepare_sample", "pull_sample",    "advance_clock", "waitall",
-      "wait_sync",   "barrier",        "freeze",         "take",          "thaw"};
+      "pull",           "push",        "push_gradients", "set",     "intent",    "wait_intent",
+      "prepare_sample", "pull_sample", "advance_clock",  "waitall", "wait_sync", "barrier",
+      "pull_state",     "set_state",   "freeze",         "take",    "thaw"};
   return name_in(kNames, kind);
 }
 

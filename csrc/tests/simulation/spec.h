@@ -28,6 +28,8 @@ enum class CallKind : std::uint8_t {
   kWaitAll,
   kSync,
   kBarrier,
+  kPullState,
+  kSetState,
   // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
   kTake,

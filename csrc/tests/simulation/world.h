@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -51,6 +52,8 @@ class World {
   // All intents that were signalled.
   const std::vector<Intent>& intents() const { return intents_; }
   Clock clock(NodeId node, int worker) { return state(node, worker).clock.load(); }
+  // Decodes the optimizer state of a row.
+  StateContent read_state(Key key, std::span<const float> state);
 
  private:
   struct Pending {  // an incomplete operation
@@ -124,6 +127,7 @@ class World {
   void check_snapshot(const std::vector<int>& owners) const;
   void check_export(const std::map<Key, std::vector<float>>& owned);
   void fill(const Call& call, Pending& pending);
+  void fill_state(std::uint32_t position, std::span<float> state, Record& record);
   void complete(Caller& caller, Pending& pending);
   // Processes the operations that the last step completed on a node.
   void collect(NodeId node);
@@ -145,6 +149,7 @@ class World {
   std::vector<Intent> intents_;
   std::vector<std::uint32_t> pushes_;  // number of pushes so far, by key
   std::uint32_t sets_ = 0;
+  std::uint32_t state_sets_ = 0;
   std::size_t at_weak_barrier_ = 0;
   struct Snapshot {
     NodeId nodes = 0;                        // number of nodes that have taken their owned rows

@@ -26,6 +26,10 @@ OperationKind operation_kind(CallKind kind) {
       return OperationKind::kPushGradients;
     case CallKind::kSet:
       return OperationKind::kSet;
+    case CallKind::kPullState:
+      return OperationKind::kPullState;
+    case CallKind::kSetState:
+      return OperationKind::kSetState;
     case CallKind::kWaitIntent:
       return OperationKind::kLocalize;
     case CallKind::kSync:
@@ -35,6 +39,17 @@ OperationKind operation_kind(CallKind kind) {
     default:
       return OperationKind::kPull;
   }
+}
+
+// Number of floats of one row in the arrays of a call.
+std::size_t floats_of(OperationKind kind, const Table& table) {
+  return is_about_state(kind) ? table.state_length() : table.length();
+}
+
+std::vector<float> initial_state(const Table& table, Key key) {
+  std::vector<float> row(table.width());
+  table.init(key, row.data());
+  return {row.begin() + static_cast<std::ptrdiff_t>(table.length()), row.end()};
 }
 
 }  // namespace
@@ -161,17 +176,21 @@ void World::fill(const Call& call, Pending& pending) {
   std::size_t floats = 0;
   for (const std::uint32_t position : call.keys) {
     pending.keys.push_back(spec_.keys[position]);
-    floats += tables.find(spec_.keys[position]).length();
+    floats += floats_of(pending.operation.kind, tables.find(spec_.keys[position]));
   }
   pending.positions = call.keys;
   pending.floats.assign(floats, std::numeric_limits<float>::quiet_NaN());
   pending.operation.out = pending.floats.data();
   pending.operation.in = pending.floats.data();
-  if (call.kind == CallKind::kPull || call.kind == CallKind::kWaitIntent) return;
+  if (!is_write(pending.operation.kind)) return;
   float* at = pending.floats.data();
   for (const std::uint32_t position : call.keys) {
-    const std::span<float> row(at, tables.find(spec_.keys[position]).length());
+    const std::span<float> row(at, floats_of(pending.operation.kind, tables.find(spec_.keys[position])));
     at += row.size();
+    if (call.kind == CallKind::kSetState) {
+      fill_state(position, row, record);
+      continue;
+    }
     const std::uint32_t number = call.kind == CallKind::kSet ? ++sets_ : pushes_[position]++;
     record.writes.push_back({position, number});
     if (spec_.rough) {
@@ -185,6 +204,22 @@ void World::fill(const Call& call, Pending& pending) {
       for (float& x : row) x = -x;
     }
   }
+}
+
+// In a rough world, a set_state writes the initial state, which is valid for every update rule.
+void World::fill_state(std::uint32_t position, std::span<float> state, Record& record) {
+  if (state.empty()) return;
+  record.writes.push_back({position, ++state_sets_});
+  if (spec_.rough) {
+    const Key key = spec_.keys[position];
+    std::ranges::copy(initial_state(cluster_.node(0).tables.find(key), key), state.begin());
+  } else {
+    write_set(state_sets_, state, spec_.coding());
+  }
+}
+
+StateContent World::read_state(Key key, std::span<const float> state) {
+  return simulation::read_state(state, initial_state(cluster_.node(0).tables.find(key), key), spec_.coding());
 }
 
 void World::signal_intent(Caller& caller, const Call& call) {
@@ -347,6 +382,9 @@ void World::take_snapshot(Caller& caller) {
       const auto position = static_cast<std::uint32_t>(found - spec_.keys.begin());
       ++snapshot.owners[position];
       if (!spec_.rough) record.reads.push_back({position, read_content(value, spec_.coding())});
+      const std::size_t length = table.width() - table.length();
+      if (spec_.reads_tell() && length > 0)
+        record.states.push_back({position, read_state(key, {states.data() + row * length, length})});
     }
   }
   history_.push_back(std::move(record));
@@ -406,21 +444,31 @@ void World::complete(Caller& caller, Pending& pending) {
   // A barrier waits for other workers and all their previous calls, so it has no time limit.
   if (record.kind != CallKind::kBarrier && record.ended - record.started > kAges / 2)
     throw Violation("promptness: ", name_of(record.kind), " waits for a frame that waits");
-  if (record.kind == CallKind::kPull && spec_.reads_tell()) {
+  const bool reads_state = record.kind == CallKind::kPullState;
+  if ((record.kind == CallKind::kPull || reads_state) && spec_.reads_tell()) {
     const Tables& tables = cluster_.node(0).tables;
     const float* at = pending.floats.data();
     for (std::size_t i = 0; i < pending.keys.size(); ++i) {
-      const std::span<const float> row(at, tables.find(pending.keys[i]).length());
+      const std::span<const float> row(at, floats_of(pending.operation.kind, tables.find(pending.keys[i])));
       at += row.size();
-      record.reads.push_back({pending.positions[i], read_content(row, spec_.coding())});
+      if (!reads_state) {
+        record.reads.push_back({pending.positions[i], read_content(row, spec_.coding())});
+      } else if (!row.empty()) {
+        record.states.push_back({pending.positions[i], read_state(pending.keys[i], row)});
+      }
     }
   }
   if (log_ != nullptr) {
     std::string line =
         joined("n", caller.node, " worker ", caller.worker, ":   ", name_of(record.kind), " done");
     for (const Read& read : record.reads) line += joined(" k", read.key, "=", to_string(read.content));
+    for (const StateRead& read : record.states) line += joined(" k", read.key, "=", to_string(read.content));
     for (const Write& write : record.writes) {
-      line += joined(" k", write.key, record.kind == CallKind::kSet ? "=set " : "+", write.number);
+      line += joined(" k", write.key,
+                     record.kind == CallKind::kSet        ? "=set "
+                     : record.kind == CallKind::kSetState ? "=set_state "
+                                                          : "+",
+                     write.number);
     }
     cluster_.note(line);
   }
