@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from adabench.usecases.common.cache import digest_of
@@ -112,6 +111,8 @@ def build_graph(
     DataError
         If an edge refers to a node that does not exist, or if no node has a label.
     """
+    import scipy.sparse  # importing SciPy takes longer than commands that build no graph
+
     labels = numbered_labels(labels)
     num_nodes = len(labels)
     require_ends(sources, targets, num_nodes, where)

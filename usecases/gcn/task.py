@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Data
-from torch_geometric.loader import NodeLoader
-from torch_geometric.sampler import BaseSampler
 
 from adabench.usecases.common.batches import DealsBatches
 from adabench.usecases.common.optimizers import make_optimizer
@@ -20,10 +17,14 @@ from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
-from adabench.usecases.gcn.model import Gcn
 from adabench.usecases.gcn.partition import METHODS, Method, Partition, partition
-from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
 from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
+
+# Methods import PyG, because its import takes longer than commands that train nothing.
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NodeLoader
+    from torch_geometric.sampler import BaseSampler
 
 __all__ = ["GcnParams", "GcnUseCase"]
 
@@ -82,6 +83,8 @@ class GcnUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.015
 
     def __init__(self, params: GcnParams, data: Path | None, seed: int) -> None:
+        from torch_geometric.data import Data
+
         self._params = params
         self._seed = seed
         self._graph = load(params.graph, data)
@@ -107,6 +110,8 @@ class GcnUseCase(DealsBatches):
         return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
+        from adabench.usecases.gcn.model import Gcn
+
         generator = torch.Generator().manual_seed(seed)
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
         return Gcn(*sizes, generator)
@@ -181,9 +186,13 @@ class GcnUseCase(DealsBatches):
         return self._partitions[sizes]
 
     def _loader(self, nodes: Tensor, batch: int, **order: Any) -> NodeLoader:
+        from torch_geometric.loader import NodeLoader
+
         return NodeLoader(self._data, self._sampler(), input_nodes=nodes, batch_size=batch, **order)
 
     def _sampler(self) -> BaseSampler:
+        from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
+
         fanouts = [self._params.fanout] * HOPS
         if self._params.sampler == "pyg":
             return pyg_sampler(self._data, fanouts)
