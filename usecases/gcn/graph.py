@@ -49,6 +49,8 @@ class Graph:
         Class of each node, from 0 to the number of classes minus one, or `UNLABELLED`.
     split : Split or None
         Split that comes with the data, if there is one.
+    features : float32 (nodes, width) or None
+        Features of each node, if the use case wants them.
     known_fingerprint : str or None
         `fingerprint`, if it was stored with the arrays.
     """
@@ -57,6 +59,7 @@ class Graph:
     indices: NDArray[np.int32]
     labels: NDArray[np.int64]
     split: Split | None = None
+    features: NDArray[np.float32] | None = None
     known_fingerprint: str | None = None
 
     @property
@@ -75,12 +78,14 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return ``sha256:…`` of structure, labels and split."""
+        """Return ``sha256:…`` of structure, labels, split and features."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
         arrays: list[NDArray[Any]] = [self.indptr, self.indices, self.labels]
         if self.split is not None:
             arrays += [self.split.train, self.split.valid, self.split.test]
+        if self.features is not None:
+            arrays.append(self.features)
         return digest_of("", arrays)
 
 

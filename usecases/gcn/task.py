@@ -49,6 +49,8 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Sampler: the project's C++ sampler, or PyG's, which needs pyg-lib.
     partition : "metis", "random" or "contiguous"
         Division of training nodes among workers.
+    features : bool
+        Whether the model reads the node features of an npz file in addition to the embeddings.
     """
 
     epochs: int = 8
@@ -60,6 +62,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fanout: int = 16
     sampler: Literal["native", "pyg"] = "native"
     partition: Method = "metis"
+    features: bool = False
 
     def __post_init__(self) -> None:
         require_sizes(self, ("epochs", "batch", "dim", "hidden"))
@@ -70,7 +73,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GcnUseCase(DealsBatches):
-    """Predicts the class of a node from its neighborhood. Its only features are learned embeddings.
+    """Predicts the class of a node from its neighborhood, by learned embeddings and perhaps features.
 
     The seed determines the initial weights, the order of the data, the sampled neighbors and METIS's choices.
     For data without a split, it also determines the split: 54 / 18 / 28 % of the labelled nodes at random.
@@ -87,7 +90,7 @@ class GcnUseCase(DealsBatches):
 
         self._params = params
         self._seed = seed
-        self._graph = load(params.graph, data)
+        self._graph = load(params.graph, data, params.features)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
         # The native sampler reads the arcs from the graph, so that memory contains no copy of them.
@@ -97,6 +100,8 @@ class GcnUseCase(DealsBatches):
             y=torch.from_numpy(self._graph.labels),
             num_nodes=self._graph.num_nodes,
         )
+        if self._graph.features is not None:
+            self._data.x = torch.from_numpy(self._graph.features)
 
     @property
     def params(self) -> GcnParams:
@@ -114,7 +119,8 @@ class GcnUseCase(DealsBatches):
 
         generator = torch.Generator().manual_seed(seed)
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
-        return Gcn(*sizes, generator)
+        features = 0 if self._graph.features is None else self._graph.features.shape[1]
+        return Gcn(*sizes, generator, features)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr)
@@ -130,7 +136,7 @@ class GcnUseCase(DealsBatches):
         )
 
     def loss(self, model: nn.Module, batch: Data) -> Tensor:
-        logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+        logits = _logits(model, batch)
         return cross_entropy(logits, batch.y[: batch.batch_size])
 
     def evaluate(self, model: nn.Module, loader: Iterable[Data]) -> dict[str, float]:
@@ -145,7 +151,7 @@ class GcnUseCase(DealsBatches):
         try:
             with torch.no_grad():
                 for batch in loader:
-                    logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+                    logits = _logits(model, batch)
                     labels = batch.y[: batch.batch_size]
                     samples += batch.batch_size
                     correct += int((logits.argmax(dim=1) == labels).sum())
@@ -197,3 +203,10 @@ class GcnUseCase(DealsBatches):
         if self._params.sampler == "pyg":
             return pyg_sampler(self._data, fanouts)
         return UniformSampler(self._graph, fanouts, self._seed)
+
+
+def _logits(model: nn.Module, batch: Data) -> Tensor:
+    """Return the logits of the nodes around which the batch is sampled."""
+    features = () if batch.x is None else (batch.x,)
+    logits: Tensor = model(batch.n_id, batch.edge_index, *features)[: batch.batch_size]
+    return logits
