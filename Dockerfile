@@ -1,6 +1,6 @@
 # An image with the three packages, for a first look or for nodes of a job:
 #   docker build -t adabench .
-#   docker run --rm --shm-size 1g -v "$PWD:/data" adabench run -u 'ctr[rows=20000]' -b prefetch,autoada-automatic --nodes 2 -r 6
+#   docker run --rm -v "$PWD:/data" adabench run -u 'ctr[rows=20000]' -b prefetch,autoada-automatic --nodes 2 -r 6
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build
