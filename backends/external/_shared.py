@@ -51,21 +51,18 @@ class PeerBackend:
     Attributes
     ----------
     packages : tuple of str
-        Packages that must be installed.
-    command : str
-        Command that installs them.
+        Packages that must be installed. The extra with the backend's name installs them.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     distributed: ClassVar[bool] = False
     packages: ClassVar[tuple[str, ...]] = ()
-    command: ClassVar[str] = "make peers"
 
     def __init__(self) -> None:
         for package in self.packages:
             if not is_installed(package):
-                raise Unavailable(f"{package} is not installed: say '{self.command}'")
+                raise Unavailable(f"{package} is not installed: pip install 'adabench[{self.name}]'")
 
 
 class PeerSession:

@@ -35,7 +35,6 @@ class Gensim(PeerBackend):
     name = "gensim"
     Options = GensimOptions
     packages = ("gensim",)
-    command = "make models"
 
     def open(self, usecase: UseCase, context: WorkerContext, options: GensimOptions) -> GensimSession:
         require_usecase(self.name, usecase, "word2vec")

@@ -39,7 +39,6 @@ class PyKeen(PeerBackend):
     name = "pykeen"
     Options = PyKeenOptions
     packages = ("pykeen",)
-    command = "make models"
 
     def open(self, usecase: UseCase, context: WorkerContext, options: PyKeenOptions) -> PyKeenSession:
         require_usecase(self.name, usecase, "kge")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ from torch import nn
 from adabench.backends.external._shared import replace_tables
 from adabench.backends.external.pykeen import PyKeenOptions
 from adabench.backends.external.rpc import RemoteTable
-from adabench.backends.external.torchrec import TorchRec
 from adabench.backends.interface import OwnLoop, Unavailable
 from adabench.harness.plugins.registry import load_backend
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
@@ -36,10 +37,17 @@ def unshared(make: Callable[[], Any]) -> Any:
 ONE = worker_context(unshared)
 
 
-def test_torchrec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["gensim", "pykeen", "torchrec"])
+def test_a_missing_system_is_installed_by_an_extra_of_its_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = load_backend(name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match="torchrec is not installed: say 'make peers'"):
-        TorchRec()
+    message = f"{name} is not installed: pip install 'adabench[{name}]'"
+    with pytest.raises(Unavailable, match=re.escape(message)):
+        peer()
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\n{name} = ["{name}>=' in project
 
 
 @pytest.mark.parametrize("name", ["ddp", "rpc"])

@@ -8,8 +8,6 @@ from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit
 
 from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
 from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
@@ -84,6 +82,9 @@ def _scatter(ranks: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
 
 
 def _click_probabilities(table: Table, generator: np.random.Generator) -> NDArray[np.float64]:
+    from scipy.optimize import brentq  # importing SciPy takes longer than commands that generate no data
+    from scipy.special import expit
+
     ids, distinct = row_ids(table)
     logits = standardise(table.dense, table.dense) @ generator.normal(0, DENSE_EFFECT_STD, len(DENSE))
     logits += generator.normal(0, ID_EFFECT_STD, distinct)[ids].sum(axis=1)

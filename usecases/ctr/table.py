@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from adabench.usecases.interface import DataError
@@ -57,6 +56,8 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
     rows : int
         Number of rows that the embedding table needs.
     """
+    import pandas as pd  # importing pandas takes longer than commands that read no data
+
     remapped = np.empty_like(table.ids)
     rows = 0
     for field in range(SPARSE_FIELDS):

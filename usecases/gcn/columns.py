@@ -6,10 +6,9 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from adabench.usecases.common.text_columns import (
@@ -27,6 +26,10 @@ from adabench.usecases.common.text_columns import (
 )
 from adabench.usecases.gcn.graph import UNLABELLED
 from adabench.usecases.interface import DataError
+
+# Functions import pandas, because its import takes longer than commands that read no data.
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
 
@@ -65,6 +68,8 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
     DataError
         If the file is missing, damaged, or has other columns.
     """
+    import pandas as pd
+
     header = None if names is None else 0
     columns = None if names is None else list(names)
 
@@ -98,6 +103,7 @@ def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
     DataError
         Like `read_columns`.
     """
+    import pandas as pd
 
     def fits(rows: list[list[str]]) -> bool:
         return all(len(row) == width for row in rows)
@@ -146,6 +152,8 @@ def _require_width(table: pd.DataFrame, width: int | None, file: Path) -> None:
 
 def integers(column: pd.Series, file: Path) -> NDArray[np.int64]:
     """Return a column that must contain integers without gaps."""
+    import pandas as pd
+
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = np.flatnonzero(~((numbers % 1 == 0) & (numbers.abs() < 2**63)))
     if len(wrong):
@@ -160,6 +168,8 @@ def labels_of(column: pd.Series, file: Path) -> NDArray[np.int64]:
 
     Integer classes keep their numbers. Other classes are numbered in alphabetical order.
     """
+    import pandas as pd
+
     labels = np.full(len(column), UNLABELLED, dtype=np.int64)
     known = column.notna().to_numpy()
     present = column[known]

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from adabench.usecases.common.cache import digest_of
@@ -50,6 +49,8 @@ class Graph:
         Class of each node, from 0 to the number of classes minus one, or `UNLABELLED`.
     split : Split or None
         Split that comes with the data, if there is one.
+    features : float32 (nodes, width) or None
+        Features of each node, if the use case wants them.
     known_fingerprint : str or None
         `fingerprint`, if it was stored with the arrays.
     """
@@ -58,6 +59,7 @@ class Graph:
     indices: NDArray[np.int32]
     labels: NDArray[np.int64]
     split: Split | None = None
+    features: NDArray[np.float32] | None = None
     known_fingerprint: str | None = None
 
     @property
@@ -76,12 +78,14 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return ``sha256:…`` of structure, labels and split."""
+        """Return ``sha256:…`` of structure, labels, split and features."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
         arrays: list[NDArray[Any]] = [self.indptr, self.indices, self.labels]
         if self.split is not None:
             arrays += [self.split.train, self.split.valid, self.split.test]
+        if self.features is not None:
+            arrays.append(self.features)
         return digest_of("", arrays)
 
 
@@ -112,6 +116,8 @@ def build_graph(
     DataError
         If an edge refers to a node that does not exist, or if no node has a label.
     """
+    import scipy.sparse  # importing SciPy takes longer than commands that build no graph
+
     labels = numbered_labels(labels)
     num_nodes = len(labels)
     require_ends(sources, targets, num_nodes, where)

@@ -18,7 +18,7 @@ __all__ = ["load"]
 NPZ_FILES = {"arxiv_like": "arxivlike.npz"}
 
 
-def load(name: str, folder: Path | None) -> Graph:
+def load(name: str, folder: Path | None, features: bool = False) -> Graph:
     """Read or generate a graph.
 
     Parameters
@@ -29,11 +29,13 @@ def load(name: str, folder: Path | None) -> Graph:
         otherwise ``NAME.npz`` (compressed rows or an edge list; ``arxiv_like`` is in arxivlike.npz).
     folder : Path or None
         Folder of the files.
+    features : bool
+        Whether to read node features, which only npz files have.
 
     Raises
     ------
     DataError
-        If the graph is missing or invalid.
+        If the graph is missing or invalid, or has no features although they are wanted.
     """
     if name == "generated":
         if folder is not None:
@@ -41,6 +43,8 @@ def load(name: str, folder: Path | None) -> Graph:
                 f"graph=generated reads no data, so {folder} would be ignored: leave --data out, or name the "
                 "graph that is there, such as graph=cora"
             )
+        if features:
+            raise _no_features(name)
         return generate()
     if folder is None:
         raise DataError(
@@ -48,24 +52,36 @@ def load(name: str, folder: Path | None) -> Graph:
         )
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder, so graph={name} cannot be read from it")
-    return _reader(name)(name, folder)
+    reader = _reader(name)
+    if reader is None:
+        return read_npz(_npz(name, folder), features)
+    if not features:
+        return reader(name, folder)
+    if name in PLANETOID and (folder / f"{name}.npz").is_file():
+        return read_npz(folder / f"{name}.npz", features)
+    raise _no_features(name)
 
 
-def _reader(name: str) -> Callable[[str, Path], Graph]:
+def _no_features(name: str) -> DataError:
+    return DataError(f"graph={name} has no node features here, only npz files do: leave out features=on")
+
+
+def _reader(name: str) -> Callable[[str, Path], Graph] | None:
+    """Return the reader of a public graph's own layout; None for npz files."""
     if name in MUSAE:
         return read_musae
     if name in PLANETOID:
         return read_planetoid
     if name.startswith("ogbn-"):
         return read_ogb
-    return _read_named_npz
+    return None
 
 
-def _read_named_npz(name: str, folder: Path) -> Graph:
+def _npz(name: str, folder: Path) -> Path:
     file = folder / NPZ_FILES.get(name, f"{name}.npz")
     if not file.is_file():
         known = ", ".join(["generated", *MUSAE, *PLANETOID, *NPZ_FILES, "ogbn-arxiv", "ogbn-products"])
         raise DataError(
             f"{file}: there is no such file; graph={name} must be one of {known}, or have its own npz"
         )
-    return read_npz(file)
+    return file

@@ -2,7 +2,7 @@
 
 Reading a graph needs memory for its nodes and for a part of its arcs. A folder of the cache contains the
 arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, the arrays of its split if there is one,
-and ``graph.json``.
+``features.bin`` if they are wanted, and ``graph.json``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ class Parts(NamedTuple):
         Name of the edges for messages: their file.
     split : Split or None
         Split that comes with the data, if there is one.
+    features : array or None
+        Features, float32 (nodes, width), if they are wanted.
     """
 
     labels: NDArray[np.int64]
     edges: Iterable[tuple[NDArray[Any], NDArray[Any]]]
     where: str
     split: Split | None = None
+    features: NDArray[np.float32] | None = None
 
 
 class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,10 +62,11 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     nodes: int
     arcs: int
     split: list[int] | None  # number of nodes of each part
+    features: int | None = None  # number of features of each node
     fingerprint: str
 
 
-def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
+def mapped_graph(files: Sequence[Path], read: Callable[[], Parts], features: bool = False) -> Graph:
     """Return the graph of some files from the cache, or read them. The graph is as `build_graph` makes it.
 
     Parameters
@@ -71,6 +75,8 @@ def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
         Files to read; they must exist.
     read : callable
         Function that reads the files.
+    features : bool
+        Whether it reads features. Graphs with features have a separate cache.
 
     Raises
     ------
@@ -78,7 +84,8 @@ def mapped_graph(files: Sequence[Path], read: Callable[[], Parts]) -> Graph:
         If an edge refers to a missing node, if no node has a label, if the cache cannot be written, or if
         `read` raises it.
     """
-    return read_once("graph", files, partial(_build, read), _open)
+    settings = {"features": True} if features else None
+    return read_once("graph", files, partial(_build, read), _open, settings)
 
 
 def _build(read: Callable[[], Parts], folder: Path) -> None:
@@ -89,12 +96,23 @@ def _build(read: Callable[[], Parts], folder: Path) -> None:
     if parts.split is not None:
         for name in _SPLITS:
             getattr(parts.split, name).tofile(folder / f"{name}.bin")
+    width = None
+    if parts.features is not None:
+        width = parts.features.shape[1]
+        parts.features.tofile(folder / "features.bin")
     arcs = _write_arcs(folder, len(labels), parts)
     sizes = None if parts.split is None else [len(getattr(parts.split, name)) for name in _SPLITS]
-    arrays = map_arrays(folder, _shapes(len(labels), arcs, sizes))
+    arrays = map_arrays(folder, _shapes(len(labels), arcs, sizes, width))
     assert arrays is not None
     fingerprint = digest_of("", arrays.values())
-    meta = _Meta(format=FORMAT, nodes=len(labels), arcs=arcs, split=sizes, fingerprint=fingerprint)
+    meta = _Meta(
+        format=FORMAT,
+        nodes=len(labels),
+        arcs=arcs,
+        split=sizes,
+        features=width,
+        fingerprint=fingerprint,
+    )
     (folder / "graph.json").write_bytes(msgspec.json.encode(meta))
 
 
@@ -103,21 +121,24 @@ def _open(folder: Path) -> Graph | None:
         meta = msgspec.json.decode((folder / "graph.json").read_bytes(), type=_Meta)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    arrays = map_arrays(folder, _shapes(meta.nodes, meta.arcs, meta.split))
+    arrays = map_arrays(folder, _shapes(meta.nodes, meta.arcs, meta.split, meta.features))
     if meta.format != FORMAT or arrays is None:
         return None
     split = None if meta.split is None else Split(*(arrays.pop(name) for name in _SPLITS))
     return Graph(**arrays, split=split, known_fingerprint=meta.fingerprint)
 
 
-def _shapes(nodes: int, arcs: int, split: list[int] | None) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _shapes(
+    nodes: int, arcs: int, split: list[int] | None, features: int | None
+) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return dtypes and shapes, in the order of `Graph.fingerprint`."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         "indptr": ("<i8", (nodes + 1,)),
         "indices": ("<i4", (arcs,)),
         "labels": ("<i8", (nodes,)),
     }
-    return shapes | {name: ("<i8", (size,)) for name, size in zip(_SPLITS, split or [], strict=False)}
+    shapes |= {name: ("<i8", (size,)) for name, size in zip(_SPLITS, split or [], strict=False)}
+    return shapes if features is None else shapes | {"features": ("<f4", (nodes, features))}
 
 
 def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:

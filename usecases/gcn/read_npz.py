@@ -21,21 +21,55 @@ from adabench.usecases.interface import DataError
 __all__ = ["read_npz"]
 
 LABELS = ("lab", "labels", "y", "node_labels")
+FEATURES = ("features", "node_features", "x")
 SKIPPED_AT_ONCE = 1 << 20
 
 
-def read_npz(file: Path) -> Graph:
+def read_npz(file: Path, features: bool = False) -> Graph:
     """Read ``indptr`` (nodes + 1,) and ``indices`` (arcs,), or edges; and labels (nodes,).
 
     Edges are named ``edges`` (edges, 2) or ``edge_index`` (2, edges). Labels are named ``lab``, ``labels``,
-    ``y`` or ``node_labels``. A negative label means that the node has none. Other arrays are ignored.
+    ``y`` or ``node_labels``. A negative label means that the node has none. If `features` is true, node
+    features (nodes, width) are read from ``features``, ``node_features`` or ``x``. Other arrays are ignored.
 
     Raises
     ------
     DataError
         If arrays are missing, have a wrong shape or type, or do not describe a graph.
     """
-    return mapped_graph([require(file)], partial(_read, file))
+    read = partial(_read_with_features if features else _read, file)
+    return mapped_graph([require(file)], read, features)
+
+
+def _read_with_features(file: Path) -> Parts:
+    parts = _read(file)
+    return parts._replace(features=_features(file, len(parts.labels)))
+
+
+def _features(file: Path, nodes: int) -> NDArray[np.float32]:
+    """Return the features of all nodes, which memory holds while they are read."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            name = next((name for name in FEATURES if name in arrays), None)
+            found = None if name is None else arrays[name]
+    except UNREADABLE_ARRAYS as error:
+        raise _unreadable(file, error) from error
+    if found is None:
+        raise DataError(
+            f"{file}: there are no node features, an array called {', '.join(FEATURES[:-1])} or "
+            f"{FEATURES[-1]}; leave out features=on"
+        )
+    if found.dtype.kind not in "biuf" or found.ndim != 2 or len(found) != nodes or found.shape[1] == 0:
+        raise DataError(
+            f"{file}: {name} must be an array of numbers of shape ({nodes}, width); "
+            f"it is {found.dtype} of shape {found.shape}"
+        )
+    with np.errstate(over="ignore"):
+        features = np.ascontiguousarray(found, dtype=np.float32)
+    wrong = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(wrong):
+        raise DataError(f"{file}: {name} of node {wrong[0]} must be finite numbers of 32 bits")
+    return features
 
 
 def _read(file: Path) -> Parts:

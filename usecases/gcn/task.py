@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Data
-from torch_geometric.loader import NodeLoader
-from torch_geometric.sampler import BaseSampler
 
 from adabench.usecases.common.batches import DealsBatches
 from adabench.usecases.common.optimizers import make_optimizer
@@ -20,10 +17,14 @@ from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
 from adabench.usecases.gcn.load import load
-from adabench.usecases.gcn.model import Gcn
 from adabench.usecases.gcn.partition import METHODS, Method, Partition, partition
-from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
 from adabench.usecases.interface import EVALUATION_BATCH, Loaders, Params
+
+# Methods import PyG, because its import takes longer than commands that train nothing.
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NodeLoader
+    from torch_geometric.sampler import BaseSampler
 
 __all__ = ["GcnParams", "GcnUseCase"]
 
@@ -48,6 +49,8 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Sampler: the project's C++ sampler, or PyG's, which needs pyg-lib.
     partition : "metis", "random" or "contiguous"
         Division of training nodes among workers.
+    features : bool
+        Whether the model reads the node features of an npz file in addition to the embeddings.
     """
 
     epochs: int = 8
@@ -59,6 +62,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fanout: int = 16
     sampler: Literal["native", "pyg"] = "native"
     partition: Method = "metis"
+    features: bool = False
 
     def __post_init__(self) -> None:
         require_sizes(self, ("epochs", "batch", "dim", "hidden"))
@@ -69,7 +73,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GcnUseCase(DealsBatches):
-    """Predicts the class of a node from its neighborhood. Its only features are learned embeddings.
+    """Predicts the class of a node from its neighborhood, by learned embeddings and perhaps features.
 
     The seed determines the initial weights, the order of the data, the sampled neighbors and METIS's choices.
     For data without a split, it also determines the split: 54 / 18 / 28 % of the labelled nodes at random.
@@ -82,9 +86,11 @@ class GcnUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.015
 
     def __init__(self, params: GcnParams, data: Path | None, seed: int) -> None:
+        from torch_geometric.data import Data
+
         self._params = params
         self._seed = seed
-        self._graph = load(params.graph, data)
+        self._graph = load(params.graph, data, params.features)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
         # The native sampler reads the arcs from the graph, so that memory contains no copy of them.
@@ -94,6 +100,8 @@ class GcnUseCase(DealsBatches):
             y=torch.from_numpy(self._graph.labels),
             num_nodes=self._graph.num_nodes,
         )
+        if self._graph.features is not None:
+            self._data.x = torch.from_numpy(self._graph.features)
 
     @property
     def params(self) -> GcnParams:
@@ -107,9 +115,12 @@ class GcnUseCase(DealsBatches):
         return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
+        from adabench.usecases.gcn.model import Gcn
+
         generator = torch.Generator().manual_seed(seed)
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
-        return Gcn(*sizes, generator)
+        features = 0 if self._graph.features is None else self._graph.features.shape[1]
+        return Gcn(*sizes, generator, features)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr)
@@ -125,7 +136,7 @@ class GcnUseCase(DealsBatches):
         )
 
     def loss(self, model: nn.Module, batch: Data) -> Tensor:
-        logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+        logits = _logits(model, batch)
         return cross_entropy(logits, batch.y[: batch.batch_size])
 
     def evaluate(self, model: nn.Module, loader: Iterable[Data]) -> dict[str, float]:
@@ -140,7 +151,7 @@ class GcnUseCase(DealsBatches):
         try:
             with torch.no_grad():
                 for batch in loader:
-                    logits = model(batch.n_id, batch.edge_index)[: batch.batch_size]
+                    logits = _logits(model, batch)
                     labels = batch.y[: batch.batch_size]
                     samples += batch.batch_size
                     correct += int((logits.argmax(dim=1) == labels).sum())
@@ -181,10 +192,21 @@ class GcnUseCase(DealsBatches):
         return self._partitions[sizes]
 
     def _loader(self, nodes: Tensor, batch: int, **order: Any) -> NodeLoader:
+        from torch_geometric.loader import NodeLoader
+
         return NodeLoader(self._data, self._sampler(), input_nodes=nodes, batch_size=batch, **order)
 
     def _sampler(self) -> BaseSampler:
+        from adabench.usecases.gcn.sampling import UniformSampler, pyg_sampler
+
         fanouts = [self._params.fanout] * HOPS
         if self._params.sampler == "pyg":
             return pyg_sampler(self._data, fanouts)
         return UniformSampler(self._graph, fanouts, self._seed)
+
+
+def _logits(model: nn.Module, batch: Data) -> Tensor:
+    """Return the logits of the nodes around which the batch is sampled."""
+    features = () if batch.x is None else (batch.x,)
+    logits: Tensor = model(batch.n_id, batch.edge_index, *features)[: batch.batch_size]
+    return logits

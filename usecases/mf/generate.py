@@ -6,7 +6,6 @@ import os
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from adabench.usecases.interface import DataError
 from adabench.usecases.mf.read import Block
@@ -41,6 +40,8 @@ def generate(count: int) -> Block:
     DataError
         If the ratings exceed the machine's memory.
     """
+    from scipy.special import expit  # importing SciPy takes longer than commands that generate no data
+
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_RATING
     if count > most:
         raise DataError(f"ratings is {count}: no more than {most} can be generated in this machine's memory")

@@ -56,3 +56,12 @@ def test_listing_names_imports_no_torch() -> None:
         "registry.names('backend'); registry.names('usecase'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_describing_use_cases_imports_no_library_that_only_data_or_training_need() -> None:
+    code = (
+        "import sys; from adabench.harness.plugins.describe import describe_plugins; "
+        "assert list(describe_plugins('usecase')); "
+        "print({'pandas', 'scipy', 'torch._dynamo', 'torch_geometric'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

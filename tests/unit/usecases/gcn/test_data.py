@@ -54,6 +54,56 @@ def test_every_layout_gives_the_same_graph(tmp_path: Path, name: str, write: Any
     assert graph.edge_index.tolist() == [[1, 2, 0, 2, 0, 1], [0, 0, 1, 1, 2, 2]]
 
 
+@pytest.mark.parametrize("name", ["features", "node_features", "x"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_features_are_read_if_they_are_wanted(tmp_path: Path, name: str, order: Any) -> None:
+    features = np.arange(8, dtype=np.float64).reshape(4, 2)
+    write_npz(tmp_path, edges=EDGES, y=LABELS, **{name: np.asarray(features, order=order)})
+    plain, wanted = load("mine", tmp_path), load("mine", tmp_path, features=True)
+    assert plain.features is None
+    for graph in (wanted, load("mine", tmp_path, features=True)):  # the second one comes from the cache
+        assert graph.features is not None
+        assert (graph.features.dtype.name, graph.features.tolist()) == ("float32", features.tolist())
+        assert graph.fingerprint == replace(graph, known_fingerprint=None).fingerprint != plain.fingerprint
+    assert plain.fingerprint == load("mine", tmp_path).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({}, "there are no node features, an array called features, node_features or x"),
+        ({"x": [1.0, 2.0, 3.0, 4.0]}, r"x must be an array of numbers of shape \(4, width\); it is float64"),
+        ({"x": np.zeros((3, 2))}, r"shape \(4, width\); it is float64 of shape \(3, 2\)"),
+        ({"x": np.zeros((4, 0))}, r"of shape \(4, 0\)"),
+        ({"features": [["a"]] * 4}, "features must be an array of numbers"),
+        ({"node_features": [[0.0], [1.0], [np.nan], [0.0]]}, "node_features of node 2 must be finite"),
+        ({"x": [[0.0], [1e300], [2.0], [0.0]]}, "x of node 1 must be finite numbers of 32 bits"),
+        ({"x": np.full((4, 1), None)}, "not a readable npz file"),
+    ],
+)
+def test_features_that_cannot_be_used_are_refused(
+    tmp_path: Path, features: dict[str, Any], message: str
+) -> None:
+    write_npz(tmp_path, edges=EDGES, y=LABELS, **features)
+    load("mine", tmp_path)
+    with pytest.raises(DataError, match=message):
+        load("mine", tmp_path, features=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("generated", lambda folder: None),
+        ("github", write_musae),
+        ("ogbn-mine", write_ogb),
+        ("cora", write_planetoid),
+    ],
+)
+def test_features_of_a_graph_without_them_are_refused(tmp_path: Path, name: str, write: Any) -> None:
+    with pytest.raises(DataError, match=f"graph={name} has no node features here, only npz files do"):
+        load(name, write(tmp_path), features=True)
+
+
 def random_edges(seed: int, nodes: int, count: int) -> NDArray[np.int64]:
     """With hubs, loops, edges that come several times, and nodes that have none."""
     generator = np.random.default_rng(seed)

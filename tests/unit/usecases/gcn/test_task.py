@@ -148,6 +148,18 @@ def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
     assert two.evaluate(model, loader)["auc"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_features_are_inputs_of_the_model_if_they_are_wanted(tmp_path: Path) -> None:
+    labels = np.arange(300) % 3  # only the features give the classes: no node has a neighbor
+    write_npz(tmp_path, edges=[(0, 0)], y=labels, x=4.0 * np.eye(3)[labels])
+    params = GcnParams(graph="mine", batch=32, dim=4, hidden=8, epochs=5, lr=0.1)
+    assert train(GcnUseCase(params, tmp_path, 1))["test"] < 0.7
+    featured = GcnUseCase(msgspec.structs.replace(params, features=True), tmp_path, 1)
+    assert featured.model().get_parameter("conv1.lin.weight").shape == (8, 4 + 3)
+    batch = first_batch(featured)
+    assert torch.equal(batch.x, featured._data.x[batch.n_id])
+    assert train(featured)["test"] > 0.95
+
+
 def test_home_rows_are_disjoint_complete_and_hold_the_workers_training_nodes(usecase: GcnUseCase) -> None:
     rows = [usecase.home_rows(rank, 3)["embedding.weight"] for rank in range(3)]
     assert torch.cat(rows).sort().values.tolist() == list(range(usecase._graph.num_nodes))
