@@ -53,7 +53,7 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Unlaunchable(RuntimeError):
-    """A run's processes cannot be started; one sentence that becomes its reason.
+    """Error if a run's processes cannot be started; its text becomes the run's reason.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Trouble:
     Attributes
     ----------
     reason : str
-        One sentence.
+        Description of the incident.
     rank : int or None
         First affected rank; None if all ranks are affected.
     """
@@ -280,7 +280,7 @@ class Launcher(ABC):
         Raises
         ------
         UsageError
-            Naming the option.
+            If an option is not supported; the error names it.
         """
         return
 
@@ -290,7 +290,7 @@ class Launcher(ABC):
         Raises
         ------
         UsageError
-            Naming the host and the difference.
+            If a host differs; the error names the host and the difference.
         """
         return
 
@@ -308,7 +308,7 @@ class Launcher(ABC):
 
     @property
     def gone(self) -> str | None:
-        """The reason, in one sentence, why no further run can be started."""
+        """Return the reason why no further run can be started."""
         return None
 
     @property
