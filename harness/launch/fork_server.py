@@ -55,6 +55,7 @@ class Fork:
     Attributes
     ----------
     pid : int
+        Identifier of the process.
     """
 
     def __init__(self, pid: int, ended: int) -> None:

@@ -58,6 +58,7 @@ class Unlaunchable(RuntimeError):
     Parameters
     ----------
     reason : str
+        Description of the obstacle.
     status : str, optional
         Status that the run is recorded with.
     """
@@ -218,6 +219,7 @@ class Launcher(ABC):
     Parameters
     ----------
     options : LauncherOptions, optional
+        Options of the command line.
 
     Attributes
     ----------

@@ -68,6 +68,7 @@ class NodeLinks:
         Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``;
         ``lan:1-2/10`` makes the links of one pair ten times worse.
     nodes : int
+        Number of nodes.
 
     Raises
     ------
