@@ -163,7 +163,7 @@ def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str
 def needs(blocks: int, comparisons: int) -> str:
     """Return a message with the number of blocks for a verdict."""
     several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
-    return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
+    return f"a verdict on {several} needs {blocks} blocks: use -r {blocks} or more"
 
 
 def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, keys: int = 1) -> str:

@@ -55,7 +55,7 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
             lines.append(f"removed     {found}")
         if clean and (kept.processes or kept.folders):
             named = [f"process {one.pid}" for one in kept.processes] + [str(one) for one in kept.folders]
-            complaints.append(f"what crashed runs left cannot be removed: {', '.join(named)}")
+            complaints.append(f"remains of crashed runs cannot be removed: {', '.join(named)}")
         elif not clean:
             complaints.append(f"there are {found}: 'adabench doctor --clean' removes them")
     if left.shared_files:

@@ -106,7 +106,9 @@ class JobRequest:
         if hosts is not None and not (
             str(hosts).isascii() and str(hosts).isdecimal() and 1 <= int(hosts) <= _MOST_HOSTS
         ):
-            raise UsageError(f"--job hosts={hosts} is not a number of hosts: say one from 1 to {_MOST_HOSTS}")
+            raise UsageError(
+                f"--job hosts={hosts} is not a number of hosts: give one from 1 to {_MOST_HOSTS}"
+            )
         minutes = None
         if time_given is not None:
             try:
@@ -115,7 +117,9 @@ class JobRequest:
                 raise UsageError(f"--job time: {error}") from error
         for key in given:
             if key in _OWN:
-                raise UsageError(f"--job {key} is set by the launcher: say hosts=N for so many hosts")
+                raise UsageError(
+                    f"--job {key} is set by the launcher: use hosts=N to set the number of hosts"
+                )
             if cluster == "local":
                 raise UsageError(f"--job {key} is an option of sbatch, which cluster=local does without")
         return cls(
@@ -229,7 +233,7 @@ class Slurm(Coordinator):
                 )
         except (errors.FailedJobError, errors.FailedSubmissionError) as error:
             said = " ".join(str(error).split())
-            raise LauncherError(f"the job was not accepted: {said or 'sbatch did not say why'}") from error
+            raise LauncherError(f"the job was not accepted: {said or 'sbatch gave no reason'}") from error
         many = "s" * (hosts > 1)
         self.options.say(
             f"job {self._job.job_id} is submitted for {hosts} host{many}, which will find this process at "
@@ -292,7 +296,7 @@ class Slurm(Coordinator):
             with contextlib.suppress(OSError):  # other jobs have theirs there
                 folder.parent.rmdir()
         else:
-            self.options.say(f"what the job's hosts said is in {folder}")
+            self.options.say(f"the output of the job's hosts is in {folder}")
 
 
 def take_part(coordinator: tuple[str, int], secret_file: str, study: bytes) -> None:
@@ -389,7 +393,9 @@ def _last_words(task: Any) -> str:
     lines = [line for line in (task.stderr() or "").splitlines() if line.strip()]
     if not lines:
         found = task.get_info()
-        return f"it said nothing, and its state is {found.get('State') or found.get('jobState') or 'unknown'}"
+        return (
+            f"it has no output, and its state is {found.get('State') or found.get('jobState') or 'unknown'}"
+        )
     return re.sub(r"^(\w+\.)*\w+(Error|Exception): ", "", lines[-1].strip())
 
 

@@ -202,7 +202,7 @@ class GradientExchange:
             self._gather(self._header(LEAVES, []))
             self._release()
         except (adaps.AdapsError, RuntimeError) as error:  # Closing the node also raises this error.
-            _log.info("nobody combines gradients any more: %s", error)
+            _log.info("the exchange of gradients has ended: %s", error)
 
     def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
         """This worker's announcement: its sections, and the number of rows of each for each worker."""
