@@ -301,7 +301,7 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, 
         (("--table", "t.csv", "--target", "seconds", "--features", "seconds"), "is what is predicted"),
         (
             ("--table", "t.csv", "--target", "seconds", "-o", "o.csv"),
-            "--out o.csv: what is predicted for --at",
+            "--out o.csv: it is the file for the predictions of --at",
         ),
         (("--table", "t.csv"), "--table t.csv: name its column of seconds with --target"),
         (("--target", "seconds"), "--target seconds: it requires --table; give both"),
