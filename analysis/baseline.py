@@ -28,6 +28,7 @@ class Baseline:
         label. None selects the first set of parameters of `default_baseline`, on its smallest topology if
         there is nothing else to compare.
     usecase : str
+        Name of the use case.
 
     Raises
     ------

@@ -21,6 +21,7 @@ def export_runs(store: SessionStore, form: str) -> Path:
     Parameters
     ----------
     store : SessionStore
+        Session to export.
     form : str
         ``csv`` or ``parquet``: a column a field, nested ones such as ``seconds.train``, lists as JSON text.
         ``json``: the records as they are, in one array.

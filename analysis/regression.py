@@ -165,7 +165,9 @@ class Regression:
         expected = np.ones_like(measured) if base is None else _columns(base)
         target = np.log(measured.sum(axis=1))
         if len(target) < _FEWEST:
-            raise RegressionError(f"{len(target)} measurements are too few to learn of: {_FEWEST} are needed")
+            raise RegressionError(
+                f"{len(target)} measurements are too few to learn from: {_FEWEST} are needed"
+            )
         folds = parts_at_random(len(target), FOLDS, seed) if groups is None else _folds_of(groups, seed)
         columns = _Columns(features)
         encoded = columns.encoded(features)
@@ -270,7 +272,9 @@ def judged(
     for part in tracked(range(labels.max() + 1), "holding out"):
         out = labels == part
         if out.all():
-            raise RegressionError("all rows are of one part: nothing is left to learn of when it is held out")
+            raise RegressionError(
+                "all rows are of one part: nothing is left to learn from when it is held out"
+            )
         own = None if together is None else together[~out]
         expected = (None, None) if base is None else (np.asarray(base)[~out], np.asarray(base)[out])
         learned = Regression.fit(features[~out], several[~out], own, expected[0], seed)
@@ -353,7 +357,7 @@ class _Columns:
             else:
                 self._words[name] = sorted(set(features[name].astype(str)))
         if not len(features.columns):
-            raise RegressionError("there are no features to learn of")
+            raise RegressionError("there are no features to learn from")
 
     def encoded(self, features: pd.DataFrame) -> Floats:
         """Encode numbers as logarithms, words as indicator columns, and times as days.

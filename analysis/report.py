@@ -31,6 +31,7 @@ def write_report(store: SessionStore, baseline: str | None = None) -> Path:
     Parameters
     ----------
     store : SessionStore
+        Session of the report.
     baseline : str, optional
         Baseline of the comparisons; see `adabench.analysis.compare.compare`.
 

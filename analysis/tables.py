@@ -63,6 +63,7 @@ def session_table(runs: Sequence[Run], width: int | None = None) -> str:
     Parameters
     ----------
     runs : sequence of Run
+        Runs of a session.
     width : int, optional
         Characters per line: see `fitted`.
     """
@@ -89,6 +90,7 @@ def comparison_table(comparisons: Sequence[Comparison], width: int | None = None
     Parameters
     ----------
     comparisons : sequence of Comparison
+        Comparisons of a session.
     width : int, optional
         Characters per line: see `fitted`.
     """
@@ -150,6 +152,7 @@ def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str
     Parameters
     ----------
     found : sequence of Comparison or Change
+        Comparisons to convert.
     **names : str
         Names of the sessions that were compared.
     """
@@ -160,7 +163,7 @@ def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str
 def needs(blocks: int, comparisons: int) -> str:
     """Return a message with the number of blocks for a verdict."""
     several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
-    return f"a verdict on {several} needs {blocks} blocks: say -r {blocks} or more"
+    return f"a verdict on {several} needs {blocks} blocks: use -r {blocks} or more"
 
 
 def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, keys: int = 1) -> str:
@@ -174,6 +177,7 @@ def fitted(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
     names : sequence of str
         Names of the columns.
     rows : sequence of sequence of str
+        Cells of each row.
     width : int, optional
         Characters per line; None for a table as wide as its cells.
     keys : int

@@ -31,7 +31,7 @@ def effects_of(call: Callable[[], Any]) -> Any:
     """Result of a call with copies of all tensors, or the error that the call raises."""
     try:
         return copied(call())
-    except Exception as error:  # the outcome to compare, of any type
+    except Exception as error:  # The error is the outcome to compare, of any type.
         return error
 
 

@@ -55,7 +55,7 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
             lines.append(f"removed     {found}")
         if clean and (kept.processes or kept.folders):
             named = [f"process {one.pid}" for one in kept.processes] + [str(one) for one in kept.folders]
-            complaints.append(f"what crashed runs left cannot be removed: {', '.join(named)}")
+            complaints.append(f"remains of crashed runs cannot be removed: {', '.join(named)}")
         elif not clean:
             complaints.append(f"there are {found}: 'adabench doctor --clean' removes them")
     if left.shared_files:
@@ -70,8 +70,8 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
 def noise_floor(say: Callable[[str], None]) -> str:
     """Run the same cell in pairs and compare it with itself; without noise the ratio of a pair is 1.
 
-    Returns a line with the smallest difference that this machine can show with that number of blocks. `say`
-    is called with each run's time.
+    Returns a line with the smallest difference that this machine can show with that number of blocks. Each
+    run's time is passed to `say`.
     """
     say(f"A/A: {2 * PAIRS} runs of ctr in plain PyTorch")
     seconds = []

@@ -14,9 +14,11 @@ __all__ = ["history"]
 
 
 def history(
-    usecase: Annotated[str | None, typer.Option("--usecase", "-u", help="Only this use case.")] = None,
+    usecase: Annotated[
+        str | None, typer.Option("--usecase", "-u", help="Use case to show; by default all.")
+    ] = None,
     backend: Annotated[str | None, typer.Option("--backend", "-b", help="Only this backend.")] = None,
-    baseline: Annotated[str | None, typer.Option(help="As in `adabench compare`.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="Baseline, as in `adabench compare`.")] = None,
     results: Results = None,
 ) -> None:
     """Show each cell's ratio to its baseline, session by session."""

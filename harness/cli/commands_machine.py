@@ -14,7 +14,7 @@ __all__ = ["doctor", "fetch"]
 
 def fetch(
     name: Annotated[str, typer.Argument(help="Which data set.")],
-    folder: Annotated[Path, typer.Option("--to", help="Where to put it.")] = Path("data"),
+    folder: Annotated[Path, typer.Option("--to", help="Folder for the graph.")] = Path("data"),
 ) -> None:
     """Download a graph for the use case gcn."""
     from adabench.usecases import gcn
@@ -28,10 +28,10 @@ def fetch(
 
 def doctor(
     study: Annotated[
-        Path | None, typer.Argument(help="A study file: is there memory for it?", show_default=False)
+        Path | None, typer.Argument(help="Study file to check the available memory for.", show_default=False)
     ] = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove what crashed runs left: processes and scratch folders.")
+        bool, typer.Option("--clean", help="Remove processes and scratch folders of crashed runs.")
     ] = False,
     aa: Annotated[
         bool,

@@ -20,7 +20,7 @@ def check(
     kind: Kind,
     name: Annotated[str, typer.Argument(help="The plugin's name.")],
     data: Annotated[
-        Path | None, typer.Option(help="Data of the use case, if it does not generate its own.")
+        Path | None, typer.Option(help="Data of the use case, if it does not generate its data.")
     ] = None,
 ) -> None:
     """Test whether a plugin keeps its protocol's promises.
@@ -45,8 +45,10 @@ def check(
 
 def new(
     kind: Kind,
-    name: Annotated[str, typer.Argument(help="What the plugin is to be called, such as my-strategy.")],
-    folder: Annotated[Path, typer.Option("--in", help="Where to put its folder.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of the plugin, such as my-strategy.")],
+    folder: Annotated[
+        Path, typer.Option("--in", help="Folder that will contain the package's folder.")
+    ] = Path(),
 ) -> None:
     """Write a package with a backend or use case that works as it is."""
     from adabench.harness.plugins.scaffold import write_package

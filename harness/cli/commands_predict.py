@@ -75,7 +75,7 @@ def predict(
     if leave_out is not None and at is not None:
         raise UsageError(f"--leave-out {leave_out}: nothing is judged with --at; leave one out")
     if out is not None and at is None:
-        raise UsageError(f"--out {out}: what is predicted for --at is written there; give both, or neither")
+        raise UsageError(f"--out {out}: it is the file for the predictions of --at; give both, or neither")
     if model is not None:
         typer.echo(
             f"warning: --model {model} is ignored, as the number of rows decides on it: leave it out",
@@ -85,11 +85,11 @@ def predict(
         of_tables = {"--target": target, "--features": features, "--leave-out": leave_out, "--at": at}
         for name, value in of_tables.items():
             if value is not None:
-                raise UsageError(f"{name} {value}: that is about a table; give --table, too, or leave it out")
+                raise UsageError(f"{name} {value}: it requires --table; give both, or neither")
         _predict_runs(study, results_root(results), judge, own)
         return
     if target is None:
-        raise UsageError(f"--table {table}: say with --target which of its columns is the seconds")
+        raise UsageError(f"--table {table}: name its column of seconds with --target")
     usual = study_from(None, "default", {"seed": "0"}, None)
     if judge or own or msgspec.structs.replace(study, seed=0) != usual:
         raise UsageError(

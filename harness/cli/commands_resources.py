@@ -46,8 +46,8 @@ def resources(
     link = link_of(parse_network(network))
     if link is None and network.strip().lower() not in {"loopback", "sockets"}:
         raise UsageError(
-            f"--network {network}: only the parameter server slows itself down so, and nothing else can be "
-            f"measured; try namespaces:{network}"
+            f"--network {network}: only the parameter server delays its messages like this, and "
+            f"nothing else can be measured; try namespaces:{network}"
         )
     if under_torchrun():
         if nodes is not None or link is not None:

@@ -72,9 +72,7 @@ def list_(
 
 
 def show(
-    name: Annotated[
-        str | None, typer.Argument(help="A session or a run; the newest session without it.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Session or run; by default the newest session.")] = None,
     all_runs: Annotated[
         bool, typer.Option("--runs", help="List all runs of the session, warm-ups included.")
     ] = False,
@@ -123,12 +121,12 @@ def plot(session: SessionName = None, results: Results = None) -> None:
 def compare(
     session: SessionName = None,
     other: Annotated[
-        str | None, typer.Argument(help="Another session, whose cells are compared with the first one's.")
+        str | None, typer.Argument(help="Another session, to compare its cells with the first.")
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="The backend to compare with, such as 'prefetch' or 'prefetch[lookahead=20]'.",
+            help="Baseline, such as 'prefetch' or 'prefetch[lookahead=20]'.",
             show_default="prefetch, else single, else the first by name",
         ),
     ] = None,
@@ -139,7 +137,7 @@ def compare(
         ),
     ] = None,
     fail_undecided: Annotated[
-        bool, typer.Option("--fail-undecided", help="With --fail-if: exit with 3 for 'undecided', too.")
+        bool, typer.Option("--fail-undecided", help="With --fail-if: also exit with 3 for 'undecided'.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     markdown: Annotated[
@@ -207,7 +205,7 @@ def _complaints(
 def report(
     session: SessionName = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The backend to compare with, as in `compare`.")
+        str | None, typer.Option(help="Baseline of the comparisons, as in `compare`.")
     ] = None,
     all_sessions: Annotated[
         bool, typer.Option("--all", help="Write one sortable table of the cells of all sessions instead.")

@@ -32,16 +32,16 @@ def _resume(
         bool, typer.Option("--fresh", help="Start a new session even if one can be continued.")
     ] = False,
     retry_infra: Annotated[
-        int, typer.Option(min=0, help="How often to repeat a run whose processes were killed from outside.")
+        int, typer.Option(min=0, help="Number of repetitions of a run that was killed from outside.")
     ] = 0,
     until_rel_ci: Annotated[
         float | None,
         typer.Option(
-            help="Add blocks until the interval of every ratio is within this part of it, such as 0.03."
+            help="Add blocks until the interval of each ratio is within this fraction, such as 0.03."
         ),
     ] = None,
     max_repeat: Annotated[
-        int, typer.Option(min=1, help="No more blocks than this with --until-rel-ci.")
+        int, typer.Option(min=1, help="Maximum number of blocks with --until-rel-ci.")
     ] = 30,
     tensorboard: Annotated[
         bool,
@@ -75,7 +75,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE[,…]",
-            help="What a scheduler is asked for, with --launcher slurm: hosts=2, time=2h, and options of "
+            help="Resources to request with --launcher slurm: hosts=2, time=2h, and options of "
             "sbatch such as partition=short.",
         ),
     ] = None,

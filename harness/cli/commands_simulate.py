@@ -42,7 +42,7 @@ class SimulateOptions(TrainingOptions):
         ),
     ] = None
     nodes: Annotated[
-        str | None, typer.Option(metavar="N[,…]", help="Sizes of clusters; by default that of --resources.")
+        str | None, typer.Option(metavar="N[,…]", help="Sizes of clusters; by default as in --resources.")
     ] = None
     steps: Annotated[int, typer.Option(help="Steps of each worker.")] = 100
     incidents: Annotated[

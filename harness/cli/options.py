@@ -97,9 +97,7 @@ STUDY_OPTIONS: dict[str, Any] = {
     ],
     "quick": Annotated[
         bool | None,
-        typer.Option(
-            "--quick", help="A first look: one block, without a warm-up, of runs that train one epoch."
-        ),
+        typer.Option("--quick", help="Quick check: one block without a warm-up, with one epoch per run."),
     ],
     **{name: _option(setting) for name, setting in SETTINGS.items()},
     "timeout": Annotated[

@@ -43,6 +43,7 @@ def node_table(found: Simulation, named: Collection[int]) -> list[str]:
     Parameters
     ----------
     found : Simulation
+        Result of the simulation.
     named : collection of int
         Nodes that get separate lines.
     """

@@ -69,6 +69,7 @@ def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title
     secret : str
         Secret that this host shares with the coordinator.
     hello : Hello
+        Introduction of this host.
     title : str
         Name of the coordinator in messages.
 

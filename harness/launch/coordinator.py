@@ -369,6 +369,7 @@ def places_of(nodes: int, hellos: Sequence[Hello]) -> list[Place]:
     Parameters
     ----------
     nodes : int
+        Number of nodes of the run.
     hellos : sequence of Hello
         Descriptions of all processes. The first takes part in every run, the last in runs with enough nodes.
     """

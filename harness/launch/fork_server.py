@@ -46,7 +46,7 @@ _CODE = struct.Struct("=i")
 
 
 class ForkServerError(LauncherError):
-    """The server cannot be started, or is gone; one sentence that becomes a run's reason."""
+    """Error if the server cannot be started or is gone; its text becomes a run's reason."""
 
 
 class Fork:
@@ -55,6 +55,7 @@ class Fork:
     Attributes
     ----------
     pid : int
+        Identifier of the process.
     """
 
     def __init__(self, pid: int, ended: int) -> None:

@@ -1,4 +1,4 @@
-"""Messages as authenticated frames: both sides prove in each frame that they know the job's secret.
+"""Messages as authenticated frames: both sides prove in each frame that they have the job's secret.
 
 A frame has the length of its content, an authentication code (HMAC-SHA256, RFC 2104) and the content, a
 message as JSON. The code's key is derived from the secret and a random number from either side. The code
@@ -36,7 +36,7 @@ _LONGEST = 1 << 28
 
 
 class ConnectionLost(ConnectionError):
-    """The other side is gone, silent, or does not know the secret; one sentence."""
+    """Error if the other side is gone, is silent, or does not have the secret."""
 
 
 class FramedSocket:

@@ -69,6 +69,7 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
     Parameters
     ----------
     place : Place
+        Rank and number of the processes.
     listen : str or None
         Name of an interface, or an address, that the user has given.
 

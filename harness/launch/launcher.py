@@ -53,11 +53,12 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Unlaunchable(RuntimeError):
-    """A run's processes cannot be started; one sentence that becomes its reason.
+    """Error if a run's processes cannot be started; its text becomes the run's reason.
 
     Parameters
     ----------
     reason : str
+        Description of the obstacle.
     status : str, optional
         Status that the run is recorded with.
     """
@@ -121,7 +122,7 @@ class Trouble:
     Attributes
     ----------
     reason : str
-        One sentence.
+        Description of the incident.
     rank : int or None
         First affected rank; None if all ranks are affected.
     """
@@ -218,6 +219,7 @@ class Launcher(ABC):
     Parameters
     ----------
     options : LauncherOptions, optional
+        Options of the command line.
 
     Attributes
     ----------
@@ -280,7 +282,7 @@ class Launcher(ABC):
         Raises
         ------
         UsageError
-            Naming the option.
+            If an option is not supported; the error names it.
         """
         return
 
@@ -290,7 +292,7 @@ class Launcher(ABC):
         Raises
         ------
         UsageError
-            Naming the host and the difference.
+            If a host differs; the error names the host and the difference.
         """
         return
 
@@ -308,7 +310,7 @@ class Launcher(ABC):
 
     @property
     def gone(self) -> str | None:
-        """The reason, in one sentence, why no further run can be started."""
+        """Return the reason why no further run can be started."""
         return None
 
     @property

@@ -109,10 +109,11 @@ class LocalGroup(Group):
     Parameters
     ----------
     server : ForkServer
-        Started.
+        Started fork server.
     spec : RunSpec
-        Its place, if it has one, lists the ranks of this machine.
+        Specification of the run. Its place, if any, lists the ranks of this machine.
     files : RunFiles
+        Files of the run.
     links : NodeLinks, optional
         Links between the ranks, which are measured before the start.
 

@@ -53,7 +53,7 @@ class Hello(_Message, kw_only=True, frozen=True):
     """Description of an agent's host.
 
     `host` distinguishes machines and network namespaces, `software` is version by package, `environment` is
-    what a session records.
+    the environment that a session records.
     """
 
     rank: int

@@ -46,10 +46,10 @@ _TITLE = "the host that submitted the job"
 _END_SECONDS = 30.0
 """Seconds for tasks to end once nothing more is needed."""
 _SHORT_SECONDS = 2.0
-"""The same where some of the tasks are known not to end."""
+"""Seconds for tasks to end if some of the tasks will certainly not end."""
 _LOOK_SECONDS = 0.2
 _QUEUE_SECONDS = 5.0
-"""Interval between two questions to Slurm's controller, which serves all users."""
+"""Seconds between two requests to Slurm's controller, which serves all users."""
 _YEAR = 365 * 24 * 60
 _MOST_HOSTS = 1024
 _OWN = ("array", "error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "signal", "wrap")
@@ -65,9 +65,9 @@ class JobRequest:
     cluster : {"slurm", "local"}
         Scheduler of the job: sbatch, or submitit's local executor, on this machine.
     hosts : int or None
-        Number of hosts; None for as many as the study's runs have nodes.
+        Number of hosts; None for the number of nodes of the study's runs.
     minutes : int or None
-        Time limit; None for that of the partition.
+        Time limit; None for the partition's limit.
     folder : Path
         Folder for the job's files, which all of its hosts see.
     options : dict of str to str or bool
@@ -90,7 +90,7 @@ class JobRequest:
         Raises
         ------
         UsageError
-            Naming the part that makes no sense.
+            If a part is not valid; the error names it.
         """
         given: dict[str, str | bool] = {}
         for text in texts:
@@ -106,7 +106,9 @@ class JobRequest:
         if hosts is not None and not (
             str(hosts).isascii() and str(hosts).isdecimal() and 1 <= int(hosts) <= _MOST_HOSTS
         ):
-            raise UsageError(f"--job hosts={hosts} is not a number of hosts: say one from 1 to {_MOST_HOSTS}")
+            raise UsageError(
+                f"--job hosts={hosts} is not a number of hosts: give one from 1 to {_MOST_HOSTS}"
+            )
         minutes = None
         if time_given is not None:
             try:
@@ -115,7 +117,9 @@ class JobRequest:
                 raise UsageError(f"--job time: {error}") from error
         for key in given:
             if key in _OWN:
-                raise UsageError(f"--job {key} is set by the launcher: say hosts=N for so many hosts")
+                raise UsageError(
+                    f"--job {key} is set by the launcher: use hosts=N to set the number of hosts"
+                )
             if cluster == "local":
                 raise UsageError(f"--job {key} is an option of sbatch, which cluster=local does without")
         return cls(
@@ -210,7 +214,7 @@ class Slurm(Coordinator):
         request = self._request
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="job-", dir=request.folder))  # of mode 700
+            folder = Path(tempfile.mkdtemp(prefix="job-", dir=request.folder))  # The folder has mode 700.
         except OSError as error:
             raise UsageError(
                 f"--job folder={request.folder} cannot be written ({error.strerror}): name a folder that all "
@@ -223,13 +227,13 @@ class Slurm(Coordinator):
         executor = self._executor(folder, hosts, cores)
         errors = self._submitit.core.utils
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # it is part of the error, too
+            with contextlib.redirect_stderr(io.StringIO()):  # The message is also part of the error.
                 self._job = executor.submit(
                     take_part, listener.getsockname()[:2], str(secret_file), msgspec.json.encode(self._study)
                 )
         except (errors.FailedJobError, errors.FailedSubmissionError) as error:
             said = " ".join(str(error).split())
-            raise LauncherError(f"the job was not accepted: {said or 'sbatch did not say why'}") from error
+            raise LauncherError(f"the job was not accepted: {said or 'sbatch gave no reason'}") from error
         many = "s" * (hosts > 1)
         self.options.say(
             f"job {self._job.job_id} is submitted for {hosts} host{many}, which will find this process at "
@@ -248,7 +252,7 @@ class Slurm(Coordinator):
         named = {"job-name": "adabench", "cpus-per-task": cores, "no-requeue": True, **request.options}
         if request.minutes is not None:
             named["time"] = request.minutes
-        # Without time, wckey and job_name submitit would set values of its own.
+        # Without time, wckey and job_name, submitit would set default values.
         executor.update_parameters(
             nodes=hosts,
             ntasks_per_node=1,
@@ -292,7 +296,7 @@ class Slurm(Coordinator):
             with contextlib.suppress(OSError):  # other jobs have theirs there
                 folder.parent.rmdir()
         else:
-            self.options.say(f"what the job's hosts said is in {folder}")
+            self.options.say(f"the output of the job's hosts is in {folder}")
 
 
 def take_part(coordinator: tuple[str, int], secret_file: str, study: bytes) -> None:
@@ -320,7 +324,7 @@ def take_part(coordinator: tuple[str, int], secret_file: str, study: bytes) -> N
     os.environ["ADAPS_SECRET_FILE"] = secret_file
     place = Place(here.global_rank, here.num_tasks, *coordinator, hosted=False, one_host=False)
     address, _ = listen_where(place, None)
-    os.environ["ADAPS_LISTEN"] = address  # the nodes of this host listen there, too
+    os.environ["ADAPS_LISTEN"] = address  # The nodes of this host also listen there.
     secret = Path(secret_file).read_text(encoding="ascii")
     agent = connect_agent(coordinator, secret, introduction(here.global_rank, address), _TITLE)
     given = msgspec.json.decode(study, type=Study)
@@ -389,7 +393,9 @@ def _last_words(task: Any) -> str:
     lines = [line for line in (task.stderr() or "").splitlines() if line.strip()]
     if not lines:
         found = task.get_info()
-        return f"it said nothing, and its state is {found.get('State') or found.get('jobState') or 'unknown'}"
+        return (
+            f"it has no output, and its state is {found.get('State') or found.get('jobState') or 'unknown'}"
+        )
     return re.sub(r"^(\w+\.)*\w+(Error|Exception): ", "", lines[-1].strip())
 
 

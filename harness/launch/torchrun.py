@@ -36,7 +36,7 @@ class Torchrun(Coordinator):
         self._address, why = "127.0.0.1", ""
         if self._place is not None:
             self._address, why = listen_where(self._place, self.options.listen)
-            os.environ["ADAPS_LISTEN"] = self._address  # the nodes of this host listen there, too
+            os.environ["ADAPS_LISTEN"] = self._address  # The nodes of this host also listen there.
             self.options.say(
                 f"rank {self._place.rank} of {self._place.world_size} listens at {self._address} "
                 f"({interface_of(self._address)}): {why}; --listen names another interface or address"

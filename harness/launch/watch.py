@@ -46,12 +46,14 @@ def launch(launcher: Launcher, spec: RunSpec, log: Path | None, supervision: Sup
     Parameters
     ----------
     launcher : Launcher
-        Prepared.
+        Prepared launcher.
     spec : RunSpec
+        Specification of the run.
     log : Path or None
         All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``, or
         discarded.
     supervision : Supervision
+        Conditions that end the run early, and observers.
     """
     with run_files(purpose(spec), log) as files:
         try:

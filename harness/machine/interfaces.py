@@ -26,6 +26,7 @@ def address_named(text: str, ipv6: bool = False) -> str:
     Parameters
     ----------
     text : str
+        Name of an interface, or an address.
     ipv6 : bool
         Whether an interface's IPv6 address is preferred.
 

@@ -84,7 +84,7 @@ def measured_node(address: str) -> Node:
 
 
 def resources_of(nodes: Sequence[Node], probes: dict[tuple[int, int], Probe]) -> Resources:
-    """Nodes with the median of the links as the default, and those that differ from it as exceptions."""
+    """Return nodes with the median of the links as the default, and with different links as exceptions."""
     if not probes:
         return Resources(node=tuple(nodes))
     latency = median(probe.round_trip_ms for probe in probes.values()) / 2

@@ -3,8 +3,8 @@
 A transport can shape only its own sockets, and other systems have their own. So the network
 ``namespaces:lan``, or with any other latency and bandwidth, puts each node's process in a namespace that is
 connected only by a TUN device. A relay carries packets from device to device: one after the other at the
-link's rate, each held for the latency. All sockets are slowed down alike. With ``namespaces:lan:1-2/10`` the
-link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
+link's rate, each held for the latency. All sockets are slowed down equally. With ``namespaces:lan:1-2/10``
+the link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class NodeLinks:
         Latency and bandwidth of each directed pair of nodes: ``lan``, ``slow`` or such as ``0.5ms,2gbit``;
         ``lan:1-2/10`` makes the links of one pair ten times worse.
     nodes : int
+        Number of nodes.
 
     Raises
     ------

@@ -25,6 +25,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes
     ----------
     pid : int
+        Process identifier.
     started : int
         Clock ticks from the boot to the start of the process.
     namespace : str
@@ -34,6 +35,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     user : int
         User that the process belongs to.
     host : str
+        Name of the host.
     """
 
     pid: int

@@ -24,6 +24,7 @@ def write_package(kind: str, name: str, parent: Path) -> Path:
     name : str
         Small letters, digits and single hyphens.
     parent : Path
+        Folder for the new folder.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise UsageError(

@@ -62,6 +62,7 @@ class ProgressLog:
     folder : Path
         The run's scratch folder.
     rank : int
+        Rank of the node.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

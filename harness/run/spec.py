@@ -117,14 +117,17 @@ class WorkerResult(msgspec.Struct, kw_only=True):
     Attributes
     ----------
     samples : int
+        Number of samples in training.
     counters, tables
         Counters of training, for all tables together and for each. A node's counters are in its first worker.
     setup_seconds, eval_seconds, train_cpu_seconds : float
+        Wall seconds of setup and evaluation, and CPU seconds of training.
     epoch_seconds : list of float
         Training seconds of each epoch, without the turns of other runs.
     metrics, history, best_epoch
         As in `Run`, on the worker that evaluates.
     choices : list of Choice
+        Techniques that trials have chosen.
     trace : list of dict
         Events of the traced rows.
     """
@@ -153,15 +156,19 @@ class RankResult(WorkerResult, kw_only=True):
     Attributes
     ----------
     rank : int
+        Number of the process among all node processes.
     cpu_seconds : float
         CPU seconds of all threads and of the process's children.
     peak_rss_mib : float
+        Maximum resident memory in MiB.
     context_switches : int
+        Number of context switches.
     paused_seconds : float
         Seconds of other runs' turns; no other field contains them.
     data : str
         Fingerprint of the data.
     budget : Budget or None
+        Time budget of a profiled run.
     """
 
     rank: int

@@ -60,6 +60,7 @@ class RankTraining:
     Parameters
     ----------
     spec : RunSpec
+        Specification of the run.
     rank : int
         This process's number among the run's node processes.
     """

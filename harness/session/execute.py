@@ -52,9 +52,11 @@ def run_session(
     Parameters
     ----------
     study : Study
+        Study to execute.
     root : Path
         Folder of the sessions.
     options : ResumeOptions
+        Options for continuing the session.
     console : Console
         Shows the progress of the session.
     launcher : Launcher, optional
@@ -63,12 +65,12 @@ def run_session(
     Returns
     -------
     SessionStore, bool
-        The session's folder and whether it was interrupted.
+        Folder of the session, and whether the session was interrupted.
 
     Raises
     ------
     UsageError, RecordError
-        Before anything is launched: for a mistake in the study, its data or the results folder.
+        If the study, its data or the results folder is wrong; raised before anything is launched.
     """
     if launcher is None:
         with load_launcher(study.launcher)() as launcher:

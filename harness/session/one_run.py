@@ -41,7 +41,9 @@ class Attempt:
     Attributes
     ----------
     planned : PlannedRun
+        Run to execute.
     cell : Cell
+        Cell of the run.
     number : int
         Number of the attempt, from 1.
     obstacle : str or None

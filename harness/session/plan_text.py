@@ -26,6 +26,7 @@ def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bo
     Parameters
     ----------
     study : Study
+        Study to describe.
     root : Path
         Folder of the sessions with the runs that give the time.
     width : int, optional

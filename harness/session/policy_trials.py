@@ -33,6 +33,7 @@ class Measured:
     Attributes
     ----------
     name : str
+        Name of the candidate.
     blocks : int
         Pairs of runs of the candidate and the baseline that ended well.
     ratio, low, high : float
@@ -72,6 +73,7 @@ class Trials:
     root : Path
         Folder of the sessions.
     console : Console
+        Console for progress.
     """
 
     usecase: str
@@ -128,6 +130,7 @@ def halved(
     candidates : sequence of Candidate
         Candidates, without the baseline.
     baseline : Candidate
+        Baseline of all comparisons.
     blocks : int
         Blocks of the last rung; with 6 and more there is an interval.
     run : callable

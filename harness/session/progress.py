@@ -33,6 +33,7 @@ class SessionProgress:
     Parameters
     ----------
     planned : list of PlannedRun
+        All runs of the session.
     done : list of Run
         Recorded runs, for the count and the estimate.
     labels : dict

@@ -56,6 +56,7 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
     Parameters
     ----------
     usecase : UseCase
+        Use case with the model and the data.
     workers : int
         Number of workers of all nodes; each has its share of the data.
     epochs : int

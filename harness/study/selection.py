@@ -36,7 +36,9 @@ def select(
     Parameters
     ----------
     cells : sequence of Cell
+        Cells to select from.
     include, exclude : sequence of Pattern
+        Patterns of included and excluded cells.
     sample : int
         Number of cells to draw at random from these, without replacement and in their order; 0 for all.
     seed : int

@@ -33,6 +33,7 @@ class DeclaredSetting:
     Attributes
     ----------
     name : str
+        Name of the setting.
     kind : type
         ``int``, ``bool`` or ``str``.
     least, most : int
@@ -40,6 +41,7 @@ class DeclaredSetting:
     default : object
         Value in studies without this setting.
     about : Setting
+        Declaration of the setting.
     """
 
     name: str

@@ -204,7 +204,7 @@ def parse_target(text: str) -> dict[str, float]:
     except ValueError as error:
         raise UsageError(f"target {text!r} is not of the form metric=value, such as auc=0.74") from error
     if not math.isfinite(target):
-        raise UsageError(f"target {text!r} can never be told to be reached: say a finite value")
+        raise UsageError(f"target {text!r} can never be reached: give a finite value")
     return {metric.strip(): target}
 
 

@@ -147,7 +147,7 @@ def parse_network(text: str) -> str:
     if (between := link_of(text)) is not None:
         link, slow = slow_pair_of(between)
     if between is not None and link == "sockets":
-        raise UsageError(f"network {text!r}: between namespaces all links are sockets: say {PREFIX}loopback")
+        raise UsageError(f"network {text!r}: between namespaces all links are sockets: give {PREFIX}loopback")
     if link in _NETWORKS or _LINK.fullmatch(link):
         if slow is not None and (slow.one == slow.other or slow.times == 0 or link == "loopback"):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Random programs, as users write them: models, optimizers, loaders, loops, and what people do in between."""
+"""Random programs, as users write them: models, optimizers, loaders, loops, and statements in between."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["random_program"]
 
 
 def random_program(seed: int, nodes: int = 1) -> Program:
-    """The program of a seed; always the same.
+    """Return the program of a seed; equal seeds give equal programs.
 
-    On two nodes, programs have only what is linear in the gradients of a batch, as each node has its half.
+    On two nodes, programs only contain phrases that are linear in the gradients of a batch, because each node
+    has half of the batch.
     """
     return Writer(random.Random(seed), nodes).program(seed)
 

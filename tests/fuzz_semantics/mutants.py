@@ -1,4 +1,4 @@
-"""Mistakes that random programs have to find, each put in the place of the code that does not make it.
+"""Mistakes that random programs must find; each replaces a part of the correct code.
 
 ``python -m tests.fuzz_semantics.mutants`` prints the number of programs after which each mistake is found.
 """
@@ -108,7 +108,7 @@ def last_row_of_a_write_is_lost() -> Patch:
 
 @mutant
 def view_begins_at_the_first_element() -> Patch:
-    """A view that begins in the middle of a row is that of the row's beginning."""
+    """A view that begins in the middle of a row is moved to the row's beginning."""
 
     def view(tensor: TableTensor, rows: Tensor) -> Tensor:
         return rows.as_strided(tensor.place.size(), tensor.place.stride(), 0)
@@ -185,7 +185,7 @@ def gradient_is_dropped_by_the_step() -> Patch:
 
 @mutant
 def gradient_rows_are_added() -> Patch:
-    """A write into a gradient is added to what was there."""
+    """A write into a gradient is added to its previous values."""
 
     def write(original: Any, self: GradientRows, ids: Tensor, rows: Tensor) -> None:
         before = self.sparse
@@ -391,7 +391,7 @@ def new_data_of_a_dense_parameter_is_lost() -> Patch:
 def programs_until_found(
     mutants: dict[str, Callable[[], Patch]], seeds: Iterator[int]
 ) -> Iterator[tuple[str, int, int, str]]:
-    """Give each mutant that is found, with the number of programs until then, the seed and the difference."""
+    """Yield each mutant that is found, with the number of programs, the seed and the difference."""
     left = dict(mutants)
     for number, seed in enumerate(seeds, 1):
         program = random_program(seed)

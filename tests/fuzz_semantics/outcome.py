@@ -1,4 +1,4 @@
-"""Runs a program plain and wrapped, and compares all that it shows."""
+"""Runs a program plain and wrapped, and compares all shown values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 LARGEST = 1e6
 """Bound of numbers of a training that does not diverge."""
 SECONDS = 20
-"""Time after which a program counts as hanging."""
+"""Seconds after which a program counts as hanging."""
 
 OWN = tuple(os.path.dirname(os.path.abspath(str(module.__file__))) for module in (adaps, autoada))
 REFUSALS = (ValueError, TypeError, RuntimeError)
@@ -91,7 +91,7 @@ class Failure:
 
 @dataclass
 class Seen:
-    """All that a run of a program showed, and the error with which it ended."""
+    """The values that a run of a program showed, and the error that ended it."""
 
     values: list[Any]
     error: Failure | None = None
@@ -112,7 +112,7 @@ def judge(program: Program, trusted: bool = False) -> Outcome:
     """
     try:
         function = compiled(program.source())
-    except SyntaxError as error:  # shrinking may leave a condition without a body
+    except SyntaxError as error:  # Shrinking may leave a condition without a body.
         return Outcome("invalid", str(error))
     plain = run(function, wrapped=False)
     if plain.error is not None and trusted:
@@ -127,7 +127,7 @@ def judge(program: Program, trusted: bool = False) -> Outcome:
 
 
 def without_bugs(program: Program, function: Function) -> Seen | None:
-    """What a plain program shows, if the wrapped one is equal or refused; otherwise None."""
+    """Return the values of the plain program, if the wrapped program is equal or refused; otherwise None."""
     plain = run(function, wrapped=False)
     if plain.error is not None or not is_finite(plain.values):
         return None
@@ -138,7 +138,7 @@ def without_bugs(program: Program, function: Function) -> Seen | None:
 def run(function: Function, wrapped: bool, closes: bool = True) -> Seen:
     """Run a program once; all that it shows is copied when it is shown.
 
-    A model that is left open after an error is closed if the process goes on (`closes`).
+    A model that is left open after an error is closed if the process continues (`closes`).
     """
     seen = Seen([])
     with warnings.catch_warnings(), time_limit():
@@ -167,7 +167,7 @@ def time_limit() -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
         raise Hanging(f"ran longer than {SECONDS} s")
 
-    left = signal.setitimer(signal.ITIMER_REAL, 0)  # another limit, such as that of a test
+    left = signal.setitimer(signal.ITIMER_REAL, 0)  # another limit, such as a test's
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
@@ -212,7 +212,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def compared(plain: Seen, wrapped: Seen) -> Outcome:
-    """The outcome of two runs, apart from rounding errors that grow."""
+    """Return the outcome of two runs, ignoring growing rounding errors."""
     failure = wrapped.error
     if failure is not None and failure.kind == "HANGS":
         return Outcome("HANGS", "the wrapped program does not end", "hangs")
@@ -236,7 +236,7 @@ def label(value: Any) -> str:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a ``raise`` statement of the wrapper or of the server's Python API raised a sentence.
+    """Whether a ``raise`` statement of the wrapper or of the server's Python API raised the error.
 
     An error that an operation of PyTorch raises inside the wrapper's code is not a refusal.
     """
@@ -308,7 +308,7 @@ def tensor_difference(expected: Tensor, got: Tensor, path: str) -> str | None:
 
 
 def is_ill_conditioned(program: Program, plain: Seen) -> bool:
-    """Whether changes as small as rounding errors change what the plain program shows as much."""
+    """Whether changes of the size of rounding errors change the plain program's values as much."""
     source = program.source()
     made = "net = model = Net()"
     noise = (

@@ -124,7 +124,7 @@ RARE_RULES = (
     "NAdam({}, lr=0.01)",
 )
 SUMMED_RULES = ("SGD({}, lr=0.1)", "SGD({}, lr=0.05)")
-"""Rules of which the steps of two nodes add up to one step."""
+"""Rules for which the steps of two nodes add up to one step."""
 SPARSE_RULES = (
     "SGD({}, lr=0.1)",
     "SGD({}, lr=0.1, momentum=0.9)",

@@ -105,7 +105,7 @@ class Program:
     tables : tuple of str
         Names for the argument ``tables`` of `autoada.AdaModel`.
     nodes : int
-        Number of nodes on which the wrapped program is trained.
+        Number of nodes for the wrapped program.
     """
 
     seed: int
@@ -154,7 +154,7 @@ class Program:
         )
 
     def optimizers(self) -> list[str]:
-        """Names of the optimizers that the wrapper is given."""
+        """Names of the optimizers that are passed to the wrapper."""
         return [one.defines for one in self.statements if one.section == "optimizers" and one.defines]
 
     def _texts(self, section: str) -> Iterator[str]:
@@ -172,7 +172,7 @@ _numbers = itertools.count()
 
 
 def compiled(source: str, **names: Any) -> Callable[[bool, Callable[[Any], None]], None]:
-    """The function ``program`` of a source, whose lines tracebacks and `inspect` can show.
+    """Return the function ``program`` of a source, with lines that tracebacks and `inspect` can show.
 
     Other `names` are global variables of the source.
     """

@@ -36,7 +36,7 @@ class Found:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Errors with the same place and message, apart from numbers and names, are one kind of bug."""
+        """Return the kind of an error: its place and message, ignoring numbers and names."""
         message = re.sub(r"'[^']*'|[-+]?\d[\d.e+-]*", "…", self.outcome.detail)
         if self.outcome.kind == "DIFFERENT":
             message = re.sub(r"value … shown:", "", message).split("expected")[0]
@@ -49,7 +49,7 @@ class Search:
     Parameters
     ----------
     nodes : int
-        Number of nodes on which each program is trained.
+        Number of nodes for each program.
     jobs : int
         Number of processes.
 
@@ -81,7 +81,7 @@ class Search:
                 assert isinstance(pipe, Connection)
                 worker = workers[pipe]
                 found = worker.result()
-                if found is None:  # the process has ended
+                if found is None:  # The process has ended.
                     del workers[pipe]
                     self._note(
                         Found(worker.seed, Outcome("HANGS", "the process of the program ended", "ended"))
@@ -147,7 +147,7 @@ class Worker:
     Attributes
     ----------
     pipe : Connection
-        Connection on which results arrive.
+        Connection that receives results.
     seed : int
         Seed of the program that is being judged.
     left : range
@@ -207,7 +207,7 @@ def judge_for(nodes: int) -> Judge:
 
 
 def smallest(seed: int, nodes: int) -> tuple[Program, Outcome]:
-    """The shrunk program of a seed and its outcome."""
+    """Return the shrunk program of a seed and its outcome."""
     quiet()
     judged = judge_for(nodes)
     program = random_program(seed, nodes)

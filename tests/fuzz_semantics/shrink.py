@@ -18,7 +18,7 @@ RUNS = 400
 def shrunk(program: Program, outcome: Outcome, judge: Callable[[Program], Outcome]) -> Program:
     """A smaller program with the same kind of bug.
 
-    Errors stay those of the same place in the source of the wrapper.
+    The error stays at the same place in the source of the wrapper.
     """
     runs = 0
     progress = True

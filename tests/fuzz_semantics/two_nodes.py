@@ -30,7 +30,7 @@ __all__ = ["Pair"]
 
 POLICY = Policy("together", [Rule("*")], synchronization=Synchronization(every=1))
 EQUAL = {"weights", "optimizer", "random numbers"}
-"""Values that are equal on both nodes; of all others the mean is that of plain PyTorch."""
+"""Values that are equal on both nodes; the mean of all other values is equal to plain PyTorch."""
 
 
 class Pair:
@@ -84,7 +84,7 @@ class Pair:
         return compared(plain, together)
 
     def _run(self, source: str) -> list[Seen]:
-        """What each node shows; if one of them fails, only that one."""
+        """Return the values of each node; if a node fails, only its failure."""
         if not self._processes:
             self._begin()
         for pipe in self._pipes:
@@ -97,7 +97,7 @@ class Pair:
             for pipe in ready:
                 results[self._pipes.index(pipe)] = self._received(pipe)
             failed = [seen for seen in results.values() if seen.error is not None]
-            if failed or not ready:  # the other node may wait for the one that has failed
+            if failed or not ready:  # The other node may wait for the failed node.
                 self.end()
                 late = Seen([], Failure("HANGS", "a node does not end", "hangs"))
                 return failed[:1] or [late]
@@ -136,7 +136,7 @@ def node(rank: int, port: int, pipe: Connection) -> None:
 
 
 def mean(first: Any, second: Any) -> Any:
-    """The mean of what two nodes show."""
+    """Return the mean of the values of two nodes."""
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
         return (first + second) / 2 if first.is_floating_point() else first
     if isinstance(first, dict) and isinstance(second, dict):
@@ -147,7 +147,7 @@ def mean(first: Any, second: Any) -> Any:
         return (first + second) / 2
     for one, other in ((first, second), (second, first)):
         if isinstance(one, Tensor) and other is None:
-            return one / 2  # a node without a gradient counts as zero
+            return one / 2  # A node without a gradient counts as zero.
     return first
 
 

@@ -119,7 +119,7 @@ def test_a_host_that_disappears_is_a_row_and_the_session_ends(
         cable.cut()
     code, said = ended(process)
     assert code == 1
-    assert f"what the job's hosts said is in {tmp_path / 'adabench-jobs'}" in said
+    assert f"the output of the job's hosts is in {tmp_path / 'adabench-jobs'}" in said
     (run,) = runs(tmp_path)
     assert_host_lost(run, said, cable.addresses["far"], how)
     (logs,) = (tmp_path / "adabench-jobs").iterdir()
@@ -188,7 +188,7 @@ def test_a_job_that_does_not_begin_is_a_sentence(
         cluster.cancel(cluster.jobs[number])
         code, said = ended(process)
         assert code == 1
-        reason = f"it said nothing, and its state is {state}"
+        reason = f"it has no output, and its state is {state}"
         assert f"of job 420{number} ended before it had come: {reason}" in said
 
     for number, stop in ((4, signal.SIGINT), (5, signal.SIGHUP)):

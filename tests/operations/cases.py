@@ -1,6 +1,6 @@
 """Calls of PyTorch's operations with a table, or a view of one, in place of one tensor.
 
-The calls are those of PyTorch's own list of operations, `op_db`.
+The calls come from PyTorch's own list of operations, `op_db`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 __all__ = ["OPERATIONS", "SAMPLES", "Case", "cases_of", "name_of"]
 
 SAMPLES = 3
-"""Most samples of one operation that `cases_of` takes by default."""
+"""Maximum samples of one operation that `cases_of` uses by default."""
 CANDIDATES = 40
 """Samples of one operation among which `cases_of` chooses by default."""
 

@@ -1,4 +1,4 @@
-"""The batches of a pass: fetched before their turn, and handed out as if they were fetched in their turn."""
+"""The batches of a pass: fetched ahead, and returned as if they were fetched in their turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HeldBatch:
     Attributes
     ----------
     end : Exception or None
-        Exception with which the loader ended instead of giving a batch.
+        Exception that ended the loader, if there is no batch.
     draws : tuple of GeneratorStates
         States of the random generators before and after a fetch that drew from them before its turn.
     """
@@ -47,7 +47,7 @@ class HeldBatch:
 
 
 class LoaderSource(Iterable[Any]):
-    """A loader, whose iterators begin where the loop of the pass before ended.
+    """A loader with iterators that continue at the end of the previous pass's loop.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class LoaderSource(Iterable[Any]):
                     self._left.extendleft(reversed(stream.give_way()))
 
     def leave(self, held: Sequence[HeldBatch]) -> None:
-        """Leave batches that no loop has got to the next pass, if the loader will not give them again."""
+        """Pass unused batches to the next pass, if the loader will not return them again."""
         if self._goes_on:
             self._left.extendleft(reversed(held))
         elif held and self._shares:
@@ -233,7 +233,7 @@ class BatchStream(Iterator[HeldBatch]):
         self._epoch.deliver()
 
     def give_way(self) -> list[HeldBatch]:
-        """Give the batches that are held to another pass; this one can then not go on."""
+        """Pass the held batches to another pass; this pass then cannot continue."""
         held = list(self.holds)
         self._gave_way |= bool(held)
         self.holds.clear()

@@ -1,4 +1,4 @@
-"""A data loader that fetches batches before they are used and announces the rows that they will read."""
+"""A data loader that fetches batches ahead and signals intent for the rows that they will read."""
 
 from __future__ import annotations
 
@@ -26,47 +26,50 @@ _log = logging.getLogger("autoada")
 
 
 class AdaDataLoader:
-    """Wraps any iterable of batches; iterate it in the place of the one that it wraps.
+    """Wraps any iterable of batches; iterate it in place of the wrapped iterable.
 
-    While the model is in training mode, `lookahead` batches are fetched before their turn, the rows that
-    each will read are found and announced to the parameter server for the clock of its use, and the clock
-    advances when the loop comes for the next batch. In evaluation mode the batches pass through.
+    While the model is in training mode, `lookahead` batches are fetched ahead. For each batch, the loader
+    predicts the rows that it will read and signals intent for them to the parameter server, for the clock of
+    their use. The clock advances when the loop requests the next batch. In evaluation mode the batches pass
+    through.
 
-    However the loop iterates, its batches and random numbers are those that `loader` would give by itself.
-    A loader that draws from the global generators for each batch is not fetched ahead, and one warning
-    reports this. RuntimeError if a batch was fetched ahead with random numbers that were drawn again since.
+    In any loop, the batches and random numbers are the same as with the unwrapped `loader`. A loader that
+    draws from the global generators for each batch is not fetched ahead, and one warning reports this.
+    RuntimeError is raised if the random numbers of a batch that was fetched ahead were drawn again since.
 
-    Where a step takes batches of several loaders, they are used at the same clock. Rows are predicted only
-    for what comes from one loader, so wrap them together: ``for a, b in AdaDataLoader(zip(first, second))``.
+    If a step takes batches of several loaders, they are used at the same clock. Rows are predicted only for
+    the batches of one loader, so wrap several loaders together: ``for a, b in AdaDataLoader(zip(first,
+    second))``.
 
     Parameters
     ----------
     loader : iterable
-        Any: a `torch.utils.data.DataLoader`, a PyG loader, a generator. Its attributes, such as ``dataset``
-        and ``sampler``, are this one's too, and so is its length.
+        Any iterable of batches: a `torch.utils.data.DataLoader`, a PyG loader, a generator. The wrapper has
+        its attributes, such as ``dataset`` and ``sampler``, and its length.
     lookahead : int or "auto"
-        How many batches to fetch ahead. ``"auto"`` follows how late rows come, by the rule of
-        `autoada.loader.lookahead.Lookahead`; on a single node, where every row is local, no rows are
-        predicted. With a number they are, on one node too.
+        Number of batches to fetch ahead. ``"auto"`` adapts to how late rows arrive, by the rule of
+        `autoada.loader.lookahead.Lookahead`. It predicts no rows on a single node, where every row is local.
+        A number predicts rows on a single node as well.
     keys : callable or mapping, optional
         Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions
         ``f(batch)`` -> ids. A table is a parameter's or module's qualified name, or the module. Without it
         rows are predicted.
     prepare : callable, optional
-        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call. Only for prediction, and only where a
-        message asks for it: the way from batch to call is normally recorded.
+        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, for prediction. It is only needed if a
+        message asks for it, as the way from batch to call is normally recorded.
     model : AdaModel or sequence of them, optional
-        The models that read. By default those that the loop turns out to call with its batches; with `keys`
-        or `prepare` the one that was wrapped last, of those that no loop of another thread calls.
+        Models that read the batches. By default, these are the models that the loop calls with its batches.
+        With `keys` or `prepare`, the default is the model that was wrapped last and that no loop of another
+        thread calls.
     shard : bool
-        Give each worker of each node its own part of the data. Otherwise every node trains on all that
-        `loader` gives it, and a warning says so if two begin with equal batches. Takes a
+        Whether each worker of each node gets a separate part of the data. Otherwise every node trains on all
+        batches of its `loader`, and a warning is logged if two begin with equal batches. Sharding requires a
         `torch.utils.data.DataLoader` that goes through its data set in order or shuffled, also by a
-        `BatchSampler`; with one worker it stays as it is. Of several, each takes every n-th item of a common
-        order, and the last ones may get an item that another has, too, so that all make as many steps. The
-        order of a shuffled one follows from the seed that worker 0 has, that of the sampler's generator or
-        ``torch.manual_seed``, and from the number of the pass. All workers make and iterate such loaders in
-        the same order.
+        `BatchSampler`. With one worker it stays as it is. With n workers, each takes every n-th item of a
+        common order. The last workers may repeat an item of another worker, so that all make equally many
+        steps. A shuffled order follows from the number of the pass and the seed at worker 0, which is set in
+        the sampler's generator or by ``torch.manual_seed``. All workers make and iterate such loaders in the
+        same order.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class AdaDataLoader:
         self._to_shard = shard
         self._sharded = shard
         self.position = LoaderState()
-        """Where the training is; `AdaModel.checkpoint` keeps it."""
+        """Position of the training in the data, which `AdaModel.checkpoint` stores."""
 
     def __len__(self) -> int:
         return len(self._own_loader())  # type: ignore[arg-type]
@@ -123,16 +126,16 @@ class AdaDataLoader:
         if isinstance(loader, Iterator) and self._running is not None:
             running = self._running()
             if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
-                return running  # as an iterator gives itself
+                return running  # An iterator returns itself.
         training = [model for model in models if model.training]
         run = self._run(training, self._source) if training else self._pass_through(models, self._source)
-        next(run)  # an iterator of a loader draws its seed when it is made
+        next(run)  # An iterator of a loader draws its seed when it is made.
         self._running = weakref.ref(run)
         return run
 
     @property
     def epoch(self) -> int:
-        """Passes in training mode that have ended, those before a restore included."""
+        """Number of passes in training mode that have ended, including passes before a restore."""
         return self.position.epoch
 
     def explain(self, batch: Any) -> str:
@@ -147,9 +150,9 @@ class AdaDataLoader:
         return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
 
     def _pass_through(self, models: list[AdaModel], source: LoaderSource) -> Generator[Any, None, None]:
-        """Give the batches of an epoch in evaluation mode, until the loop puts a model into training mode.
+        """Yield the batches of an epoch in evaluation mode, until the loop puts a model into training mode.
 
-        The first value is none of them.
+        The first value is not a batch.
         """
         start = random_state()
         batches = iter(source)
@@ -167,7 +170,7 @@ class AdaDataLoader:
     def _run(
         self, models: list[AdaModel], source: LoaderSource, epoch: Epoch | None = None
     ) -> Generator[Any, None, None]:
-        """Give the batches of an epoch in training mode, after a first value that is none of them."""
+        """Yield the batches of an epoch in training mode, after a first value that is not a batch."""
         if self._sharded and isinstance(sampler := item_sampler(self.loader), DistributedSampler):
             sampler.set_epoch(self.position.epoch)
         epoch = epoch or self.position.begin(source)
@@ -175,7 +178,7 @@ class AdaDataLoader:
         try:
             yield
             begun = True
-            if self.position.resumes:  # a checkpoint was restored in between
+            if self.position.resumes:  # A checkpoint was restored in between.
                 epoch = self.position.begin(source)
             yield from self._steps(models, BatchStream(epoch, source))
         finally:
@@ -185,11 +188,11 @@ class AdaDataLoader:
             _log.info(self.summary())
 
     def _steps(self, models: list[AdaModel], stream: BatchStream) -> Generator[Any, None, None]:
-        """Give the batches of an epoch, each through a queue for each model."""
+        """Yield the batches of an epoch, each through a queue for each model."""
         parts = itertools.tee(stream, len(models)) if len(models) > 1 else [stream]
         queues = [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
         state = training_state_of(models[0])
-        watches = self.lookahead.adapts and models[0].node.world_size > 1  # else every row is local
+        watches = self.lookahead.adapts and models[0].node.world_size > 1  # Otherwise every row is local.
         try:
             for model, queue in zip(models, queues, strict=True):
                 if self._is_known(model):
@@ -236,11 +239,11 @@ class AdaDataLoader:
         return PrefetchQueue(model, source, batches, may_run_ahead, lookahead, self._called, self._sharded)
 
     def _find_model(self) -> AdaModel:
-        """The most important one of those that read."""
+        """The most important model that reads the batches."""
         return next(iter(_existing(self._called)), self._candidates()[0])
 
     def _candidates(self) -> list[AdaModel]:
-        """Those that may read, the most important one first."""
+        """The models that may read the batches, the most important model first."""
         if self._given:
             given = _existing(self._given)
             if not given:
@@ -273,7 +276,7 @@ class AdaDataLoader:
 
 
 def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
-    """Return the node, or those of its tables for whose rows intent is signalled."""
+    """Return the node, or its tables with intent signalling."""
     node = state.identity.node
     left = set() if state.trial is None else state.trial.left()
     return [table for table in node.tables if table.name not in left] if left else [node]

@@ -55,8 +55,8 @@ def check_shardable(loader: Any) -> None:
 def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
     """Return `loader` with this worker's part of its data set. Collective.
 
-    A shuffled loader is shuffled again in each epoch. Its seed is that of the sampler's generator, or of
-    PyTorch, at worker 0, plus `number`, the number of this loader among all that are shared.
+    A shuffled loader is shuffled again in each epoch. Its seed is the seed of the sampler's generator, or of
+    PyTorch, at worker 0, plus `number`, the number of this loader among all sharded loaders.
     """
     if identity.num_workers == 1:
         return loader
@@ -69,7 +69,7 @@ def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int)
         seed=_seed(getattr(given, "generator", None), identity, number),
     )
     own = copy.copy(loader)
-    # a DataLoader refuses assignments to these, because it would keep what it has made of them
+    # A DataLoader refuses assignments to these, because it has derived other attributes from them.
     own.__dict__.update(sampler=_with_items(loader.sampler, sampler), _iterator=None)
     if loader.batch_sampler is not None:
         own.__dict__.update(sampler=sampler, batch_sampler=_with_items(loader.batch_sampler, sampler))
@@ -77,7 +77,7 @@ def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int)
 
 
 def item_sampler(loader: Any) -> Any:
-    """Return the sampler that gives the order of the items, below those that make batches of its indices.
+    """Return the sampler that gives the order of the items, below samplers that make batches of indices.
 
     A loader that was made with ``batch_sampler`` has a ``sampler`` that it does not use.
     """
@@ -96,7 +96,7 @@ def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
         identity.node.post(f"first batch of {identity.worker_index}", own)
         others = [other for other in range(identity.num_workers) if other != identity.worker_index]
         same = [other for other in others if identity.node.posted(f"first batch of {other}") == own]
-    except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
+    except RuntimeError as error:  # The store has ended with its node, which had no data left.
         _log.debug("first batches cannot be compared: %s", error)
         return
     if same:
@@ -119,7 +119,7 @@ def _seed(generator: torch.Generator | None, identity: WorkerIdentity, number: i
 
 
 def _digest(batch: Any) -> str | None:
-    """Equal for equal batches; None for one without a tensor in it."""
+    """Return a digest that is equal for equal batches; None for a batch without tensors."""
     result = hashlib.blake2b(digest_size=16)
     tensors = 0
     for path, leaf in leaves(batch):
@@ -133,7 +133,7 @@ def _digest(batch: Any) -> str | None:
 
 
 def _with_items(sampler: Any, items: DistributedSampler[Any]) -> Any:
-    """Batches as `sampler` makes them, of the items that `items` gives."""
+    """Return a sampler like `sampler` that makes batches of the items in `items`."""
     if type(sampler) is not BatchSampler:
         return items
     return BatchSampler(_with_items(sampler.sampler, items), sampler.batch_size, sampler.drop_last)

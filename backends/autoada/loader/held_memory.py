@@ -14,11 +14,11 @@ from autoada.prediction.batch_structure import copied, is_graph, leaves
 
 
 class HeldMemory:
-    """Keeps the contents of a batch, of which the loader or the program may hold the memory.
+    """Keeps the contents of a batch while the loader or the program may write to its memory.
 
-    A loader may refill a tensor, an array or a list that it gave before. The batch then gets a copy of what
-    it was. If the loop changes the memory of a batch whose turn has not come, the batch changes with it, as
-    in plain PyTorch. Tensors of loader processes are moved out of shared memory, which takes a file
+    A loader may refill a tensor, an array or a list of an earlier batch. The held batch then gets a copy of
+    the earlier contents. If the loop changes the memory of a batch before its turn, the batch changes with
+    it, as in plain PyTorch. Tensors of loader processes are moved out of shared memory, which takes a file
     descriptor each.
 
     Parameters
@@ -113,7 +113,7 @@ class _Parts:
             own = value.layout is torch.strided and _uses(value) <= _USES
             if own and value.is_cpu and value.is_shared():
                 self.in_shared_memory.add(id(value))
-            else:  # memory that cannot be resized belongs to NumPy, for example
+            else:  # For example, memory that belongs to NumPy cannot be resized.
                 own = own and value.untyped_storage().resizable()
         if own:
             self.private.add(id(value))

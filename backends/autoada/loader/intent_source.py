@@ -48,7 +48,7 @@ _log = logging.getLogger("autoada")
 
 
 class IntentSource:
-    """Finds the rows of batches. Unless a source says otherwise, they follow from the batch alone."""
+    """Finds the rows of batches. By default, they depend only on the batch."""
 
     recording: ArgumentRecorder | None = None
     """Recording of the loop between the model's calls, if there is one."""
@@ -69,11 +69,11 @@ class IntentSource:
         return False
 
     def call_ends(self, counts: bool) -> bool:
-        """Observe its end; return whether all batches have to be predicted again."""
+        """Observe the end of a call; return whether all batches have to be predicted again."""
         return False
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
-        """End the use of a batch with so many calls; return whether the queue has to be predicted again."""
+        """End the use of a batch after a number of calls; return whether to predict the queue again."""
         return False
 
     def abandon(self) -> None:
@@ -86,7 +86,7 @@ class HandWrittenKeys(IntentSource):
     Parameters
     ----------
     state : TrainingState
-        State of the model whose tables are meant.
+        State of the model with the tables.
     keys : callable or mapping
         ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
         table is given as the parameter's qualified name, the qualified name of the module that owns it, or
@@ -128,7 +128,7 @@ class PredictedKeys(IntentSource):
     Parameters
     ----------
     state : TrainingState
-        Of the model whose forward is simulated.
+        State of the model with the simulated forward.
     prepare : callable, optional
         ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, where that cannot be recorded.
     """
@@ -211,7 +211,7 @@ class PredictedKeys(IntentSource):
         try:
             return self._state.keys_of(table, ids)
         except IndexError:
-            return None  # it is for the forward pass to say which row does not exist, if it does read it
+            return None  # If a row does not exist, the forward pass raises the error when it reads the row.
 
     def _make_predictor(self) -> IntentPredictor:
         predictor = IntentPredictor(self._state.module, list(self._state.tables), self._call)
@@ -303,7 +303,7 @@ class PredictedKeys(IntentSource):
         return f"{self._loop.where}{source_line(self._loop.where)}"
 
     def _unknown(self) -> str:
-        """What beside parameters rows may depend on."""
+        """Return the unpredictable inputs other than parameters on which rows may depend, as text."""
         recorded = () if self._loop.recorded is None else self._loop.recorded
         names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
         where = self._call_place

@@ -1,4 +1,4 @@
-"""Random generators that a loader draws from: the global ones, and those that it holds."""
+"""Random generators that a loader draws from: the global generators, and its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _NumpyMemory:
 
 
 def _global_generators() -> list[Any]:
-    """The global generators, whose states are read for each batch that is fetched ahead."""
+    """Return the global generators; their states are read for each batch that is fetched ahead."""
     numpy = np.random.mtrand._rand
     quick = type(numpy._bit_generator) is np.random.MT19937
     return [torch.default_generator, _NumpyMemory() if quick else numpy, random._inst]
@@ -51,8 +51,8 @@ def _global_generators() -> list[Any]:
 class LoaderGenerators:
     """Reads and sets the states of all generators that a loader may draw from.
 
-    These are the global generators of PyTorch, NumPy and Python, and those that are found in the attributes
-    of the loader, its samplers and its data set, and in the variables of their functions.
+    These are the global generators of PyTorch, NumPy and Python, and generators in the attributes of the
+    loader, its samplers and its data set, and in the variables of their functions.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class LoaderGenerators:
         return [generator_state(each) for each in generators]
 
     def set(self, states: GeneratorStates, present: GeneratorStates) -> None:
-        """Set the generators, whose states are `present` now."""
+        """Set the generators to `states`; `present` are their current states."""
         for generator, state, now in zip(self._all, states, present, strict=True):
             if not _same(state, now):
                 set_generator_state(generator, state)
@@ -91,7 +91,7 @@ class LoaderGenerators:
         Raises
         ------
         RuntimeError
-            If they have not.
+            If the generators do not have the first state.
         """
         if not draws:
             return

@@ -1,4 +1,4 @@
-"""How many batches to fetch ahead."""
+"""Number of batches to fetch ahead, fixed or adaptive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = 8
 TOLERATED = 0.005
 """Share of remote rows at which a width is wide enough."""
 AS_GOOD = 1.25
-"""A narrower width is as good as the best one if its share of remote rows is at most so many times larger."""
+"""Maximum ratio of remote rows at which a narrower width counts as good as the best one."""
 PAUSE = 256
 """Steps between two searches; twice as many after each search that found nothing better."""
 
@@ -21,28 +21,28 @@ _log = logging.getLogger("autoada")
 
 
 class Counting(Protocol):
-    """Something of which it is counted how its rows were read: a node, or one of its tables."""
+    """An object that counts reads of its rows: a node, or one of its tables."""
 
     def stats(self) -> Mapping[str, float]:
-        """What was counted so far."""
+        """Return the counters so far."""
 
 
 class Lookahead:
-    """A fixed number of batches, or one that follows how late rows come.
+    """Number of batches to fetch ahead: fixed, or adapted to how late rows arrive.
 
-    The rule of ``"auto"``: of the rows that `WINDOW` steps in a row read, the share that was not on this node
-    is measured, over steps whose rows were announced. If it is more than `TOLERATED`, a search begins: the
-    width is doubled, and measured again when all batches that were announced at the old width are used up,
-    until the share is tolerable or the width is `MOST`. Then the narrowest width is taken that is as good as
-    the best (`AS_GOOD`); that is the first one where more lookahead does not help. After `PAUSE` steps, a
-    share that is still too large, or is so again, begins another search from the width in use.
+    The rule of ``"auto"`` measures the share of remote rows among the rows that `WINDOW` consecutive steps
+    read. Only steps with signalled intent count. If the share is more than `TOLERATED`, a search begins. It
+    doubles the width and measures again when all batches of the old width are used up, until the share is
+    tolerable or the width is `MOST`. Then it takes the narrowest width that is as good as the best
+    (`AS_GOOD`), which is the first width where more lookahead does not help. After `PAUSE` steps, a share
+    that is too large begins another search from the current width.
 
     Attributes
     ----------
     batches : int
-        How many batches to fetch ahead now.
+        Current number of batches to fetch ahead.
     adapts : bool
-        Whether it follows how late rows come.
+        Whether the number adapts to how late rows arrive.
     """
 
     def __init__(self, given: int | Literal["auto"]) -> None:
@@ -57,12 +57,12 @@ class Lookahead:
         self._counting: list[tuple[Counting, Mapping[str, float]]] = []
 
     def begin_step(self, counting: Sequence[Counting]) -> None:
-        """Begin a step; `counting` has the node, or those of its tables for which intent is signalled."""
+        """Begin a step; `counting` has the node, or its tables with intent signalling."""
         if self.adapts:
             self._counting = [(each, each.stats()) for each in counting]
 
     def end_step(self, signalled: bool) -> None:
-        """End a step; `signalled` is whether intent for its rows was signalled: others cannot be local."""
+        """End a step; without `signalled` intent its rows cannot be local, so they do not count."""
         if not self.adapts:
             return
         counted = [(each.stats(), before) for each, before in self._counting]
@@ -74,7 +74,7 @@ class Lookahead:
             self._learn(found[0], sum(found))
 
     def _learn(self, remote: float, pulled: float) -> None:
-        if self._settling > 0:  # a batch of this step was announced before the width was changed
+        if self._settling > 0:  # Intent for a batch of this step was signalled before the width changed.
             self._settling -= 1
             return
         self._resting = max(0, self._resting - 1)
@@ -91,7 +91,7 @@ class Lookahead:
 
     def _judge(self, share: float) -> None:
         if not self._tried and share <= TOLERATED:
-            return  # no search is going on, and none is needed
+            return  # No search is active, and none is needed.
         self._tried[self.batches] = share
         if share > TOLERATED and self.batches < MOST:
             self._set(min(MOST, max(1, 2 * self.batches)))

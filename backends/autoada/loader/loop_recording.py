@@ -16,7 +16,7 @@ from autoada.prediction.source_location import user_location
 RECORDED_BATCHES = 3
 """Batches whose way to the model is recorded; two of them have to agree."""
 SELDOM = 16
-"""While a loop does not call the model, every so many batches are recorded."""
+"""Interval in batches between recordings while a loop does not call the model."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Call:
 
 @dataclass(frozen=True)
 class RecordedCall(Call):
-    """One that was recorded."""
+    """A recorded call."""
 
     prepare: RecordedArguments
 
     @property
     def key(self) -> Any:
-        """Equal for calls that do the same, numbers left aside."""
+        """Key that is equal for calls that do the same, regardless of numbers."""
         return self.target, self.prepare.key
 
 
@@ -63,7 +63,7 @@ class LoopRecorder:
 
     The first call of the first batch is used at once; a second batch has to confirm it. If a
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
-    turns out to read no rows is a helper of the loop: its calls are left out, and what it gives is unknown.
+    reads no rows is a helper of the loop. Its calls are left out, and its outputs are unknown.
 
     Attributes
     ----------
@@ -72,9 +72,10 @@ class LoopRecorder:
     settled : bool
         Whether no further batch is recorded.
     numbers_vary : bool
-        Whether arguments hold numbers that differ from batch to batch; those of one batch stand for all.
+        Whether arguments contain numbers that differ between batches; the numbers of one batch are used for
+        all.
     obstacle : str or None
-        Why calls are not known.
+        Reason why calls are not known.
     where : str
         ``file:line`` of the last call that was recorded.
     takes_one_loader : bool
@@ -106,7 +107,7 @@ class LoopRecorder:
             return
         self._uncalled += 1
         if self._uncalled > RECORDED_BATCHES and self._uncalled % SELDOM:
-            return  # the model may be one that this loop does not use
+            return  # This loop may not use the model.
         self._calls = []
         self.recording = ArgumentRecorder(batch)
         self.recording.start()
@@ -146,7 +147,7 @@ class LoopRecorder:
         return present.taken and self._take_back(present)
 
     def mark_done(self, calls: int) -> bool:
-        """End the use of the batch with so many calls of the model; return whether `recorded` changed."""
+        """End the use of a batch after some calls of the model; return whether `recorded` changed."""
         self.end_recording()
         changed, self._late = self._late, False
         if self._all_calls:
@@ -157,17 +158,17 @@ class LoopRecorder:
         return changed
 
     def give_up(self, obstacle: str) -> None:
-        """Know no calls any more."""
+        """Forget all calls."""
         self.recorded, self.settled, self.obstacle = None, True, obstacle
 
     def end_recording(self) -> None:
-        """Stop to follow the loop."""
+        """Stop recording the loop."""
         if self.recording is not None:
             self.recording.stop()
             self.recording = None
 
     def _take(self, present: _CallInProgress) -> bool:
-        """The call is one of the model; whether `recorded` changed."""
+        """Take a call of the model; return whether `recorded` changed."""
         if present.call is None:
             self.obstacle = present.reason
             self.end_recording()
@@ -176,7 +177,7 @@ class LoopRecorder:
         return not self._all_calls and self._learn()
 
     def _take_back(self, present: _CallInProgress) -> bool:
-        """The call was none of the model after all; whether `recorded` changed."""
+        """Remove a call that did not read rows of the model; return whether `recorded` changed."""
         before = self.recorded
         if present.call is not None:
             self._calls.pop()
@@ -186,7 +187,7 @@ class LoopRecorder:
         return bool(_key(self.recorded) != _key(before))
 
     def _learn(self) -> bool:
-        """Take in the calls of one batch; whether `recorded` changed."""
+        """Learn from the calls of one batch; return whether `recorded` changed."""
         calls = tuple(self._calls)
         before = self.recorded
         agreeing = [seen for seen in self._seen if _key(seen) == _key(calls)]
@@ -219,7 +220,7 @@ class LoopRecorder:
 
 @dataclass
 class _CallInProgress:
-    """The call that is going on, and what was known before it."""
+    """The current call, and the calls that were known before it."""
 
     target: str
     before: tuple[Any, ...]
@@ -233,7 +234,7 @@ class _CallInProgress:
 
 
 def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:
-    """What two batches have in common; None if that is nothing."""
+    """Return the calls that two batches have in common; None if there are none."""
     if not second or [call.target for call in first] != [call.target for call in second]:
         return None
     merged = [b.prepare.merged(a.prepare) for a, b in zip(first, second, strict=True)]

@@ -29,13 +29,13 @@ class QueuedBatch:
     held : HeldBatch
         The batch, which may change until it is handed out.
     clock : int
-        Clock at which it will be used.
+        Clock of its use.
     expected : Expected or None
         Rows that it will read, if they are known.
     signalled : Tensor or None
-        Keys for which intent was signalled.
+        Keys with signalled intent.
     pending : list of (str, int or None, Tensor)
-        Keys for which intent will be signalled when the use is near enough: table, number of batches ahead
+        Keys with intent that will be signalled when the use is near enough: table, number of batches ahead
         (None: the loader's), keys.
     """
 
@@ -112,7 +112,7 @@ class PrefetchQueue:
         return self._take(starts)
 
     def mark_in_use(self, item: QueuedBatch) -> None:
-        """Let the model's calls belong to `item`, until the loop comes for another batch."""
+        """Assign the model's calls to `item`, until the loop requests another batch."""
         self._finish_previous()
         self._loops.in_use = self
         self._loops.used_together.add(self)
@@ -126,7 +126,7 @@ class PrefetchQueue:
             self._note_called(item)
 
     def mark_done(self, following: object) -> None:
-        """End the use of the batch: the loop has come to the queue `following` for another one.
+        """End the use of the batch, as the loop requests another batch from the queue `following`.
 
         Batches of several loaders that are handed out before the model is called are used at one clock.
         """
@@ -145,7 +145,7 @@ class PrefetchQueue:
             self._predict_queue_again()
 
     def close(self) -> None:
-        """End the loop: the clock passes all uses for which intent was signalled and that will not happen."""
+        """End the loop: the clock passes all cancelled uses with signalled intent."""
         self._source.abandon()
         if self._loops.in_use is self:
             self._loops.in_use = None
@@ -213,7 +213,7 @@ class PrefetchQueue:
 
     def _start_if_empty(self) -> bool:
         now = int(self._worker.current_clock)
-        if self._queue and self._queue[0].clock != now:  # another loop on the same worker moved the clock
+        if self._queue and self._queue[0].clock != now:  # Another loop of the same worker moved the clock.
             self._realign(now)
         if not self._queue and self._state.is_free:
             self._state.begin_loop()
@@ -253,7 +253,7 @@ class PrefetchQueue:
         ]
 
     def _signal_intent(self, item: QueuedBatch) -> None:
-        """Signal intent for those pending rows of `item` whose lookahead its use is within."""
+        """Signal intent for the pending rows of `item` that are due by their lookahead."""
         due, later = [], []
         for pending in item.pending:
             table, ahead, keys = pending
@@ -275,7 +275,7 @@ class PrefetchQueue:
             return None
         item = self._queue.popleft()
         trial = self._state.trial
-        if self._state.lookaheads or self._trial_was_open:  # the rows of others may be due by now
+        if self._state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
             self._trial_was_open = trial is not None and trial.is_open
             for queued in self._queue:
                 self._signal_intent(queued)
@@ -298,12 +298,12 @@ class PrefetchQueue:
         if ahead is None:
             if self._lookahead.batches == 0:
                 return False
-            if self._state.lookaheads:  # the batch may have been fetched for rows with a larger lookahead
+            if self._state.lookaheads:  # The batch may have been fetched for rows with a larger lookahead.
                 ahead = self._lookahead.batches
         return self._state.is_due(table, clock, ahead)
 
     def _realign(self, now: int) -> None:
-        """Let the queue begin at clock `now`."""
+        """Shift the queue so that it begins at clock `now`."""
         for i, item in enumerate(self._queue):
             item.clock = now + i
             self._plan_intent(item)
@@ -315,7 +315,7 @@ class PrefetchQueue:
             self._signal_intent(item)
 
     def _predict_all_again(self) -> None:
-        """Predict the batch in use and all batches of the queue again, by what was learned since."""
+        """Predict the batch in use and all batches of the queue again, with new knowledge."""
         item = self._handed_out
         assert item is not None
         self._predict(item)
@@ -341,5 +341,5 @@ class PrefetchQueue:
         if all(each() is not self._model() for each in self._called):
             self._called.append(self._model)
         if self._state.begins_data() and not self._sharded:
-            with torch._C.DisableTorchFunction():  # it is no part of the loop's own work on its batch
+            with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
                 warn_of_equal_data(self._state.identity, item.batch)

@@ -1,4 +1,4 @@
-"""How the user's loop turns a batch into the model's arguments: recorded while it does so.
+"""Recording of how the user's loop turns a batch into the model's arguments.
 
 Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and
 concatenates. A recording of that is a program from the batch's leaves to the arguments, and can be run for
@@ -35,7 +35,7 @@ Prepare = Callable[[Any], CallArguments]
 
 
 class ArgumentRecorder(CallMode):
-    """Follows what happens to a batch after it was handed out; changes nothing.
+    """Records the operations on a batch after it was handed out, without changing anything.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> s
 
 
 def signature(batch: Any) -> tuple[Any, ...]:
-    """Properties that may change the way of a forward: paths, shapes, dtypes, plain values."""
+    """Return properties that may change the path through forward: paths, shapes, dtypes, plain values."""
     return tuple(
         (path, tuple(leaf.shape), leaf.dtype)
         if isinstance(leaf, (Tensor, np.ndarray))

@@ -40,9 +40,9 @@ class ForwardSimulation:
     Attributes
     ----------
     rng : SimulationRng
-        State of the global generators with which simulations begin.
+        State of the global generators at the start of simulations.
     draws_all : bool
-        Whether simulations also make the draws that give no ids, such as those of dropout, as others follow.
+        Whether simulations also make draws that give no ids, such as dropout, because other draws follow.
     foresees_draws : bool
         Whether rows that depend on draws from the global generators are predicted.
     clones_batch : bool
@@ -97,7 +97,7 @@ class ForwardSimulation:
                     self.draws_all = True
                     continue
                 if forward.draws and prediction.stopped is not None and not prediction.waits:
-                    self.foresees_draws = False  # nor are the draws of the following batches known
+                    self.foresees_draws = False  # The draws of the following batches are not known either.
                     if forward.foresees_draws:
                         continue
                 return prediction, trace
@@ -122,7 +122,7 @@ class ForwardSimulation:
             early = True
         except UnknownValueRead as read:
             stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
-        except Exception as error:  # Reported with its place in the user's code; training goes on.
+        except Exception as error:  # It is reported with its place in the user's code; training continues.
             if self._gradients and SAVES_FOR_BACKWARD in str(error):
                 raise _NothingToSave from error
             where = _innermost(error)
@@ -141,7 +141,7 @@ class ForwardSimulation:
         )
 
     def _redirect(self, storage: int) -> None:
-        """Make sure that the write which was just refused goes to a copy from now on."""
+        """Redirect the write that was just refused to a copy from now on."""
         if self.meta_model.adopt(storage):
             return
         if self.clones_batch:  # The memory belongs to neither the batch nor the model.

@@ -33,7 +33,7 @@ class MetaModel:
     model : nn.Module
         The live model; never changed.
     tables : mapping of int to str
-        ``id(parameter)`` -> qualified name of the parameters whose reads are wanted.
+        ``id(parameter)`` -> qualified name of the parameters with reads to collect.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str]) -> None:
@@ -123,7 +123,7 @@ class MetaModel:
                 requires_grad=False,
             )
             self.parameters[key] = meta
-            self._originals.append(parameter)  # an identity is only unique while its object lives
+            self._originals.append(parameter)  # An identity is only unique while its object lives.
             if key in self._wanted:
                 self.tables[id(meta)] = self._wanted[key]
         return self.parameters[key]

@@ -55,7 +55,7 @@ class MetaOutputs:
         try:
             key = (func, _key(args), tuple((k, _key(v)) for k, v in kwargs.items()))
             known = _memo.get(key)
-        except TypeError:  # an unhashable argument
+        except TypeError:  # An argument is unhashable.
             return self.run(func, args, kwargs)
         if known is not None:
             leaves = [

@@ -33,16 +33,16 @@ class Kind(IntEnum):
     """How a simulation treats a torch function."""
 
     GENERAL = 0
-    METADATA = 1  # shape, dtype, …: never a value
+    METADATA = 1  # returns a shape, a dtype, …, and never a value
     DEVICE = 2
-    VALUE = 3  # hands a value to Python
-    ALIAS = 4  # the same memory under another name
+    VALUE = 3  # returns a value to Python
+    ALIAS = 4  # returns the same memory under another name
     SAME_SHAPE = 5  # output has the first argument's shape and dtype
     INPLACE = 6
     SET_ITEM = 7
     GET_ITEM = 8
     RANDOM = 9
-    STOCHASTIC = 10  # dropout and the like: draws without giving ids
+    STOCHASTIC = 10  # draws without giving ids, such as dropout
     NORMALIZE = 11  # batch statistics
     MOVE = 12
     EMBEDDING = 13

@@ -1,4 +1,4 @@
-"""Predicts the accesses of a batch by the cheapest way that is known to be exact."""
+"""Predicts the accesses of a batch by the cheapest exact method."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class IntentPredictor:
         -------
         bool
             Whether every access was predicted exactly. If not, cheaper tiers are dropped and the meta model
-            is taken anew from the live model; batches in flight should be predicted again.
+            is made again from the live model. Batches in flight should then be predicted again.
         """
         agree = _agree(prediction.accesses, real)
         speculation = self._simulation.speculation
@@ -175,7 +175,7 @@ class IntentPredictor:
         """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
         news = self._simulation.speculation.news()
         if news:
-            self._simulation.renew()  # batches in flight are simulated again, from where the model is
+            self._simulation.renew()  # Batches in flight are simulated again, from the present model.
             self.restart_draws()
         return news
 
@@ -257,7 +257,7 @@ class IntentPredictor:
         self.restart_draws()
 
     def _drifted(self) -> None:
-        """Other random numbers were drawn than were foreseen: begin again with the present generators."""
+        """Begin again with the present generators, as the real draws differed from the predicted ones."""
         self._drifts += 1
         self._start_over()
         if self._drifts == DRIFTS:
@@ -272,7 +272,7 @@ class IntentPredictor:
     def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
         self._strikes += 1
         self._start_over()
-        # State that forward leaves in its modules is followed from batch to batch, unless the loop resets it.
+        # Simulations follow the state of modules from batch to batch, unless the loop resets it.
         self._afresh = not self._afresh
         if self._strikes == STRIKES:
             self._cache.refuse(f"{STRIKES} predictions were wrong")
@@ -286,7 +286,7 @@ class IntentPredictor:
             )
 
     def _difference(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> str:
-        """The first read that was not the one that was foreseen, and where."""
+        """Return the first read that differs from the prediction, with its place."""
         same = 0
         while same < min(len(predicted), len(real)) and _agree(
             predicted[same : same + 1], real[same : same + 1]
@@ -324,7 +324,7 @@ def _agree(predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]
     for access, (table, ids) in zip(predicted, real, strict=True):
         if access.table != table or (access.kind == "full") != (ids is None):
             return False
-        if access.ids is None or access.ids is ids:  # the lookup itself has compared the latter
+        if access.ids is None or access.ids is ids:  # The lookup itself has compared the rows.
             continue
         if ids is None or access.ids.shape != ids.shape or not torch.equal(access.ids, ids.cpu()):
             return False

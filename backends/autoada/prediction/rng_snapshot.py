@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class RngSnapshot(NamedTuple):
-    """State of the generators; that of PyTorch is None if it is not followed."""
+    """State of the generators; PyTorch's state is None if it is not followed."""
 
     torch: Tensor | None
     numpy: dict[str, Any]
@@ -83,12 +83,12 @@ class SimulationRng:
     Attributes
     ----------
     next : RngSnapshot or None
-        State with which the next simulation begins; None for the present one.
+        State at the start of the next simulation; None for the present state.
     drew_on_host : bool
         Whether the last simulation drew from NumPy or Python.
     follows_torch : bool
-        Whether simulations may draw from PyTorch's generator. With workers in other threads, which draw from
-        it meanwhile, they may not.
+        Whether simulations may draw from PyTorch's generator. They may not if workers in other threads draw
+        from it concurrently.
     """
 
     def __init__(self) -> None:

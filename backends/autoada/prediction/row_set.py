@@ -56,7 +56,7 @@ class Expected(NamedTuple):
 def rows_of_reads(
     reads: Iterable[tuple[str, Tensor]], keys_of: Callable[[str, Tensor], Tensor | None]
 ) -> dict[str, TableRows]:
-    """De-duplicate reads ``(table, ids)``, each table's together; tables read alike are done once.
+    """De-duplicate reads ``(table, ids)`` by table; equal reads of several tables are processed once.
 
     ``keys_of(table, ids)`` gives the server's keys of row ids; tables without keys are left out.
     """

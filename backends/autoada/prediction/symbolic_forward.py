@@ -57,7 +57,7 @@ class SymbolicForward(CallMode):
     explain : bool
         Whether unknown values remember the operation that gave them, for messages.
     draws_all : bool
-        Whether to make the draws that give no ids, such as those of dropout.
+        Whether to make draws that give no ids, such as dropout.
     foresees_draws : bool
         Whether draws from the global generator have known values.
 
@@ -214,7 +214,7 @@ class SymbolicForward(CallMode):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
         source = self._values.as_meta(source)
-        if table is not None:  # a view of the parameter would pass for the table
+        if table is not None:  # A view of the parameter would be taken for the table.
             source = unknown(source.shape, source.dtype)
         return func(source, index)
 
@@ -236,7 +236,7 @@ class SymbolicForward(CallMode):
         return func(*args, **kwargs)
 
     def _device_of(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        # ids made on the device of a parameter must stay real
+        # Ids that are made on the device of a parameter must stay real.
         return self._device if self._values.is_unknown(args[0]) else func(*args, **kwargs)
 
     def _alias(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -289,7 +289,7 @@ class SymbolicForward(CallMode):
         return output
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
-        """Draw as many numbers as the real call, whose output is unknown."""
+        """Draw the same number of values as the real call, with unknown output."""
         if not self._draws_all or not self.foresees_draws:
             self.left_draws = True
             return
@@ -330,7 +330,7 @@ class SymbolicForward(CallMode):
             if self._trace is not None:
                 self._trace.value_read(func)
             if func.__name__ in ("numpy", "__array__") and not args[0].is_inference():
-                args = (args[0].clone(), *args[1:])  # numpy writes are not seen: let them go to a copy
+                args = (args[0].clone(), *args[1:])  # Writes by NumPy are not observed, so they go to a copy.
         output = func(*args, **kwargs)
         if self._trace is not None and kind is not Kind.VALUE:
             self._trace.operation(func, args, kwargs, output)
@@ -358,7 +358,7 @@ class SymbolicForward(CallMode):
     # Operations on unknown values
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if kwargs.get("out", func) is None:  # written out, but as good as not given
+        if kwargs.get("out", func) is None:  # The argument has the value of its default.
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if name_of(func) in _WITH_DROPOUT:
             self._draw_without_value(func, args, kwargs)
@@ -494,5 +494,5 @@ def _spend(func: TorchFunction, args: Arguments, /, **kwargs: Any) -> None:
         (args, kwargs),
         is_leaf=lambda value: isinstance(value, _Form),
     )
-    with contextlib.suppress(Exception):  # the check of later rows finds out what this could not do
+    with contextlib.suppress(Exception):  # The check of later rows detects draws that this could not make.
         func(*given, **options)

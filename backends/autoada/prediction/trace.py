@@ -54,9 +54,9 @@ class Trace:
     Attributes
     ----------
     nodes : list of Node
-        In order of execution.
+        Nodes in the order of execution.
     accesses : int
-        How many accesses were seen.
+        Number of accesses so far.
     draws : list of int
         Numbers of the nodes that are random draws.
     """
@@ -65,7 +65,7 @@ class Trace:
         self.batch = batch
         self.nodes: list[Node] = []
         self.values: list[Any] = []
-        self._alive: list[Tensor] = []  # identities stay unique while their objects live
+        self._alive: list[Tensor] = []  # Identities stay unique while their objects live.
         self.leaves = leaves(batch)
         self.accesses = 0
         self.draws: list[int] = []
@@ -147,7 +147,7 @@ class Trace:
             call = Operation(torch.from_numpy, (Ref(self._numbers[id(array)]),))
             self._alive.append(tensor)
             return self._add(tensor, call)
-        # under vmap a lookup sees another object of the same memory
+        # Under vmap a lookup receives another object with the same memory.
         for i in reversed(range(len(self.values))):
             value = self.values[i]
             if isinstance(value, Tensor) and _same_memory(value, tensor):
@@ -263,7 +263,7 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether the tensor lies at an address: sparse ones, and those that stand for others, do not."""
+    """Whether the tensor has a memory address; sparse tensors and wrapper tensors have none."""
     return not (
         tensor.is_meta
         or _transformed(tensor)

@@ -43,7 +43,7 @@ class UnknownValues:
         self._trace = trace
         self._stop_after = stop_after
         self._full: set[str] = set()
-        self._alive: list[Any] = []  # identities and addresses stay unique while their objects live
+        self._alive: list[Any] = []  # Identities and addresses stay unique while their objects live.
         self._origins: dict[int, str] | None = {} if explain else None
 
     def is_unknown(self, tensor: Tensor) -> bool:

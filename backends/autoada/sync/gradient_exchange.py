@@ -38,9 +38,9 @@ class Gradients(NamedTuple):
     Attributes
     ----------
     keys : Tensor
-        int64, each once.
+        Distinct int64 keys of the rows.
     values : Tensor
-        A row for each, float32 or float64, in host memory.
+        One row of values for each key, float32 or float64, in host memory.
     """
 
     keys: Tensor
@@ -55,9 +55,9 @@ class CombinedGradients(NamedTuple):
     gradients : Gradients
         Combined gradients of the rows that this worker combines; empty if only steps are wanted.
     steps : sequence of Gradients
-        Gradients that this worker pushes, each as a step of its own. All workers' steps add up to the
-        combined gradients, in about as many steps as under the mean, where each worker's gradient is one: so
-        what an optimizer with state makes of them stays comparable.
+        Gradients that this worker pushes, each as a separate step. All workers' steps add up to the combined
+        gradients. Their number is about the same as under the mean, where each worker's gradient is one step,
+        so that the effect of a stateful optimizer stays comparable.
     anywhere : bool
         Whether any worker has a gradient of any row.
     """
@@ -68,11 +68,11 @@ class CombinedGradients(NamedTuple):
 
 
 class GradientExchange:
-    """Combines gradients by a rule: each worker gets all gradients of one in n rows, and combines them.
+    """Combines gradients by a rule: each of n workers combines all gradients of every n-th row.
 
-    So no worker sends more than its own gradients, once, however many there are. For rules that look at whole
-    gradients, each sums up distances over its rows, and all add up these sums. A worker takes no part in a
-    step if a number of its gradients is not finite.
+    So each worker sends its own gradients only once, with any number of workers. For rules that use whole
+    gradients, each worker sums distances over its rows, and all workers add up these sums. A worker takes no
+    part in a step if a number of its gradients is not finite.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class GradientExchange:
         own = range(node.rank * node.workers, (node.rank + 1) * node.workers)
         self._elsewhere = [share for share in range(self._workers) if share not in own]
         self.bytes_sent = 0
-        """To workers of other nodes."""
+        """Bytes sent to workers of other nodes."""
         self._group: ProcessGroup | None = ProcessGroup(
             node, "aggregation", self._index, self._workers, "combined"
         )
@@ -152,7 +152,7 @@ class GradientExchange:
         return [CombinedGradients(*one) for one in zip(sums, steps, anywhere, strict=True)]
 
     def _check_headers(self, headers: Tensor, sections: int) -> list[int]:
-        """The workers whose gradients count in this step, if all workers make it."""
+        """Return the workers with gradients that count in this step, if all workers make it."""
         for worker, (what, others) in enumerate(headers[:, :2].tolist()):
             if what == LEAVES:
                 raise adaps.AdapsError(
@@ -186,8 +186,10 @@ class GradientExchange:
 
     def leave(self) -> None:
         """Announce that this worker makes no more steps."""
-        self._under_way = True  # for good, so that the end of the process leaves the group to the thread
-        # Not in the caller's way: it is to close the node, for which the others' barriers wait.
+        # Stays true, so that the end of the process leaves the group to the thread.
+        self._under_way = True
+        # This does not block the caller, which must close the node because barriers of other nodes wait for
+        # it.
         threading.Thread(target=self._say_goodbye, name="aggregation").start()
 
     def leave_idle(self) -> None:
@@ -199,8 +201,8 @@ class GradientExchange:
         try:
             self._gather(self._header(LEAVES, []))
             self._release()
-        except (adaps.AdapsError, RuntimeError) as error:  # closing the node also raises it
-            _log.info("nobody combines gradients any more: %s", error)
+        except (adaps.AdapsError, RuntimeError) as error:  # Closing the node also raises this error.
+            _log.info("the exchange of gradients has ended: %s", error)
 
     def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
         """This worker's announcement: its sections, and the number of rows of each for each worker."""
@@ -266,7 +268,7 @@ def _none_of(gradients: Gradients) -> Gradients:
 
 
 def _in_steps(combined: Gradients, gathered: Gathered) -> list[Gradients]:
-    """A step for each worker that has a gradient of a row, as if each had given an equal part of the sum."""
+    """Return a step for each worker with a gradient of a row, as if all had equal parts of the sum."""
     keys, sums = combined
     have = gathered.present.sum(0)
     parts = sums / have[:, None].to(sums.dtype)

@@ -1,4 +1,4 @@
-"""A gloo group of nodes or workers whose operations fail soon if a node is lost."""
+"""A gloo group of nodes or workers with operations that fail soon if a node is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 import adaps
 
 LOOK = timedelta(seconds=0.5)
-"""How long to wait for the others between two looks at whether all nodes are alive."""
+"""Interval between two checks that all nodes are alive."""
 
 
 class Leaver(Protocol):
@@ -43,7 +43,7 @@ class ProcessGroup:
     """
 
     def __init__(self, node: adaps.Node, kind: str, rank: int, size: int, task: str) -> None:
-        from torch.distributed import ProcessGroupGloo  # not every build of PyTorch has it
+        from torch.distributed import ProcessGroupGloo  # Some builds of PyTorch do not include gloo.
 
         with _lock:
             made = _made.setdefault(node, Counter())
@@ -51,18 +51,18 @@ class ProcessGroup:
             name = f"{kind}/{made[kind, rank]}"
         store, host = _store_of(node, name)
         gloo: Any = ProcessGroupGloo
-        options = gloo._Options()  # there is no other way to choose the address
+        options = gloo._Options()  # There is no other way to choose the address.
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=node.stall_timeout)
         self.begin: Any = gloo(store, rank, size, options)
-        """Its methods begin an operation, for which `wait` waits."""
+        """Its methods begin an operation; `wait` completes it."""
         self._node = node
         self._task = task
-        # Its destructor waits for all that was begun, also for a node that is lost: only who left may run it.
+        # Its destructor waits for all operations, even with a lost node. So it only runs after `release`.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.begin))
 
     def broadcast(self, value: Tensor) -> None:
-        """Collective: replace bytes in host memory by those of member 0."""
+        """Collective: replace bytes in host memory by the bytes of member 0."""
         self.wait(self.begin.broadcast(value, 0))
 
     def wait(self, work: Any) -> None:
@@ -81,7 +81,7 @@ class ProcessGroup:
             try:
                 work.wait(LOOK)
             except RuntimeError as error:
-                if ended:  # and not just not yet
+                if ended:  # It has failed and not only timed out.
                     raise self._failed(str(error).partition("\n")[0]) from error
             else:
                 return
@@ -130,7 +130,7 @@ _lock = threading.Lock()
 def _store_of(node: adaps.Node, name: str) -> tuple[Any, str]:
     if node.world_size > 1:
         store, host = node.meeting_place(name)
-        # A connection is one call's at a time, and a worker waits for what others of its node write.
+        # A connection serves one call at a time, and a worker waits for data from other workers of its node.
         return store.clone(), host  # type: ignore[attr-defined]
     from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from adaps.policy import Aggregation
 
 OUTLYING = 3
-"""Times the distance of the median worker: who is farther is not believed where it cannot be outvoted."""
+"""Multiple of the median worker's distance; farther workers are ignored for rows without a majority."""
 BY_COORDINATE = ("median", "trimmed_mean")
-"""Rules that look at each number apart; others look at whole gradients, and weigh the workers."""
+"""Rules that treat each number separately; other rules weight workers by their whole gradients."""
 
 
 class Gathered(NamedTuple):
-    """Gradients of some rows, of all workers whose gradients count.
+    """Gradients of some rows, from all workers with gradients that count.
 
     Attributes
     ----------
@@ -32,16 +32,16 @@ class Gathered(NamedTuple):
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return self.values.shape[0]
 
 
 def trimmed_mean(gathered: Gathered, trim: int | None) -> Tensor:
-    """The mean of each coordinate without its `trim` least and greatest values; None: the median.
+    """Return the mean of each coordinate without its `trim` least and greatest values; None: the median.
 
-    Of a row that only some workers have, those count, and the result does as much as they do in the mean:
-    with k of n workers, k / n. As many are left out as leave one or two, at most. D. Yin et al.,
-    *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, ICML 2018.
+    If only k of n workers have a row, only these k count, and the result is scaled by k / n, as in the mean.
+    The trimming always leaves at least one or two values. D. Yin et al., *Byzantine-Robust Distributed
+    Learning: Towards Optimal Statistical Rates*, ICML 2018.
     """
     values, present = gathered
     have = present.sum(0)
@@ -56,9 +56,9 @@ def trimmed_mean(gathered: Gathered, trim: int | None) -> Tensor:
 
 
 def by_majority(gathered: Gathered, trim: int | None, believed: Tensor) -> Tensor:
-    """`trimmed_mean`, in which only those `believed` count for rows that at most half of the workers have.
+    """Return `trimmed_mean`, with only `believed` workers for rows that at most half of the workers have.
 
-    There nobody can be outvoted: a row that one worker alone has is what this one says.
+    Such rows have no majority: if a single worker has a row, the result depends on its gradient alone.
     """
     have = gathered.present.sum(0)
     agreed = 2 * have > gathered.workers
@@ -67,10 +67,10 @@ def by_majority(gathered: Gathered, trim: int | None, believed: Tensor) -> Tenso
 
 
 def squared_conduct(gathered: Sequence[Gathered], workers: int) -> Tensor:
-    """How each worker behaves, of shape (2, workers), in float64.
+    """Return two squared distances of each worker, of shape (2, workers), in float64.
 
-    The squared distance to the median of all, over the rows that more than half of them have, and the squared
-    length of its gradients of all other rows.
+    The first is the distance to the median, over rows that more than half of the workers have. The second is
+    the length of its gradients of all other rows.
     """
     result = torch.zeros(2, workers, dtype=torch.float64)
     for each in gathered:
@@ -85,7 +85,7 @@ def squared_conduct(gathered: Sequence[Gathered], workers: int) -> Tensor:
 
 
 def ordinary(conduct: Tensor) -> Tensor:
-    """Which workers are in no respect more than `OUTLYING` times as far as the median worker."""
+    """Return which workers are at most `OUTLYING` times as far as the median worker in both distances."""
     half = conduct.sort(1).values[:, (conduct.shape[1] - 1) // 2]
     return (conduct <= OUTLYING**2 * half[:, None]).all(0)
 
@@ -96,7 +96,7 @@ def weighted(gathered: Gathered, weights: Tensor) -> Tensor:
 
 
 def squared_distances(gathered: Sequence[Gathered], workers: int) -> Tensor:
-    """Between each two workers, of shape (workers, workers), in float64."""
+    """Squared distances between each two workers, of shape (workers, workers), in float64."""
     result = torch.zeros(workers, workers, dtype=torch.float64)
     for values, _ in gathered:
         flat = values.reshape(workers, -1).double()
@@ -106,7 +106,7 @@ def squared_distances(gathered: Sequence[Gathered], workers: int) -> Tensor:
 
 
 def squared_suspicions(gathered: Sequence[Gathered], workers: int) -> Tensor:
-    """Between each worker and the median of all, of shape (workers,), in float64."""
+    """Squared distances of each worker to the median, of shape (workers,), in float64."""
     result = torch.zeros(workers, dtype=torch.float64)
     for each in gathered:
         centre = trimmed_mean(each, None)
@@ -115,14 +115,14 @@ def squared_suspicions(gathered: Sequence[Gathered], workers: int) -> Tensor:
 
 
 def krum_weights(squared: Tensor, faulty: int, keep: int) -> Tensor:
-    """What each worker counts: those count alike who are nearest to their n - f - 2 nearest others.
+    """Return weights of workers: equal for the workers nearest to their n - f - 2 nearest neighbours.
 
     P. Blanchard et al., *Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent*, NIPS 2017;
     with `keep` above 1 it is their Multi-Krum.
     """
     workers = len(squared)
     neighbours = max(1, workers - faulty - 2)
-    others = squared.sort(1).values[:, 1 : 1 + neighbours]  # the first is the worker itself
+    others = squared.sort(1).values[:, 1 : 1 + neighbours]  # The first is the worker itself.
     chosen = others.sum(1).sort(stable=True).indices[: max(1, min(keep, workers - faulty))]
     weights = torch.zeros(workers, dtype=torch.float64)
     weights[chosen] = 1 / len(chosen)
@@ -130,15 +130,16 @@ def krum_weights(squared: Tensor, faulty: int, keep: int) -> Tensor:
 
 
 def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
-    """What each worker counts: less the farther it is, and the farthest are replaced.
+    """Return weights of workers: smaller for farther workers, and the farthest are replaced.
 
-    These are at most `faulty`, and more than `OUTLYING` times as far as the median worker: without that, data
-    of workers that are right would be lost in every step.
+    At most `faulty` workers are replaced, which are more than `OUTLYING` times as far as the median worker.
+    Otherwise data of correct workers would be lost in every step.
 
-    With the distance s of a worker to the centre and the median a of all distances it is a / (a + s), divided
-    by the sum of all; the mean of the others takes the place of the most suspicious ones, whose weights are
-    shared equally among these. After the algorithm in pipeDejavu (github.com/explcre/pipeDejavu), which has
-    a constant for a, the weighted mean of the step itself for the centre, and always replaces as many.
+    Let s be the distance of a worker to the centre, and a the median of all distances. The weight is a / (a +
+    s), divided by the sum of all weights. The mean of the other workers replaces the most suspicious workers,
+    and their weights are shared equally among the others. This follows the algorithm in pipeDejavu
+    (github.com/explcre/pipeDejavu). There, a is a constant, the centre is the weighted mean of the step, and
+    the number of replaced workers is constant.
     """
     distances = squared.sqrt()
     workers = len(distances)
@@ -147,7 +148,7 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
     if half > 0:
         weights = half / (half + distances)
         weights /= weights.sum()
-    elif distances.max() > 0:  # more than half of them agree to the last bit
+    elif distances.max() > 0:  # More than half of the workers agree to the last bit.
         weights = (distances == 0).double()
         weights /= weights.sum()
     far = int((distances > OUTLYING * half).sum())
@@ -160,5 +161,5 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
 
 
 def still_faulty(rule: Aggregation, missing: int) -> int:
-    """Maximum number of wrong workers among those whose gradients count, if `missing` are left out."""
+    """Return the maximum number of wrong workers among the counted ones, if `missing` are left out."""
     return max(0, (rule.faulty or 0) - missing)

@@ -1,4 +1,4 @@
-"""A/B schedule of a technique trial: phases in which rows move or stay, and the effect that they show."""
+"""A/B schedule of a technique trial: phases with rows that move or stay, and the measured effect."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ TOGETHER = 4
 """First pairs, in which all of several groups move or stay together. If that makes a great difference, half
 of the steps of a longer trial would cost more than separate decisions may save."""
 GREAT = math.log(1.2)
-"""A great difference, of logarithms of seconds."""
+"""Minimum great difference, of logarithms of seconds."""
 MOST_PAIRS = 8
 """Pairs of phases, after those of `TOGETHER`, that end the trial. An effect that is not clear by then is
 small, so that a wrong decision costs little."""
 LEAST = 2
-"""Steps of a phase that have to count."""
+"""Minimum number of steps of a phase that count."""
 OUTLIER = 2.0
-"""A step counts as at most so many medians of its phase: other processes may have taken its time."""
+"""Maximum of a step's time in medians of its phase, as other processes may interrupt a step."""
 NOISE = 0.07
 """Least standard deviation that is assumed of the logarithm of a pair's quotient."""
 CERTAIN = 2.0
-"""An effect is clear if it exceeds so many of its assumed standard errors,"""
+"""Minimum ratio of a clear effect to its assumed standard error."""
 STUDENT = (12.71, 3.18, 2.57, 2.36)
-"""and, for 1, 2, … blocks of pairs, so many measured ones: quantiles of 97.5 % of Student's distribution with
-1, 3, … degrees of freedom."""
+"""Minimum ratios of a clear effect to its measured standard error, for 1, 2, … blocks of pairs. They are the
+quantiles of 97.5 % of Student's distribution with 1, 3, … degrees of freedom."""
 _SHORTEST = 1e-9
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of a trial in which rows move.
+    """Schedule of a trial: the steps when rows move.
 
-    Two phases make a pair: in one of them a group's rows move, in the other they stay. Which comes first, and
-    whether the other groups move meanwhile, is balanced over a block of pairs by the columns of a Hadamard
-    matrix. So neither the other groups nor a steady drift of the machine is taken for the group's effect.
+    Two phases make a pair: in one of them a group's rows move, in the other they stay. Columns of a Hadamard
+    matrix balance the order of the phases and the movement of other groups over a block of pairs. So neither
+    the other groups nor a steady drift of the machine is taken for the group's effect.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Schedule:
 
     @property
     def together(self) -> int:
-        """Number of first pairs in which several groups do the same."""
+        """Number of first pairs where all groups move or stay together."""
         return 0 if self.groups == 1 else TOGETHER
 
     @property
@@ -129,8 +129,8 @@ def _sign(group: int, pair: int) -> int:
 class _Block(NamedTuple):
     """Effects that a block of pairs shows, as logarithms of quotients.
 
-    ``rest`` is that of later ÷ earlier, whatever moves: drift and noise. It varies as the effects do without
-    being one, so that it shows the error of the effects even of a single block.
+    ``rest`` is the logarithm of later ÷ earlier, regardless of movement: drift and noise. It has the same
+    variance as the effects, so that it shows their error even with a single block.
     """
 
     effects: list[float]

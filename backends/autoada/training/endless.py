@@ -16,7 +16,7 @@ def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
     Raises
     ------
     ValueError
-        When there are none, which would take for ever.
+        If there are no batches, as the loop would never end.
     """
     while True:
         empty = True

@@ -1,4 +1,4 @@
-"""Position of a training in its data: kept in checkpoints, and found again after a restore."""
+"""Position of a training in its data: stored in checkpoints, and continued after a restore."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LoaderState:
         Parameters
         ----------
         numbers, start
-            From `state`; without `start`, or if it is empty, the generators stay as they are.
+            Results of `state`; without `start`, or if it is empty, the generators stay as they are.
         share : float
             Length of an epoch now ÷ its length in the checkpoint, which had another number of workers.
         """
@@ -77,7 +77,7 @@ class LoaderState:
         return self.current
 
     def _skipped(self, loader: Iterable[Any]) -> tuple[Iterator[Any], deque[Any]]:
-        """Return the batches that had not been fetched, and those that were fetched but not used."""
+        """Return the batches that were not fetched, and the batches that were fetched but not used."""
         present = random_state()
         if self.start:
             set_random_state(self.start)
@@ -114,9 +114,9 @@ class Epoch(Iterator[Any]):
             self._state.batches += 1
 
     def end(self, begun: bool = True) -> None:
-        """End the epoch, complete or not; processes of the loader may end, too.
+        """End the epoch, complete or not; processes of the loader may also end.
 
-        An iterator from which the loop took nothing makes no epoch: `begun` is false.
+        If the loop took nothing from an iterator, `begun` is false and no epoch is counted.
         """
         self._batches = iter(())
         self._again.clear()

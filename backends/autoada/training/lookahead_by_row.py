@@ -1,4 +1,4 @@
-"""How many batches ahead each row of a parameter is announced, where a policy says it."""
+"""Lookahead of each row of a parameter, if a policy sets it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["RowLookahead"]
 
 @dataclass(frozen=True)
 class RowLookahead:
-    """Ranges of rows by how many batches ahead they are announced.
+    """Ranges of rows with their lookaheads in batches.
 
     Attributes
     ----------
     ends : tuple of int
-        Where each range ends, ascending, the last one with the last row.
+        End of each range, in ascending order; the last range ends with the last row.
     batches : tuple of (int or None)
-        Of each range: how many, or none at all with 0. None leaves it to who signals intent. At least one of
-        them is a number.
+        Lookahead of each range in batches; 0 signals no intent. None leaves the lookahead to the loader. At
+        least one of them is a number.
     """
 
     ends: tuple[int, ...]
@@ -30,21 +30,21 @@ class RowLookahead:
 
     @property
     def most(self) -> int:
-        """The greatest number of batches that is given."""
+        """Largest lookahead of all ranges."""
         return max(ahead for ahead in self.batches if ahead is not None)
 
     @property
     def leaves_some(self) -> bool:
-        """Whether some rows are left to who signals intent."""
+        """Whether the loader determines the lookahead of some rows."""
         return None in self.batches
 
     @cached_property
     def distances(self) -> tuple[int | None, ...]:
-        """The different numbers of batches of those rows that are announced."""
+        """Distinct lookaheads of rows with intent."""
         return tuple(ahead for ahead in dict.fromkeys(self.batches) if ahead != 0)
 
     def select(self, rows: Tensor, ahead: int | None) -> Tensor:
-        """Which of some rows are announced so many batches ahead.
+        """Return which of some rows have a given lookahead.
 
         Parameters
         ----------
@@ -56,13 +56,13 @@ class RowLookahead:
         Returns
         -------
         Tensor
-            A bool for each row.
+            Whether each row has this lookahead.
         """
         ranges = torch.bucketize(rows, self._bounds, right=True)
         return self._numbers[ranges] == self.distances.index(ahead)
 
     def text(self) -> str:
-        """In a few words, which are the same on two nodes if and only if their rows are announced alike."""
+        """Short text that is equal on two nodes if and only if their lookaheads are equal."""
         if len(self.batches) == 1:
             return str(self.batches[0])
         different = sorted({"any" if ahead is None else str(ahead) for ahead in self.batches})
@@ -75,6 +75,6 @@ class RowLookahead:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """Of each range, which of `distances` it is, or -1."""
+        """Index of each range's lookahead in `distances`, or -1."""
         places: dict[int | None, int] = {ahead: number for number, ahead in enumerate(self.distances)}
         return torch.tensor([places.get(ahead, -1) for ahead in self.batches], dtype=torch.int64)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 RandomState = dict[str, Any]
-"""NumPy arrays and what JSON holds, by name."""
+"""NumPy arrays and JSON values, by name."""
 
 
 def random_state(device: torch.device | None = None) -> RandomState:
-    """The states of all generators, that of a CUDA device included if one is given."""
+    """Return the states of all generators, including a CUDA device's generator if a device is given."""
     python = random.getstate()
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - that of legacy code
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the state of legacy code
     state: RandomState = {
         "torch": torch.get_rng_state().numpy(),
         "numpy": np.asarray(keys),
@@ -28,7 +28,7 @@ def random_state(device: torch.device | None = None) -> RandomState:
 
 
 def set_random_state(state: RandomState, device: torch.device | None = None) -> None:
-    """Have all generators go on from what `random_state` gave."""
+    """Set all generators to the states that `random_state` returned."""
     torch.set_rng_state(torch.from_numpy(state["torch"]))
     name, *rest = state["numpy rest"]
     np.random.set_state((name, state["numpy"], *rest))  # noqa: NPY002

@@ -21,17 +21,17 @@ import adaps
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
-"""A worker decides alone after so many times the pairs of a trial."""
+"""Multiple of a trial's pairs after which a worker decides alone."""
 
 _NONE = "none"
 _log = logging.getLogger("autoada")
 
 
 class KeyValueStore(Protocol):
-    """Short texts that workers leave for each other, as in `adaps.Node`."""
+    """Store of short texts that workers post for each other, as in `adaps.Node`."""
 
     def post(self, name: str, text: str) -> None:
-        """Leave a text."""
+        """Post a text."""
 
     def posted(self, name: str) -> str | None:
         """Return the text of that name, if there is one yet."""
@@ -39,18 +39,19 @@ class KeyValueStore(Protocol):
 
 @dataclass(frozen=True)
 class TechniqueChoice:
-    """The technique of a table for which the policy leaves it open.
+    """The chosen technique of a table with ``technique = "auto"``.
 
     Attributes
     ----------
     table : str
         The parameter's qualified name.
     technique : "adaptive" or "static"
-        Rows move, and are copied, or stay where they are. ``adaptive`` as long as it is not decided.
+        Technique: rows move and are copied, or they stay at their home node. It is ``adaptive`` until the
+        decision.
     steps : int or None
-        Steps of this worker until it knew the decision; None if it is not decided.
+        Number of this worker's steps until it received the decision; None if there is no decision.
     pairs : int
-        Pairs of phases that were compared.
+        Number of compared pairs of phases.
     ratio : float or None
         Seconds of a step while the table's rows moved ÷ seconds while they stayed; None if it could not be
         measured.
@@ -73,13 +74,13 @@ class _Decision:
     alone: bool = False
 
     def moves(self, group: int) -> bool:
-        """Whether the group's rows move: unless that took longer, as they are local in later steps, too."""
+        """Whether the group's rows move. They move unless this took longer."""
         effect = self.effects[group]
         return effect is None or effect <= 0
 
 
 class TechniqueTrial:
-    """Tries whether rows of tables are to move, and decides for all workers alike.
+    """Tries both techniques for tables, and makes one decision for all workers.
 
     Every worker measures its own steps and posts the quotient of each pair of phases. Worker 0 decides by all
     quotients, and posts the decision. No worker waits: it continues the trial until it receives the decision.
@@ -88,8 +89,8 @@ class TechniqueTrial:
     Parameters
     ----------
     tables : mapping of str to int
-        Number of floats of a row by qualified name. If there are more than `GROUPS` tables, those with rows
-        of similar length are tried together.
+        Number of floats of a row by qualified name. Tables with rows of similar length are tried together if
+        there are more than `GROUPS` tables.
     store : KeyValueStore
         Store of all workers.
     worker_index, num_workers : int
@@ -124,7 +125,7 @@ class TechniqueTrial:
         self._began: float | None = None
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._own: list[float | None] = []
-        self._gathered: list[dict[int, float | None]] = []  # for each pair, by worker
+        self._gathered: list[dict[int, float | None]] = []  # for each pair: the measurement by worker
         self._decision: _Decision | None = None
         self._decided_after: int | None = None
 
@@ -146,7 +147,7 @@ class TechniqueTrial:
         return self._schedule.moves(group, clock - self._origin)
 
     def left(self) -> set[str]:
-        """Return the tables whose rows stay, by the decision."""
+        """Return the tables with rows that stay, by the decision."""
         decision = self._decision
         if decision is None:
             return set()
@@ -218,7 +219,7 @@ class TechniqueTrial:
             self._follow(_Decision(effects, len(own), alone=True))
 
     def _decide(self, last: bool) -> None:
-        """Decide by the pairs that all workers have posted; at `last` by those that there are."""
+        """Decide by the pairs that all workers have posted; at `last` by all posted pairs."""
         complete = self._gather()
         known = len(self._gathered) if last else complete
         posted = [[value for value in pair.values() if value is not None] for pair in self._gathered[:known]]
@@ -240,7 +241,7 @@ class TechniqueTrial:
                 if (text := self._posted(f"pair {number} of {worker}")) is not None:
                     pair[worker] = None if text == _NONE else float(text)
             if len(pair) < self._num_workers:
-                return number  # later pairs need not be asked for yet
+                return number  # Later pairs are not requested yet.
         return len(pairs)
 
     def _follow(self, decision: _Decision) -> None:
@@ -258,7 +259,7 @@ class TechniqueTrial:
     def _post(self, name: str, text: str) -> None:
         try:
             self._store.post(f"{self._name}: {name}", text)
-        except RuntimeError as error:  # the store has ended, with a node that has nothing left to train on
+        except RuntimeError as error:  # The store has ended with its node, which had no data left.
             _log.debug("a measurement cannot be posted: %s", error)
 
     def _posted(self, name: str) -> str | None:
@@ -276,7 +277,7 @@ def technique_trial(
 
     All workers make their models in the same order.
     """
-    if not tables or node.world_size == 1:  # on one node every row is local
+    if not tables or node.world_size == 1:  # On a single node every row is local.
         return None
     with _lock:
         made = _made.setdefault(node, defaultdict(int))
@@ -286,7 +287,7 @@ def technique_trial(
 
 
 def grouped(tables: Mapping[str, int]) -> dict[str, int]:
-    """Return each table's group, from 0 on: its own, or that of rows of similar length."""
+    """Return each table's group, from 0 on: a separate group, or the group of rows of similar length."""
     if len(tables) <= GROUPS:
         return {table: number for number, table in enumerate(tables)}
     lengths = sorted(set(tables.values()))

@@ -1,6 +1,6 @@
-"""State of a wrapped model's training: the step in progress, and the loops whose batches its calls use.
+"""State of a wrapped model's training: the step in progress, and the loops that provide its batches.
 
-Model and loaders do not know each other; both know the model's `TrainingState`.
+Model and loaders have no references to each other; both refer to the model's `TrainingState`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from autoada.training.technique_choice import TechniqueTrial
 
 NO_REPLAY: AbstractContextManager[None] = nullcontext()
 _REPEATED = 3
-"""Steps in which the loop reads a whole table until this is reported."""
+"""Number of steps with reads of a whole table after which this is reported."""
 
 _log = logging.getLogger("autoada")
 
 
 class CallObserver(Protocol):
-    """Observes the calls of a model in training mode: the prefetch queue whose batch is in use."""
+    """Observes the calls of a model in training mode: the prefetch queue of the batch in use."""
 
     @property
     def recording(self) -> ArgumentRecorder | None:
         """Recording of the loop between the model's calls, if there is one."""
 
     def model_attached(self) -> None:
-        """Continue at the model's clock: the model turns out to be called by the loops of this thread."""
+        """Continue at the model's clock, as the loops of this thread call the model."""
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Observe a call before it runs; `target` is a method's or module's name, empty for the model."""
@@ -50,7 +50,7 @@ class CallObserver(Protocol):
         """Observe the end of a call; a helper that reads no rows does not count."""
 
     def mark_done(self, following: object) -> None:
-        """End the use of the batch: the loop has come to the queue `following` for another one."""
+        """End the use of the batch, as the loop requests another batch from the queue `following`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class WorkerIdentity:
 
 @dataclass(eq=False)
 class ActiveLoops:
-    """The loops of one thread whose batches a model may be called with.
+    """The loops of one thread that provide batches for calls of a model.
 
     Attributes
     ----------
@@ -98,9 +98,9 @@ class ActiveLoops:
     queues : list of CallObserver
         Queues of the loops that run.
     in_use : CallObserver or None
-        Queue whose batch is in use.
+        Queue of the batch in use.
     used_together : set of object
-        Queues whose batches are used at the present clock.
+        Queues with batches that are used at the present clock.
     """
 
     thread: int
@@ -110,7 +110,7 @@ class ActiveLoops:
 
 
 class TrainingState:
-    """Data and transitions of a wrapped model's steps, for its calls and for the loops that call it.
+    """Data and transitions of a wrapped model's steps, for its calls and for the calling loops.
 
     Loops of several threads may run over loaders while several models are open. A model is attached to the
     loops of the thread that calls it, from the first call until these loops are over; they advance its clock.
@@ -128,14 +128,14 @@ class TrainingState:
     transfer : Transfer
         Copies to the model's device.
     lookaheads : mapping of str to RowLookahead
-        Lookaheads of tables that have their own.
+        Lookaheads of tables that set them by row.
     trial : TechniqueTrial, optional
-        Trial of the tables for whose rows intent is signalled only if that takes less time.
+        Trial of the tables with ``technique = "auto"``.
 
     Attributes
     ----------
     worker : adaps.Worker
-        The worker whose clock counts the steps.
+        The worker with the clock that counts the steps.
     calls, expected_calls : int
         Number of calls in training mode for the batch in use, the present one included, and the number that
         was predicted.
@@ -146,7 +146,7 @@ class TrainingState:
     closed : bool
         Whether the model is closed.
     owner : ActiveLoops or None
-        Loops to which the model is attached.
+        Loops that the model is attached to.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class TrainingState:
         self._compared_data = False
         self._loaders_shared = 0
         self._read_by_loop: Counter[str] = Counter()
-        self._idle = False  # tables expect nothing, and no call has been made since they were told
+        self._idle = False  # Tables expect nothing, and no call has been made since this was set.
 
     # Calls
 
@@ -300,7 +300,7 @@ class TrainingState:
             self.trial.ended(ended, known)
 
     def _note_loop_reads(self) -> None:
-        """Report once that the loop reads a whole table in every step, which other nodes have parts of."""
+        """Report once that the loop reads a whole table in every step, including remote rows."""
         for name, table in self.tables.items():
             if not table.pulled_at:
                 continue
@@ -324,14 +324,14 @@ class TrainingState:
         return not compared and self.identity.num_workers > 1
 
     def count_shared(self) -> int:
-        """Return the number of another loader whose data all workers share."""
+        """Return the number of another sharded loader."""
         self._loaders_shared += 1
         return self._loaders_shared
 
     def _present_loops(self) -> ActiveLoops | None:
-        """Return the loops to which a call by this thread belongs.
+        """Return the loops of a call by this thread.
 
-        If none runs in this thread, a thread of its own may make the batches.
+        If none runs in this thread, a separate thread may make the batches.
         """
         if not self._loops:
             return None

@@ -37,6 +37,7 @@ class SearchProblem:
     Attributes
     ----------
     usecase : UseCase
+        Use case to train.
     backend : str
         Name of a backend on the parameter server.
     situation : Situation
@@ -44,12 +45,15 @@ class SearchProblem:
     space : Space
         Options that are searched.
     objective : "time" or "bytes"
+        Quantity to minimise.
     limits : float array, optional
         Limits of each node's memory, in bytes.
     solver : str
+        Name of the solver.
     effort : float
         Solver effort: 1 takes about one second per thousand tables.
     seed : int
+        Seed for the solver's draws.
     """
 
     usecase: UseCase
@@ -70,7 +74,9 @@ class Candidate:
     Attributes
     ----------
     name : str
+        Name in the output.
     policy : Policy
+        Policy of the candidate.
     tables : tuple of Served
         Tables of the server; empty for a builder's policy.
     options : tuple of TableOption

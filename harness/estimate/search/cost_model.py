@@ -105,6 +105,7 @@ class CostModel:
         options : sequence of sequence of TableOption
             Options of each table.
         objective : "time" or "bytes"
+            Quantity to minimise.
         limits : float array, optional
             Limits of each node's memory, in bytes.
         """

@@ -82,6 +82,7 @@ class _Program:
     one_each : sparse array
         Rows of ``one_each @ x == 1``.
     scale : float
+        Unit of all loads.
     """
 
     units: Choices

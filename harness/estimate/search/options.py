@@ -88,7 +88,9 @@ class Space:
     split : bool
         Whether the hottest rows may have another technique.
     lookaheads : tuple of int
+        Lookaheads in batches.
     wires : tuple of str
+        Wire types of rows.
     """
 
     techniques: tuple[str, ...] = ("static", "relocation", "replication", "adaptive", "full_replication")
@@ -104,8 +106,11 @@ def table_options(served: Served, space: Space, nodes: int, dealt: bool) -> Iter
     Parameters
     ----------
     served : Served
+        Table of the server.
     space : Space
+        Options that are searched.
     nodes : int
+        Number of nodes.
     dealt : bool
         Whether nodes read different rows most, so that homes may follow.
     """
@@ -175,11 +180,13 @@ def policy_of(
     name : str
         Name of the policy.
     tables : sequence of Served
+        Tables of the server.
     options : sequence of TableOption
         One option for each table.
     accesses : Accesses
         Access counts, which decide which rows are hot and where they are read most.
     made_for : MadeFor
+        Model and cluster of the policy.
     """
     rules: list[Rule] = []
     for served, option in zip(tables, options, strict=True):

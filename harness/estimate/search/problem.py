@@ -112,7 +112,7 @@ class Problem:
         return np.where(choices < self.counts, choices, 0)
 
     def cheapest(self) -> Choices:
-        """Each unit's choice whose largest load is least, whatever memory it takes."""
+        """Return each unit's choice with the smallest largest load, regardless of memory."""
         return self.existing(self.loads.max(axis=2).argmin(axis=1))
 
     def totals(self, choices: Choices) -> Floats:

@@ -43,6 +43,7 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
     Parameters
     ----------
     problem : Problem
+        Problem to solve.
     solver : str
         One of `SOLVERS`.
     effort : float

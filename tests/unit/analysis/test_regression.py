@@ -225,7 +225,7 @@ def test_rows_that_do_not_fit_are_refused(lines: None, change: Any, message: str
 
 def test_too_few_rows_or_groups_are_refused(lines: None) -> None:
     frame, seconds = transfers(9)
-    with pytest.raises(RegressionError, match="9 measurements are too few to learn of: 10 are needed"):
+    with pytest.raises(RegressionError, match="9 measurements are too few to learn from: 10 are needed"):
         Regression.fit(frame, seconds)
     frame, seconds = transfers(20)
     with pytest.raises(RegressionError, match="all rows are of one group: two are needed"):
@@ -301,10 +301,10 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, 
         (("--table", "t.csv", "--target", "seconds", "--features", "seconds"), "is what is predicted"),
         (
             ("--table", "t.csv", "--target", "seconds", "-o", "o.csv"),
-            "--out o.csv: what is predicted for --at",
+            "--out o.csv: it is the file for the predictions of --at",
         ),
-        (("--table", "t.csv"), "--table t.csv: say with --target which of its columns is the seconds"),
-        (("--target", "seconds"), "--target seconds: that is about a table; give --table, too"),
+        (("--table", "t.csv"), "--table t.csv: name its column of seconds with --target"),
+        (("--target", "seconds"), "--target seconds: it requires --table; give both"),
         (("--table", "t.csv", "--target", "seconds", "-u", "ctr"), "no runs are predicted with it"),
         (("--table", "t.csv", "--target", "seconds", "--judge"), "leave out --judge, --own and the study"),
         (("--table", "t.csv", "--target", "seconds", "--at", "w.csv"), "there is no column 'size'"),

@@ -52,7 +52,7 @@ OPTIONS_OF_RUN = """
 --data nowhere => use case 'fake-line': there is no data file
 --target auc=0.7 => target 'auc' of use case 'fake-line' is not the metric it is judged by: rmse
 --target rmse => target 'rmse' is not of the form metric=value
---target rmse=nan => target 'rmse=nan' can never be told to be reached
+--target rmse=nan => target 'rmse=nan' can never be reached
 --results file => the results folder
 --nodes 99999999999999999999 => option nodes: 99999999999999999999 is too large
 --seed 99999999999999999999 => option seed: 99999999999999999999 is too large

@@ -179,7 +179,7 @@ policy build static CTR --nodes 2 -o no/p.toml => no/p.toml cannot be written
 accesses CTR --workers 0 => --workers 0: give 1 or more
 accesses CTR -o no/a.npz => no/a.npz cannot be written
 resources --nodes 0 => --nodes 0: give 1 or more
-resources --network lan => --network lan: only the parameter server slows itself down
+resources --network lan => --network lan: only the parameter server delays its messages like this
 resources --network wan => unknown network 'wan'
 """.replace("CTR", " ".join(CTR))
 )

@@ -32,14 +32,14 @@ def test_a_request_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        (["hosts=0"], "--job hosts=0 is not a number of hosts: say one from 1 to 1024"),
+        (["hosts=0"], "--job hosts=0 is not a number of hosts: give one from 1 to 1024"),
         (["hosts=two"], "--job hosts=two is not a number of hosts"),
         (["time=soon"], "--job time: 'soon' is not a duration"),
         (["partition=a", "partition=b"], "--job partition is given twice"),
         (["partition="], "--job 'partition=' is not of the form key=value"),
         (["=short"], "--job '=short' is not of the form key=value"),
         (["comment=a\n#SBATCH --uid=0"], "is not of the form key=value"),
-        (["nodes=2"], "--job nodes is set by the launcher: say hosts=N"),
+        (["nodes=2"], "--job nodes is set by the launcher: use hosts=N"),
         (["cluster=pbs"], "--job cluster=pbs: there is slurm, and local"),
         (["cluster=local,qos=high"], "--job qos is an option of sbatch, which cluster=local does without"),
     ],

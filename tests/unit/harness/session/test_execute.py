@@ -125,7 +125,7 @@ def test_growth_ends_at_the_most_repeats(tmp_path: Path, made_up: Any) -> None:
 
 def test_what_cannot_come_to_a_verdict_is_said_before_it_runs(tmp_path: Path, made_up: Any) -> None:
     made_up(lambda planned, attempt: ("ok", 10.0))
-    needed = "no verdict can be reached with 5 blocks: a verdict on one comparison needs 6 blocks: say -r 6"
+    needed = "no verdict can be reached with 5 blocks: a verdict on one comparison needs 6 blocks: use -r 6"
     assert needed in run(tmp_path, ResumeOptions(), repeats=5)[2]
     assert "no verdict" not in run(tmp_path, ResumeOptions(), repeats=6)[2]
 

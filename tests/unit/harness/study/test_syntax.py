@@ -109,7 +109,7 @@ def test_networks() -> None:
     for text in ("namespaces:lan:1-1/10", "namespaces:lan:0-1/0", "namespaces:loopback:0-1/10"):
         with pytest.raises(UsageError, match=f"network '{text}' slows down no link: after a link that takes"):
             parse_network(text)
-    with pytest.raises(UsageError, match="all links are sockets: say namespaces:loopback"):
+    with pytest.raises(UsageError, match="all links are sockets: give namespaces:loopback"):
         parse_network("namespaces:sockets")
 
 
