@@ -129,9 +129,9 @@ def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Pa
     file = tmp_path / "found.toml"
     params = {**SMALL, "batch": 64, "epochs": 1, "policy": str(file)}
 
-    def of(policy: str | None) -> Run:
+    def of(policy: str | None, block: int = 9) -> Run:
         fields = {"params": params, "nodes": 2, "network": "lan", "policy": policy}
-        return run_of(64, 1, "manual", block=9, **fields)
+        return run_of(64, 1, "manual", block=block, **fields)
 
     static, copied = (Policy.uniform(name).text() for name in ("static", "full_replication"))
     asked, answered = (physics_of(of(text), None, cores=2) for text in (static, copied))
@@ -140,10 +140,10 @@ def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Pa
     file.write_text(copied, encoding="utf-8")
     assert physics_of(of(static), None, cores=2) == asked
     store = SessionStore(recorded / "s")
-    for run in (of(static), of(f"{POLICY_LEFT_OUT}: 5000 characters, sha256:0"), of(None)):
+    for run in (of(static), of(f"{POLICY_LEFT_OUT}: 5000 characters, sha256:0", 10), of(None, 11)):
         store.append(run)
     left_out = Records.read([recorded], recorded).left_out
-    assert left_out == {"their policy is a file's, and not in the record": 1}
+    assert left_out == {"their policy is a file's, and not in the record": 2}
     file.unlink()
     with pytest.raises(UsageError, match=r"found\.toml cannot be read"):
         Predictor(Records.read([recorded], recorded), recorded).expected(plan_of([of(None)]), {})

@@ -131,7 +131,7 @@ def test_a_cache_without_room_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text(raw_text(70))
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ADABENCH_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(DataError, match=r"cannot be used .*say with the environment variable ADABENCH_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be used .*set the environment variable ADABENCH_CACHE"):
         cached([path], "rows")
 
 
