@@ -184,7 +184,9 @@ PeerLost
 
 constexpr char kSetState[] = R"(Overwrite the optimizer state of each key; its value stays.
 
-Blocks until every state is at the row's owner, where it is ordered like any other update.
+Blocks until every state is at the row's owner, where it is ordered like any other update. Where rows have
+gradients and travel rounded (`wire`), other nodes may still hold rounding errors of the old state, and the new
+one can become negative: write states of such rows before their first gradient.
 
 Parameters
 ----------

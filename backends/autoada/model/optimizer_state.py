@@ -25,11 +25,16 @@ class OptimizerStates:
         The parameters in the server, by their identities.
     access : ServerAccess
         Access to the server.
+    rounds : bool
+        Whether rows travel rounded between nodes.
     """
 
-    def __init__(self, parameters: Mapping[int, ParameterState], access: ServerAccess) -> None:
+    def __init__(
+        self, parameters: Mapping[int, ParameterState], access: ServerAccess, rounds: bool = False
+    ) -> None:
         self._parameters = parameters
         self._access = access
+        self._rounds = rounds
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Have the calls of an optimizer that read or replace its state use the server."""
@@ -62,6 +67,12 @@ class OptimizerStates:
         given = {state: optimizer.state.get(state.parameter, {}) for state in held}
         for state, values in given.items():
             state.check(values)
+            if self._rounds and state.steps > 0:
+                raise ValueError(
+                    f"the optimizer's state of {state.name!r} cannot be replaced after a step where rows "
+                    "travel rounded, because other nodes still hold rounding errors of the old one: load the state "
+                    'before the first step, or use wire = "float32"'
+                )
         counts = [state.steps_of(values) for state, values in given.items()]
         worker, alone = self._access.worker, self._access.alone
         if not alone:

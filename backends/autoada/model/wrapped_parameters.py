@@ -156,7 +156,9 @@ class WrappedParameters:
         self._holders: dict[str, torch.optim.Optimizer] = {}
         self.parameter_states = self._parameter_states(parameters)
         self._states = {id(state.parameter): state for state in self.parameter_states}
-        self.optimizer_states = OptimizerStates(self._states, access)
+        wires = {rule.wire for rule in plan.managed.rules} if plan.managed is not None else set()
+        rounds = node.world_size > 1 and bool(wires - {None, "float32"})
+        self.optimizer_states = OptimizerStates(self._states, access, rounds)
         # One step of all workers together is one with the mean of their gradients, by samples. Rules other
         # than the mean count every worker alike.
         self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)

@@ -215,7 +215,7 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
             "format = 1\n[[node]]\n[costs]\ncals = 1",
             "has unknown cals; its fields are call, wake",
         ),
-        ("x", "it is no TOML"),
+        ("x", "it is not valid TOML"),
         pytest.param("x = " + 10_000 * "[", "it is nested too deeply", id="nested"),
     ],
 )

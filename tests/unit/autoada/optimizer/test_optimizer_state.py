@@ -457,3 +457,18 @@ def test_a_state_without_values_is_refused() -> None:
     optimizer.state[table.weight]["step"] += 1
     with pytest.raises(ValueError, match=r"'sum' of the parameter 'weight' .* meta device and has no values"):
         autoada.AdaModel(table, optimizer)
+
+
+def test_a_state_is_not_replaced_after_a_step_where_rows_travel_rounded() -> None:
+    plain = nn.Embedding(4, 2)
+    optimizer = torch.optim.Adagrad(plain.parameters(), lr=0.1)
+    model = autoada.AdaModel(plain, optimizer)
+    model._wrapped.optimizer_states._rounds = True  # as on two nodes with wire = "bfloat16"
+    optimizer.load_state_dict(optimizer.state_dict())
+    model(torch.arange(4)).sum().backward()
+    optimizer.step()
+    with pytest.raises(
+        ValueError, match="'weight' cannot be replaced after a step where rows travel rounded"
+    ):
+        optimizer.load_state_dict(optimizer.state_dict())
+    model.close()
