@@ -28,14 +28,14 @@ class Expected:
         The tables that are announced as a whole.
     on_demand : tuple of str
         The tables of which rows are read without having been announced.
-    told : tuple of str
-        Regular expressions, one for each message in the log.
+    told : tuple of str, optional
+        Regular expressions, one for each message in the log; None if the messages depend on random numbers.
     """
 
     exact_from: int = 0
     kept: tuple[str, ...] = ()
     on_demand: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    told: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True)

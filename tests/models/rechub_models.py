@@ -183,7 +183,7 @@ CASES = (
         title="DSSM with negatives of the batch",
         expected=Expected(exact_from=2),  # It is known from then on that there are two calls.
     ),
-    case("matching", "FaceBookDSSM", lambda: towers("other"), pairwise),
+    case("matching", "FaceBookDSSM", lambda: towers("other"), pairwise, sensitive=True),
     case("matching", "MIND", lambda: (*interest(), items("negative"), LENGTH), listwise),
     case("matching", "ComirecSA", lambda: (*interest(), items("negative")), listwise),
     case(

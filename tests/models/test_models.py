@@ -85,7 +85,8 @@ def test_losses_are_those_of_plain_pytorch_and_rows_are_announced(
             "kept": list(case.expected.kept),
             "on_demand": list(case.expected.on_demand),
         }
-        assert_told(seen["told"], case.expected.told)
+        if case.expected.told is not None:
+            assert_told(seen["told"], case.expected.told)
 
 
 def assert_no_more_than_rounding(seen: dict[str, Any], losses: str) -> None:

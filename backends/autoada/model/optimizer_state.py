@@ -70,8 +70,8 @@ class OptimizerStates:
             if self._rounds and state.steps > 0:
                 raise ValueError(
                     f"the optimizer's state of {state.name!r} cannot be replaced after a step where rows "
-                    "travel rounded, because other nodes still hold rounding errors of the old one: load the state "
-                    'before the first step, or use wire = "float32"'
+                    "travel rounded, because other nodes still hold rounding errors of the old one: load "
+                    'the state before the first step, or use wire = "float32"'
                 )
         counts = [state.steps_of(values) for state, values in given.items()]
         worker, alone = self._access.worker, self._access.alone

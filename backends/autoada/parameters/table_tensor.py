@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 import adaps
 
 TorchFunction = Callable[..., Any]
+Convert = Callable[[Tensor], Tensor]
 aten = torch.ops.aten
 
 
@@ -62,31 +63,43 @@ class TableTensor(Tensor):
     store: RowStore
     place: Tensor
     """A tensor on the meta device with the view's size, strides and offset."""
+    convert: Convert | None = None
+    """Gives the view of `place` in which its elements are of another dtype, such as complex numbers."""
 
     @classmethod
-    def of(cls, store: RowStore, place: Tensor | None = None, requires_grad: bool = False) -> Any:
+    def of(
+        cls,
+        store: RowStore,
+        place: Tensor | None = None,
+        requires_grad: bool = False,
+        convert: Convert | None = None,
+    ) -> Any:
         """A view of `store` at `place`; without a place, of all its rows."""
         if place is None:
             place = torch.empty(store.shape, dtype=store.dtype, device="meta")
         if torch.is_inference_mode_enabled():  # a view of an ordinary tensor is one, too
             with torch.inference_mode(False):
-                return cls.of(store, place, requires_grad)
+                return cls.of(store, place, requires_grad, convert)
+        shown = place if convert is None else convert(place)
         tensor = Tensor._make_wrapper_subclass(
             cls,
-            place.size(),
-            strides=place.stride(),
-            storage_offset=place.storage_offset(),
-            dtype=store.dtype,
+            shown.size(),
+            strides=shown.stride(),
+            storage_offset=shown.storage_offset(),
+            dtype=shown.dtype,
             device=store.device,
             requires_grad=requires_grad,
         )
         tensor.store, tensor.place = store, place
+        if convert is not None:
+            tensor.convert = convert
         return tensor
 
     @property
     def has_all_rows(self) -> bool:
         """Whether this is the store's contents as they are, with all rows and in their shape."""
-        return self.place.shape == self.store.shape and self.place.is_contiguous()
+        place = self.place
+        return self.convert is None and place.shape == self.store.shape and place.is_contiguous()
 
     def values(self) -> Tensor:
         """The present values, a plain tensor that the caller does not change."""
@@ -168,7 +181,9 @@ class TableTensor(Tensor):
     def view_of(self, rows: Tensor) -> Tensor:
         """This view of the rows that it touches."""
         length = max(1, self.store.shape[1:].numel())
-        return rows.as_strided(self.place.size(), self.place.stride(), self.place.storage_offset() % length)
+        place = self.place
+        view = rows.as_strided(place.size(), place.stride(), place.storage_offset() % length)
+        return view if self.convert is None else self.convert(view)
 
 
 class _Memory:
@@ -187,10 +202,12 @@ class _Memory:
     def view(self, tensor: TableTensor) -> Tensor:
         """The memory of one of the views."""
         place = tensor.place
-        if place.numel() == 0:
-            return self._rows.new_empty(place.size())
         before = self._first * self._store.shape[1:].numel()
-        return self._rows.as_strided(place.size(), place.stride(), place.storage_offset() - before)
+        if place.numel() == 0:
+            view = self._rows.new_empty(place.size())
+        else:
+            view = self._rows.as_strided(place.size(), place.stride(), place.storage_offset() - before)
+        return view if tensor.convert is None else tensor.convert(view)
 
     def write_back(self, tensor: TableTensor) -> None:
         """Write the rows of one of the views to the store."""
@@ -263,6 +280,8 @@ def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: l
 def _of_whole_memory(tensor: TableTensor) -> Tensor:
     """The values, with the view's offset from the beginning of the memory."""
     place = tensor.place
+    if tensor.convert is not None:
+        _refuse("as_strided", [tensor])
     return tensor.store.whole().as_strided(place.size(), place.stride(), place.storage_offset())
 
 
@@ -275,17 +294,21 @@ def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[s
     """The view; None if the operation makes a copy of these arguments, such as ``to(torch.float64)``."""
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": None if kwargs["device"] == base.device else kwargs["device"]}
-    places = func(base.place, *args[1:], **kwargs)
-    if isinstance(places, Tensor) and not _share_memory(places, base.place):
-        return None
+    before = base.convert
 
-    def view(place: Tensor) -> TableTensor:
-        if place.dtype is not base.dtype or place.is_conj() or place.is_neg():
+    def convert(place: Tensor) -> Any:
+        return func(place if before is None else before(place), *args[1:], **kwargs)
+
+    places = convert(base.place)
+    if isinstance(places, list | tuple):
+        if before is not None:
             _refuse(func, args)
-        viewed: TableTensor = TableTensor.of(base.store, place)
-        return viewed
-
-    return [view(place) for place in places] if isinstance(places, list | tuple) else view(places)
+        return [TableTensor.of(base.store, place) for place in places]
+    if not _share_memory(places, base.place):
+        return None
+    if before is not None or places.dtype is not base.store.dtype or places.is_conj() or places.is_neg():
+        return TableTensor.of(base.store, base.place, convert=convert)
+    return TableTensor.of(base.store, places)
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
@@ -379,14 +402,16 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
 
 def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    return TableTensor.of(tensor.store, tensor.place)
+    return TableTensor.of(tensor.store, tensor.place, convert=tensor.convert)
 
 
 def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of an operation whose result does not depend on the present values: they are not read."""
     target = args[0]
     others = [*args[1:], *kwargs.values()]
-    if not isinstance(target, TableTensor) or not target.place.is_contiguous() or target.place.numel() == 0:
+    if not isinstance(target, TableTensor) or target.convert is not None:
+        return NotImplemented
+    if not target.place.is_contiguous() or target.place.numel() == 0:
         return NotImplemented
     length = max(1, target.store.shape[1:].numel())
     if target.place.storage_offset() % length or target.place.numel() % length:

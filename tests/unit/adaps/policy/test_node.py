@@ -171,7 +171,11 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
             "lookahead of a is 0, by which no row is announced, and technique 'auto' has nothing to choose",
         ),
         (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),
-        (Policy.uniform("static"), {"techniques": "static"}, "techniques is 'static' beside a policy"),
+        (
+            Policy.uniform("static"),
+            {"techniques": "static"},
+            "techniques is 'static' in addition to a policy",
+        ),
     ],
 )
 def test_what_a_node_cannot_execute_is_refused(policy: Policy, options: dict[str, Any], said: str) -> None:

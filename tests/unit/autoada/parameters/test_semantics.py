@@ -113,6 +113,8 @@ WRITES: dict[str, Write] = {
     "of itself": lambda w: w.copy_(w.flip(0)),
     "swap of rows": lambda w: w[[1, 2]].copy_(w[[2, 1]]),
     "reset": _reset,
+    "bits": lambda w: w.data.view(torch.int32)[3].fill_(0),
+    "complex": lambda w: torch.view_as_complex(w.data.view(-1, 2))[1:4].mul_(2j),
     "lerp": lambda w: w.lerp_(torch.ones(ROWS, LENGTH), 0.1),
     "add of a gradient": lambda w: w.data.add_(w.grad, alpha=-0.1),
     "add of a gradient by its norm": lambda w: w.data.add_(0.1 * w.grad / w.grad.norm()),
@@ -362,7 +364,6 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "storage": (lambda w: w.untyped_storage(), r"untyped_storage\(\) needs the memory"),
     "other shape": (lambda w: setattr(w, "data", torch.zeros(3)), "as its data"),
     "other dtype": (lambda w: setattr(w, "data", torch.zeros(ROWS, LENGTH).double()), "as its data"),
-    "other bits": (lambda w: w.detach().view(torch.int32), "cannot be applied"),
     "pickling": (lambda w: copy.copy(w), "save the wrapped model's state_dict"),
     "shared memory": (lambda w: w.share_memory_(), r"share_memory_\(\) needs"),
 }
