@@ -155,7 +155,7 @@ def test_a_changed_digit_is_found(tmp_path: Path) -> None:
         said: list[str] = []
         assert [run.run_id for run in store.runs(said.append)] == ["r2"]
         (sentence,) = said
-        assert "runs.jsonl, line 1, is not as it was written: its checksum" in sentence
+        assert "runs.jsonl, line 1, was changed after it was written: its checksum" in sentence
     session = store.session_file.read_bytes()
     store.session_file.write_bytes(session.replace(b'"seed": 1', b'"seed": 2'))
     with pytest.raises(RecordError, match=r"session\.json was changed after it was written"):
