@@ -264,7 +264,7 @@ def test_a_session_counts_once_all_its_runs_are_recorded(tmp_path: Path) -> None
         )
         for number, planned in enumerate(plan[:count]):
             fields = {field: getattr(planned, field) for field in planned.__struct_fields__}
-            fields["run_id"] = f"run {number}"
+            fields["run_id"] = f"run-{number}"
             made.append(msgspec.structs.replace(a_run(planned.backend, 0, 1, 1), **fields, session=name))
 
     store("older", len(plan))
