@@ -76,7 +76,8 @@ void Replicas::on_refresh(NodeId from, const RefreshMessage& message, Reader& re
 
 // REPLICA -> DROPPING, unless there is intent, a waiting set, or a change in flight.
 void Replicas::try_drop(LockedKey& key) {
-  if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_one_for_owner(key.key())) return;
+  if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_one_for_owner(key.key()))
+    return;
   Unapplied* changes = channel_.changes_of(key);
   if (changes != nullptr && !decisions().may_send_drop(key, *changes)) return;
   SlotHeader& header = key.header();
