@@ -201,7 +201,8 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
         raise RecordError(f"{file} cannot be read ({_reason(error)})") from error
     # A crash can leave an incomplete line after the last newline. Its run is not recorded.
     lines = content.split(b"\n")[:-1]
-    runs: dict[str, Run] = {}
+    runs: list[Run] = []
+    seen: set[bytes] = set()
     damaged: list[RecordError] = []
     passed_over = []
     for number, line in enumerate(lines, start=1):
@@ -211,15 +212,18 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
             damaged.append(error)
             passed_over.append(f"{error}: the line is passed over")
             continue
-        if runs.setdefault(run.run_id, run) is not run:
+        if line in seen:
             passed_over.append(f"{file}, line {number}, repeats run {run.run_id}: the run counts once")
+            continue
+        seen.add(line)
+        runs.append(run)
     if damaged and not runs:
         raise damaged[0]
     for sentence in passed_over[:MOST_SENTENCES]:
         say(sentence)
     if (more := len(passed_over) - MOST_SENTENCES) > 0:
         say(f"{file}: {more} more lines are passed over")
-    return list(runs.values())
+    return runs
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
