@@ -191,7 +191,8 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       const std::lock_guard guard(operation.arrays);
       for (std::uint32_t i = request.first; !operation.abandoned && i != Occurrence::kEnd;
            i = operation.occurrences[i].next) {
-        std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());
+        if (!value.empty())  // a state can have no floats, and then there may be no array
+          std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());
       }
     }
   }
