@@ -175,8 +175,7 @@ def gradient_is_dropped_by_the_step() -> Patch:
 
     def take(original: Any, self: TableGradients) -> Any:
         taken = original(self)
-        parameter = None if self.parameter is None else self.parameter()
-        if parameter is not None:
+        if (parameter := self.follow()) is not None:
             parameter.grad = None
         return taken
 

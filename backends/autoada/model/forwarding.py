@@ -21,8 +21,8 @@ _UNLISTED = {"_ddp_params_and_buffers_to_ignore", "share", "shares"}
 class ForwardingModule(nn.Module):
     """Forwards attributes, methods and registrations to the plain module that it wraps.
 
-    Python looks special methods up in the class, as in ``len(model)``. So each class of plain modules has a
-    subclass of the wrapper with its special methods and the signature of its forward.
+    Python looks special methods up in the class, as in ``len(model)``. So each wrapper has a class of its
+    own, with the special methods of the plain module and the signature of its forward.
 
     Attributes
     ----------

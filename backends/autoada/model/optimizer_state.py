@@ -51,7 +51,6 @@ class OptimizerStates:
         optimizer.register_state_dict_post_hook(gather, prepend=True)
         optimizer.register_load_state_dict_pre_hook(check)
         optimizer.register_load_state_dict_post_hook(self.take_over, prepend=True)
-        self._guard(optimizer)
 
     def take_over_assigned(self, optimizer: torch.optim.Optimizer) -> None:
         """Take over a state that a program has assigned to ``optimizer.state``."""

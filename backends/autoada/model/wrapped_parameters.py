@@ -283,9 +283,9 @@ class WrappedParameters:
             schedules.follow()
 
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Hand gradients over: all, or those of `optimizer`, whose ``step()`` shows its effect at once.
+        """Hand over the gradients of all parameters, or of the parameters of `optimizer`, after `follow`.
 
-        A parameter that no optimizer holds keeps its gradient.
+        A step of an optimizer shows its effect at once. A parameter in no optimizer keeps its gradient.
         """
         if optimizer is None and self._optimizers:
             for each in self._optimizers:
@@ -293,7 +293,7 @@ class WrappedParameters:
         elif optimizer is None:
             self._hand_over(self._all)
         else:
-            owned = self._owned_by(optimizer)
+            owned = self._owned[optimizer]
             for state in owned.counted:
                 if raw_gradient(state.parameter) is not None:
                     state.count_step()

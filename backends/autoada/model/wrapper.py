@@ -234,7 +234,7 @@ class AdaModel(ForwardingModule):
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
         """The server's keys of rows of a table, grouped by their lookahead in batches.
 
-        Rows that are not to be announced, for which the policy says 0, are left out.
+        Rows without intent, whose lookahead is 0 in the policy, are left out.
 
         Parameters
         ----------
@@ -389,9 +389,9 @@ class AdaModel(ForwardingModule):
         The number of nodes and workers may be another one. Then buffers and `extra` are those of the first
         worker, each loader skips the same share of its pass, and random generators stay as they are.
 
-        A loader skips batches by fetching them; the generators are set so that it makes the same ones. What
-        a data set draws from the global generators for each item, in the process of the training, is not
-        made anew.
+        A loader skips batches by fetching them; the generators are set so that it makes the same ones. Random
+        numbers that a data set draws from the global generators for each item, in the process of the
+        training, are not drawn again.
 
         Parameters
         ----------

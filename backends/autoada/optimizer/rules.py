@@ -31,8 +31,8 @@ class RuleGroup:
     Attributes
     ----------
     rule : adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam, RMSprop, or None
-        What the server does with their gradients; None where it has no such rule. Then parameters that are no
-        tables are changed by the optimizer itself, on gradients that all workers share.
+        The server's rule for their gradients; None if it has none. In that case the optimizer itself steps
+        the parameters that are no tables, with gradients that all workers share.
     parameters : frozenset of int
         Their identities; None stands for all parameters.
     optimizer : torch.optim.Optimizer or None

@@ -22,9 +22,9 @@ def push_at_step(
 ) -> None:
     """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
 
-    `in_server` has the identities of those parameters of which this holds. Those in `own` stay the
-    optimizer's own, and a push may replace their gradients for the step. After the step all gradients are
-    those from before it, as in PyTorch: `zero_grad` drops them.
+    `in_server` has the identities of the parameters that the server steps, and `own` of the parameters that
+    the optimizer steps. A push may replace the gradients of the latter for the step. After the step, all
+    parameters have the gradients from before it, as in PyTorch, where `zero_grad` drops them.
     """
     hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
@@ -39,11 +39,6 @@ def push_at_step(
         for parameter, _gradient in hidden:
             if id(parameter) in in_server:
                 parameter.grad = None
-
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) in in_server:
-                optimizer.state.pop(parameter, None)  # the state is the server's now
 
     kind = type(optimizer)
     # All optimizers of torch evaluate their closure first. Others may ignore it.

@@ -111,8 +111,8 @@ class DenseParameters:
     def update(self) -> None:
         """Bring parameters up to date, in the midst of training.
 
-        That is nothing if nobody has changed them since they were pulled. What was written into them by hand
-        then stays as it is, and is handed over with the next step.
+        Nothing happens if no worker has changed them since they were pulled. Values that were written by hand
+        stay. Where all workers step together, they are handed over now, and else with the next step.
         """
         self._keep_memory()
         if self._together:

@@ -136,7 +136,9 @@ class ParameterState:
         """Whether PyTorch's buffer, a sum that begins with a gradient, would be sparse."""
         if self._began_sparse is not None:
             return self._began_sparse
-        return isinstance(self.parameter, TableParameter) and self.parameter.table.gradients.began_sparse
+        return isinstance(self.parameter, TableParameter) and bool(
+            self.parameter.table.gradients.began_sparse
+        )
 
     def steps_of(self, state: Mapping[str, Any]) -> int:
         """The number of steps that a state of the optimizer stands for."""

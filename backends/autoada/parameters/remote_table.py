@@ -73,7 +73,6 @@ class RemoteTable:
         self._whole: Tensor | None = None
         self._whole_noted = False
         self._together = together
-        self._updating = False
 
     @property
     def first_key(self) -> int:
@@ -145,25 +144,25 @@ class RemoteTable:
         rows = self.rows.pull(self.keys(ids.reshape(-1).to("cpu", torch.int64)))
         return rows.view(*ids.shape, *self.rows.row_shape)
 
-    def begin_update(self, depends: bool = True) -> None:
-        """A write begins, which all workers make on the same values if these count or they step together."""
-        self._updating = self.rows.is_shared and (depends or self._together)
-        if self._updating:
+    def begin_update(self, depends: bool = True) -> bool:
+        """Begin a write, which all workers make together if it `depends` on values or they step together."""
+        together = self.rows.is_shared and (depends or self._together)
+        if together:
             self.rows.worker.end_setup()
             self.forget_rows()
+        return together
 
-    def end_update(self) -> None:
-        """The new values are computed."""
-        if self._updating:
+    def end_update(self, together: bool) -> None:
+        """End the computation of the new values: before any worker writes, all have read the old ones."""
+        if together:
             self.rows.worker.barrier()
 
-    def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Replace rows, each given once; where all workers update, the primary one's values count."""
-        if not self._updating or self.rows.is_primary:
+    def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
+        """Replace rows, each given once; where all workers write, the values of the primary one count."""
+        if not together or self.rows.is_primary:
             self.rows.write(ids, rows)
-        if self._updating:
+        if together:
             self.rows.worker.end_setup()
-            self._updating = False
         self.forget_rows()
 
     def collect(self, scale: float) -> None:

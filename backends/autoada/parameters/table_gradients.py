@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -46,7 +45,7 @@ class GradientRows:
         """The ids in order, each once, and their gradients."""
         if not self._owned or not self.sparse.is_coalesced():
             coalesced = self.sparse.coalesce()
-            # What was added up is a copy already; a backward pass may still own the rest.
+            # A sum of several rows is a copy. Without a sum, a backward pass may still own the values.
             copied = self._owned or (coalesced is not self.sparse and self.sparse._nnz() > 1)
             self.sparse, self._owned = coalesced if copied else coalesced.clone(), True
         return self.sparse._indices()[0], self.sparse._values()
@@ -65,7 +64,7 @@ class GradientRows:
         """The dense gradient."""
         return self.sparse.to_dense()
 
-    def write(self, ids: Tensor, rows: Tensor) -> None:
+    def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
         """Replace the gradients of `ids`."""
         ids = ids.to(self.device)
         kept, values = self.rows()
@@ -79,11 +78,12 @@ class GradientRows:
         """Another gradient of the same rows."""
         return GradientRows(self.table, row_sparse(self.rows()[0], values, self.shape))
 
-    def begin_update(self, depends: bool = True) -> None:
-        """Nothing: the gradient is this worker's own."""
+    def begin_update(self, depends: bool = True) -> bool:
+        """Begin a write, which only this worker makes, because the gradient is its own."""
+        return False
 
-    def end_update(self) -> None:
-        """Nothing: the gradient is this worker's own."""
+    def end_update(self, together: bool) -> None:
+        """End the computation of new values."""
 
 
 class RowGradient(TableTensor):
@@ -149,27 +149,20 @@ class TableGradients:
         self._rows = rows
         self._sums_in_server = sums_in_server
         self._collected: list[ReadGradient] = []
-        self.parameter: weakref.ref[Tensor] | None = None
-        """The parameter, whose gradients are meant."""
-        self.began_sparse = False
-        """Whether the first gradient that was pushed was sparse in PyTorch, too."""
-        self._began = False
-
-    @property
-    def present(self) -> Tensor | None:
-        """The parameter's gradient as autograd keeps it."""
-        parameter = None if self.parameter is None else self.parameter()
-        return None if parameter is None else raw_gradient(parameter)
+        self.follow: Callable[[], Any] = lambda: None
+        """A weak reference to the table's parameter."""
+        self.began_sparse: bool | None = None
+        """Whether the first gradient that was pushed was sparse in PyTorch, too; None before it."""
 
     def collect(self, scale: float) -> None:
         """Collect the gradients for a push and start their copy to host memory."""
         self._collected = []
-        gradient = self.present
+        parameter = self.follow()
+        gradient = None if parameter is None else raw_gradient(parameter)
         if gradient is None:
             return
-        if not self._began:
-            parameter: Any = None if self.parameter is None else self.parameter()
-            self._began, self.began_sparse = True, gradient.is_sparse and parameter.has_sparse_gradient
+        if self.began_sparse is None:
+            self.began_sparse = gradient.is_sparse and parameter.has_sparse_gradient
         transfer = self._rows.transfer
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
@@ -208,8 +201,7 @@ class TableGradients:
     def _begin_step(self) -> None:
         """Count a step, after which autograd refuses graphs that saved the values before it."""
         self._rows.count_step()
-        parameter = None if self.parameter is None else self.parameter()
-        if parameter is not None:
+        if (parameter := self.follow()) is not None:
             increment_version(parameter)
 
 

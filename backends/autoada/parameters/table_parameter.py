@@ -21,7 +21,6 @@ from autoada.parameters.table_gradients import (
 )
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
-aten = torch.ops.aten
 Hook = Callable[[Tensor], Any]
 
 
@@ -134,7 +133,7 @@ def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[s
         own = dict(vars(parameter))
         torch.utils.swap_tensors(parameter, TableParameter.of_table(tables[name], parameter.requires_grad))
         vars(parameter).update(own)
-        tables[name].gradients.parameter = weakref.ref(parameter)
+        tables[name].gradients.follow = weakref.ref(parameter)
         assert isinstance(parameter, TableParameter)
         if gradient is not None:
             parameter.has_sparse_gradient = gradient.is_sparse

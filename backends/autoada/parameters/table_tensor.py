@@ -37,27 +37,30 @@ class RowStore(Protocol):
         """As `read`, for rows that will be changed and written back."""
         ...
 
-    def write(self, ids: Tensor, rows: Tensor) -> None:
+    def begin_update(self, depends: bool = True) -> bool:
+        """Begin a write, whose new values depend on the present ones if `depends`.
+
+        Returns whether all workers make it together; `end_update` and `write` are then told so.
+        """
+        ...
+
+    def end_update(self, together: bool) -> None:
+        """End the computation of the new values, before they are written."""
+        ...
+
+    def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
         """Replace the rows of `ids`, each of which occurs once."""
-        ...
-
-    def begin_update(self, depends: bool = True) -> None:
-        """A write begins; `depends` says whether its new values depend on the present ones."""
-        ...
-
-    def end_update(self) -> None:
-        """The last one that has begun has computed its values, and will write them."""
         ...
 
 
 class TableTensor(Tensor):
-    """A tensor without memory of its own, with the shape, strides, dtype and device of what it stands for.
+    """A view of the rows of a store; it has a shape, strides, a dtype and a device, and no memory.
 
-    It is a view of a store's rows, like any view of a contiguous tensor: a size, strides and an offset.
-    Operations of PyTorch arrive here one level above their kernels, where each says by its schema which
-    arguments it views, reads and writes. So they are all executed by the same rule: a view gives another
-    `TableTensor`; what is read is fetched; what is written is fetched, changed and written back. Operations
-    that index rows fetch and write these rows only.
+    Like any view of a contiguous tensor, it consists of a size, strides and an offset. Operations of PyTorch
+    arrive here one level above their kernels. The schema of each declares which arguments it views, reads and
+    writes, so one rule executes them all: a view is another `TableTensor`; rows that are read are fetched;
+    rows that are written are fetched, changed and written back. Operations that index rows fetch and write
+    only these rows.
     """
 
     store: RowStore
@@ -209,11 +212,11 @@ class _Memory:
             view = self._rows.as_strided(place.size(), place.stride(), place.storage_offset() - before)
         return view if tensor.convert is None else tensor.convert(view)
 
-    def write_back(self, tensor: TableTensor) -> None:
+    def write_back(self, tensor: TableTensor, together: bool) -> None:
         """Write the rows of one of the views to the store."""
         if tensor.place.numel() > 0:
             numbers = tensor.row_numbers()
-            self._store.write(numbers, self._rows[numbers - self._first])
+            self._store.write(numbers, self._rows[numbers - self._first], together)
 
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -248,9 +251,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
 
 
 def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[TableTensor]) -> Any:
-    stores = dict.fromkeys(each.store for each in written)
-    for store in stores:
-        store.begin_update()
+    stores = {store: store.begin_update() for store in dict.fromkeys(each.store for each in written)}
     views = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, TableTensor)]
     memory = {store: _Memory(store, [each for each in views if each.store is store]) for store in stores}
     changed = {id(each): memory[each.store].view(each) for each in written}
@@ -262,8 +263,8 @@ def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: l
 
     args, kwargs = pytree.tree_map_only(TableTensor, plain, (args, kwargs))
     output = func(*args, **kwargs)
-    for store in stores:
-        store.end_update()
+    for store, together in stores.items():
+        store.end_update(together)
     for each in written:
         shape, strides = changed[id(each)].shape, changed[id(each)].stride()
         if (shape, strides) != (each.shape, each.stride()):
@@ -272,7 +273,7 @@ def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: l
                 "keeps its own; let the operation make a new tensor, and copy its values with copy_()"
             )
     for each in written:
-        memory[each.store].write_back(each)
+        memory[each.store].write_back(each, stores[each.store])
     originals = {id(changed[id(each)]): each for each in written}
     return pytree.tree_map(lambda value: originals.get(id(value), value), output)
 
@@ -384,17 +385,15 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
             ids = torch.where((ids < 0) & (ids >= -len(table)), ids + len(table), ids)
         unique, inverse = adaps.deduplicate(ids.detach().to("cpu", torch.int64).contiguous())
         writes = func._schema.arguments[0].alias_info is not None
-        if writes and updates:
-            table.store.begin_update()
+        together = writes and updates and table.store.begin_update()
         rows = table.store.fetch(unique) if writes else table.store.read(unique)
         found = inverse.view(ids.shape).to(ids.device)
         chosen = [found, *index[1:]] if isinstance(index, list | tuple) else found
         output = func(rows, *args[1:position], chosen, *args[position + 1 :], **kwargs)
         if not writes:
             return output
-        if updates:
-            table.store.end_update()
-        table.store.write(unique, rows)
+        table.store.end_update(together)
+        table.store.write(unique, rows, together)
         return table
 
     return rule
@@ -420,10 +419,10 @@ def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented  # they may overlap
     plain = [each.values() if isinstance(each, TableTensor) else each for each in others]
     values = torch.empty(target.shape, dtype=target.dtype, device=target.store.device)
-    target.store.begin_update(depends=False)
+    together = target.store.begin_update(depends=False)
     func(values, *plain[: len(args) - 1], **dict(zip(kwargs, plain[len(args) - 1 :], strict=True)))
-    target.store.end_update()
-    target.store.write(target.row_numbers(), values.view(-1, *target.store.shape[1:]))
+    target.store.end_update(together)
+    target.store.write(target.row_numbers(), values.view(-1, *target.store.shape[1:]), together)
     return target
 
 
