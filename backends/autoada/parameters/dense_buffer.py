@@ -127,11 +127,12 @@ class DenseParameters:
             self._worker.set(self.keys, self._values)
 
     def keep_changes(self) -> None:
-        """Hand over what was written into the parameters since the last pull, other than by an optimizer.
+        """Hand over changes of the parameters since the last pull that no optimizer has made.
 
-        All workers make the same change. Where they step together, it replaces what the server has. Else its
-        mean is added to that, as with gradients; also where a single worker has made a step since then. Where
-        the server's rows follow the parameters, they do so anyway.
+        All workers make the same change. Where they step together, the call is collective, and the changed
+        values replace the values in the server. Otherwise the mean of the changes is added to the values in
+        the server, as with gradients, also if a single worker has made a step since the pull. Where the
+        server's rows follow the parameters, there is nothing to hand over.
 
         Raises
         ------
@@ -151,6 +152,8 @@ class DenseParameters:
             values = (values - self._pulled[chosen]) / self._workers
         host = self._transfer.start_to_host(values)
         self._transfer.finish()
+        if self._together:
+            self._worker.barrier()  # after it, no worker applies its change to the changed values
         (self._worker.push if add else self._worker.set)(self.keys[chosen.cpu()], host)
         self._pulled[chosen] = self._values[chosen]
         if self._together:
