@@ -10,7 +10,7 @@ from autoada.model.wrapper import AdaModel
 
 
 def unwrap(model: AdaModel) -> nn.Module:
-    """A plain copy of the wrapped model with the server's present weights; the wrapped one goes on training.
+    """A plain copy of the wrapped model with the server's present weights; the wrapped model can train on.
 
     Every table is gathered whole, so the copy has to fit into memory. It blocks until all rows are here, and
     any worker may call it alone.

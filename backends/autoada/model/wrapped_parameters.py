@@ -254,7 +254,7 @@ class WrappedParameters:
         self.pull()
 
     def refresh(self) -> None:
-        """Bring dense parameters up to date, and hand over what was written into them by hand."""
+        """Bring dense parameters up to date, and hand over values that were written by hand."""
         for dense in self.dense:
             dense.refresh()
         self.stale = False
@@ -272,7 +272,7 @@ class WrappedParameters:
         self.stale = False
 
     def follow(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Bring options and states that a program has changed to the server: all, or those of `optimizer`.
+        """Bring changed options and states of all optimizers, or of one, to the server.
 
         Where workers step together, each does so before any of them hands its gradients over.
         """

@@ -197,7 +197,7 @@ class AdaModel(ForwardingModule):
         return self._calls.run("", plain_call(module), self.training, CallArguments(args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Hand gradients over: all, which the next call sees the effect of, or those of `optimizer`."""
+        """Hand over all gradients, with an effect at the next call, or the gradients of `optimizer`."""
         with torch._C.DisableTorchFunction():  # pushing is no part of the loop's use of its batch
             if self._backward is not None:
                 self._backward.queued = False
@@ -398,7 +398,7 @@ class AdaModel(ForwardingModule):
         directory : path
             As it was given to `checkpoint`.
         loader : AdaDataLoader, optional
-            Goes on behind the last batch that the checkpointed loop got.
+            Continues after the last batch that the checkpointed loop got.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The hook by which ``optimizer.step()`` hands gradients to the parameter server."""
+"""Lets ``optimizer.step()`` hand gradients to the parameter server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def push_at_step(
         _: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         closure = _closure_of(args, kwargs)
-        if isinstance(closure, ClosureWithPush):  # of another model, or of a step that calls its base class's
+        if isinstance(closure, ClosureWithPush):  # made for another model, or for a subclass's step
             closure.also(push_and_hide)
             return None
         if closure is None and not evaluates_closure:
@@ -97,7 +97,7 @@ class ClosureWithPush:
         self._evaluated = False
 
     def also(self, push: Push) -> None:
-        """Hand the gradients over to another model, too."""
+        """Also hand the gradients over to another model."""
         if push not in self._pushes:
             self._pushes.append(push)
 
@@ -133,7 +133,7 @@ def _closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:
     """`kind`'s ``step`` without torch's own part, unless hooks or a profiler follow the step.
 
-    The gradients of all parameters, those in `known`, are handed over then. Torch would spend as much time as
+    The gradients of all parameters in `known` are handed over first. Torch would spend as much time as
     a step of a small model takes to find that no gradient is left.
     """
 

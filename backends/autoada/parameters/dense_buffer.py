@@ -1,4 +1,4 @@
-"""Dense parameters: one flat buffer, of which the module's parameters are views."""
+"""Dense parameters: the module's parameters are views of one flat buffer."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class DenseParameters:
         self._behind = False
 
     def refresh(self) -> None:
-        """Bring parameters up to date, and hand over what was written into them by hand."""
+        """Bring parameters up to date, and hand over values that were written by hand."""
         self.keep_changes()
         if not self._is_source:
             self.pull()

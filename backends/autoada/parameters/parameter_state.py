@@ -141,7 +141,7 @@ class ParameterState:
         )
 
     def steps_of(self, state: Mapping[str, Any]) -> int:
-        """The number of steps that a state of the optimizer stands for."""
+        """The number of steps after which the optimizer has this state."""
         if "step" in state:
             return int(state["step"])
         if has_step(self._rule):

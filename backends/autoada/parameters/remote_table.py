@@ -12,7 +12,7 @@ from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
-# Memory of this dtype and on this device, whatever the defaults of torch are; cheaper than `torch.empty`.
+# Independent of the default dtype and device of PyTorch, and cheaper than `torch.empty`.
 _new_rows = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
 Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
@@ -32,7 +32,7 @@ class RemoteTable:
     alone : bool
         Whether there is no other node.
     combines : bool
-        Whether gradients are combined with those of other workers, so that each row may occur only once.
+        Whether all workers' gradients are combined, so that each row may occur only once.
     together : bool
         Whether all workers step together.
 
@@ -99,7 +99,7 @@ class RemoteTable:
         self.forget_rows()
 
     def forget_rows(self) -> None:
-        """Pull rows anew when they are read again."""
+        """Pull rows again when they are next read."""
         self._pulled = self._whole = None
 
     def read(self, ids: Tensor) -> Tensor:

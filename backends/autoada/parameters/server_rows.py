@@ -27,13 +27,13 @@ class ServerRows:
     access : ServerAccess
         Access to the server.
     applies_missed_steps : bool
-        Whether rows make up for the steps in which they had no gradient when they are next read. Only a
+        Whether a row makes up for its steps without a gradient when it is next read. Only a
         single worker does this; with several workers such rows stay as they are.
 
     Attributes
     ----------
     is_shared : bool
-        Whether other workers read and change the rows, too.
+        Whether other workers also read and change the rows.
     is_primary : bool
         Whether this worker's values count where all workers write.
     steps : int
@@ -90,7 +90,7 @@ class ServerRows:
         self.table.set_step(self.steps, idle_rows=self.applies_missed_steps)
 
     def apply_missed_steps(self, keys: Tensor | None = None) -> None:
-        """Have rows, or all of them, make up for the steps in which they had no gradient."""
+        """Have some rows, or all, make up for their steps without a gradient."""
         if self.applies_missed_steps:
             self.table.catch_up(keys)
 
@@ -108,7 +108,7 @@ class ServerRows:
         return rows.to(self.dtype)
 
     def write(self, ids: Tensor, values: Tensor) -> None:
-        """Overwrite rows, each of which occurs once in `ids`."""
+        """Overwrite rows; each id occurs once."""
         keys = self.table.keys(ids.to("cpu", torch.int64).contiguous())
         self.apply_missed_steps(keys)  # steps that the old values have missed must not change the new ones
         count = max(1, CHUNK_FLOATS // max(1, self.length))

@@ -1,4 +1,4 @@
-"""A parameter whose rows live in the parameter server."""
+"""The parameter that replaces a table's weight; its rows are in the parameter server."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TableParameter(TableTensor, nn.Parameter):
 
     @property
     def data(self) -> Tensor:
-        """The values without autograd; what is written there is written to the table."""
+        """The values without autograd; the table follows writes to them."""
         with torch._C.DisableTorchFunctionSubclass():
             values: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
         return values
@@ -167,7 +167,7 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
 
 
 def _note_dense(weight: TableParameter | None) -> None:
-    """The table gets a gradient that is dense in PyTorch: a dense one beside sparse ones is dense."""
+    """Note a gradient that is dense in PyTorch. The sum of dense and sparse gradients is dense."""
     if weight is not None:
         weight.has_sparse_gradient = False
 
@@ -207,7 +207,7 @@ def _kernel_embedding(
 
 
 def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
-    """The rows of `ids`, in which a table's own shape has no part."""
+    """The rows of `ids`, from a table of any number of dimensions."""
     transformed = torch._C._are_functorch_transforms_active()
     if weight.dim() == 2 and (transformed or not weight.has_sparse_gradient):
         return _embedding(ids, weight)
@@ -283,7 +283,7 @@ def _bag(
             padding_idx,
         )
         return bag
-    if max_norm is not None:  # of padding, too
+    if max_norm is not None:  # PyTorch also shortens the padding row
         with torch.no_grad():
             torch.embedding_renorm_(weight.detach(), input.contiguous(), max_norm, norm_type)
     ids, none = input.reshape(-1), None

@@ -1,4 +1,4 @@
-"""Tensors whose values are rows of a store: a table of the parameter server, or a table's gradient."""
+"""Tensors that are views of a store of rows: a table of the parameter server, or a table's gradient."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class RowStore(Protocol):
         ...
 
     def begin_update(self, depends: bool = True) -> bool:
-        """Begin a write, whose new values depend on the present ones if `depends`.
+        """Begin a write; with `depends`, the new values depend on the present ones.
 
-        Returns whether all workers make it together; `end_update` and `write` are then told so.
+        Returns whether all workers make the write together, which is an argument of the next two methods.
         """
         ...
 
@@ -49,7 +49,7 @@ class RowStore(Protocol):
         ...
 
     def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
-        """Replace the rows of `ids`, each of which occurs once."""
+        """Replace the rows of `ids`; each id occurs once."""
         ...
 
 
@@ -80,7 +80,7 @@ class TableTensor(Tensor):
         """A view of `store` at `place`; without a place, of all its rows."""
         if place is None:
             place = torch.empty(store.shape, dtype=store.dtype, device="meta")
-        if torch.is_inference_mode_enabled():  # a view of an ordinary tensor is one, too
+        if torch.is_inference_mode_enabled():  # a view of an ordinary tensor is an ordinary tensor
             with torch.inference_mode(False):
                 return cls.of(store, place, requires_grad, convert)
         shown = place if convert is None else convert(place)
@@ -129,7 +129,7 @@ class TableTensor(Tensor):
         """The values, in memory that cannot be written."""
         del force
         array: npt.NDArray[Any] = self.values().detach().cpu().clone().numpy()
-        array.flags.writeable = False  # what would be written there would not arrive
+        array.flags.writeable = False  # a write to this copy would be lost
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -220,7 +220,7 @@ class _Memory:
 
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation on what its arguments stand for, by its schema."""
+    """Run an operation by its schema: view, fetch and write back the rows of its arguments."""
     if torch.Tag.inplace_view in func.tags or func in _REFUSED:
         _refuse(func, args)
     first = args[0] if args else None
@@ -405,7 +405,7 @@ def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The rule of an operation whose result does not depend on the present values: they are not read."""
+    """The rule of an operation that replaces all values, so that the present ones are not read."""
     target = args[0]
     others = [*args[1:], *kwargs.values()]
     if not isinstance(target, TableTensor) or target.convert is not None:
