@@ -30,8 +30,7 @@ class NodeTable {
   const Table& of(NodeHandle& node) const;
   // Returns the keys of row ids. Throws IndexError that names the first row id that the table does not have.
   py::object keys(const py::object& ids) const;
-  // Writes the keys of row ids to memory of the same size.
-  void write_keys(std::span<const std::int64_t> ids, std::span<std::int64_t> keys) const;
+  std::vector<Key> keys_of(std::span<const std::int64_t> ids) const;
 
   std::map<std::string, double> stats() const;
   double learning_rate() const;

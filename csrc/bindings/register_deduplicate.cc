@@ -1,7 +1,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,8 +56,7 @@ Raises
 TypeError, ValueError
     If `ids` has another dtype or layout, or is not on the CPU.)";
 
-py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows,
-                          std::optional<std::int64_t> ignored) {
+py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows) {
   const Array given = Array::of_int64(keys, "keys");
   const Array floats = Array::of_float32(rows, "rows", Access::kRead);
   const std::size_t length = given.size() == 0 ? 0 : floats.size() / given.size();
@@ -68,7 +66,7 @@ py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows,
   RowSums sums;
   {
     const py::gil_scoped_release release;
-    sums = sum_by_key(given.int64(), floats.floats(), length, ignored);
+    sums = sum_by_key(given.int64(), floats.floats(), length);
   }
   const auto count = static_cast<py::ssize_t>(sums.keys.size());
   const py::object distinct = new_int64(keys, {count});
@@ -87,8 +85,6 @@ keys : int64 array, CPU tensor or sequence of int
     Keys, C-contiguous, of any shape.
 rows : float32 array or CPU tensor
     Rows to sum, one per key.
-ignored : int, optional
-    Key whose rows count as zeros.
 
 Returns
 -------
@@ -106,8 +102,7 @@ TypeError, ValueError
 
 void register_deduplicate(py::module_& module) {
   module.def("deduplicate", &deduplicate_ids, py::arg("ids"), py::arg("first_key") = 0, kDeduplicate);
-  module.def("sum_by_key", &sum_rows_by_key, py::arg("keys"), py::arg("rows"),
-             py::arg("ignored") = py::none(), kSumByKey);
+  module.def("sum_by_key", &sum_rows_by_key, py::arg("keys"), py::arg("rows"), kSumByKey);
 }
 
 }  // namespace adaps::bindings

@@ -39,19 +39,21 @@ const Table& NodeTable::of(NodeHandle& node) const {
 py::object NodeTable::keys(const py::object& ids) const {
   const Array input = Array::of_int64(ids, "ids");
   py::object keys = new_int64(ids, shape_of(ids, input.size()));
-  write_keys(input.int64(), Array::of_int64(keys, "keys", Access::kWrite).mutable_int64());
+  std::ranges::copy(keys_of(input.int64()),
+                    Array::of_int64(keys, "keys", Access::kWrite).mutable_int64().begin());
   return keys;
 }
 
-void NodeTable::write_keys(std::span<const std::int64_t> ids, std::span<std::int64_t> keys) const {
-  const auto first = static_cast<std::int64_t>(first_key_);
+std::vector<Key> NodeTable::keys_of(std::span<const std::int64_t> ids) const {
+  std::vector<Key> keys(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (static_cast<std::uint64_t>(ids[i]) >= rows_) {
       throw py::index_error("row " + std::to_string(ids[i]) + " does not exist in table '" + name_ +
                             "': rows are 0 to " + std::to_string(rows_ - 1));
     }
-    keys[i] = ids[i] + first;
+    keys[i] = first_key_ + static_cast<Key>(ids[i]);
   }
+  return keys;
 }
 
 std::map<std::string, double> NodeTable::stats() const { return node_->table_stats(index_); }

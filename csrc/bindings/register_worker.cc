@@ -242,9 +242,9 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPullRows[] = R"(Read rows of a table by their ids, and return their keys.
+constexpr char kPullRows[] = R"(Read rows of a table by their ids.
 
-Equivalent to ``keys[:] = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` is true, then
+Equivalent to ``keys = table.keys(ids)``, then ``table.catch_up(keys)`` if `idle_rows` is true, then
 ``pull(keys, out)``.
 
 Parameters
@@ -255,8 +255,6 @@ ids : int64 array, CPU tensor or sequence of int
     Row ids. Duplicates are kept.
 out : float32 array or CPU tensor
     Output for the values, one row per id.
-keys : int64 array or CPU tensor
-    Output for the keys, one per id. It must not be used before the call returns.
 idle_rows : bool
     Whether the rows first catch up with the steps that they missed.
 
@@ -269,25 +267,23 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kPushSums[] = R"(Update each value with its table's optimizer and the sum of its gradients.
+constexpr char kPushSums[] = R"(Update rows of tables with the sums of their gradients.
 
-Makes one `push_gradients` for each part, after the gradients of each key were summed. The gradients of each
-read are first summed in the given order, and then the sums of the reads are added in order. PyTorch's
-backward pass sums in the same order if several embeddings share a weight.
+For each table, the gradients of each row are summed in the given order, as in PyTorch's gradient of an
+embedding. `push_gradients` of these sums follows.
 
 Parameters
 ----------
-parts : sequence of sequences of (keys, gradients, ignored)
-    One part for each table, with the reads of that table. A read has keys and a float32 row for each, as in
-    `push_gradients`. Rows of the key `ignored` count as zeros; None ignores no key.
+parts : sequence of (table, ids, gradients)
+    A `NodeTable` on this worker's node, row ids, which may repeat, and a float32 row for each id.
 
 Raises
 ------
 IndexError
-    If a key does not exist. The error names the first one, and its part is not applied.
+    If a row does not exist. The error names the first one, and nothing is applied.
 ValueError
-    If a sum contains NaN or infinity and the node has ``nonfinite="raise"``, if a part has keys of several
-    tables, or if an array has another size or layout. The part is not applied.
+    If a sum contains NaN or infinity and the node has ``nonfinite="raise"``, or if an array has another size
+    or layout. The part is not applied.
 TypeError
     If an array has another dtype.
 PeerLost
@@ -609,7 +605,7 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kSetState)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
-           py::arg("keys"), py::arg("idle_rows") = false, kPullRows)
+           py::arg("idle_rows") = false, kPullRows)
       .def("push_sums", &WorkerHandle::push_sums, py::arg("parts"), kPushSums)
       .def("step_rows", &WorkerHandle::step_rows, py::arg("table"), py::arg("values"), py::arg("parts"),
            kStepRows)

@@ -73,38 +73,32 @@ bool WorkerHandle::changed(py::handle keys, py::handle seen) {
   return blocking([&] { return worker_.changed(array.keys(), noted.mutable_int64()); });
 }
 
-void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys,
-                             bool idle_rows) {
+void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle out, bool idle_rows) {
   const Table& of = table.of(*node_);
-  const Array input = Array::of_int64(ids, "ids");
   const Array values = Array::of_float32(out, "out", Access::kWrite);
-  const Array places = Array::of_int64(keys, "keys", Access::kWrite);
-  if (places.size() != input.size())
-    throw py::value_error("keys has room for " + std::to_string(places.size()) + " keys, but ids holds " +
-                          std::to_string(input.size()));
-  table.write_keys(input.int64(), places.mutable_int64());
+  const std::vector<Key> keys = table.keys_of(Array::of_int64(ids, "ids").int64());
   blocking([&] {
-    if (idle_rows) catch_up(node_->node().context(), of, places.keys());
-    worker_.pull(places.keys(), values.floats(), values.size(), false);
+    if (idle_rows) catch_up(node_->node().context(), of, keys);
+    worker_.pull(keys, values.floats(), values.size(), false);
   });
 }
 
 void WorkerHandle::push_sums(const py::sequence& parts) {
-  std::vector<std::vector<GivenGradients>> given;
-  std::vector<Array> held;  // own the copies of keys that were given as lists
+  struct Part {
+    const Table& table;
+    std::vector<Key> keys;
+    Array gradients;
+  };
+  std::vector<Part> given;
+  given.reserve(parts.size());
   for (const py::handle part : parts) {
-    std::vector<GivenGradients>& reads = given.emplace_back();
-    for (const py::handle read : py::cast<py::sequence>(part)) {
-      const auto [keys, gradients, ignored] =
-          py::cast<std::tuple<py::object, py::object, std::optional<Key>>>(read);
-      const Array& array = held.emplace_back(Array::of_int64(keys, "keys"));
-      const std::span<const Key> all = array.keys();
-      const Array& rows = held.emplace_back(Array::of_float32(gradients, "gradients", Access::kRead));
-      reads.push_back({all, rows.floats(), rows.size(), ignored});
-    }
+    const auto [table, ids, gradients] = py::cast<std::tuple<const NodeTable&, py::object, py::object>>(part);
+    given.push_back({table.of(*node_), table.keys_of(Array::of_int64(ids, "ids").int64()),
+                     Array::of_float32(gradients, "gradients", Access::kRead)});
   }
   blocking([&] {
-    for (const std::vector<GivenGradients>& reads : given) worker_.push_sums(reads);
+    for (const auto& [table, keys, gradients] : given)
+      worker_.push_sums(table, keys, gradients.floats(), gradients.size());
   });
 }
 

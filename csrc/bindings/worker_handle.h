@@ -29,7 +29,7 @@ class WorkerHandle {
   std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
   std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
   bool changed(py::handle keys, py::handle seen);
-  void pull_rows(const NodeTable& table, py::handle ids, py::handle out, py::handle keys, bool idle_rows);
+  void pull_rows(const NodeTable& table, py::handle ids, py::handle out, bool idle_rows);
   void push_sums(const py::sequence& parts);
   void step_rows(const NodeTable& table, py::handle values, const py::sequence& parts);
   void step_copies(const NodeTable& table, py::handle values, py::handle pulled, py::handle seen,

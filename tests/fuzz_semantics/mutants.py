@@ -260,10 +260,10 @@ def replacing(change: Callable[[nn.Parameter], None]) -> Patch:
     """Change parameters before they become tables."""
     from autoada.model import wrapper
 
-    def replace(original: Any, parameters: Any, tables: Any) -> None:
+    def replace(original: Any, module: Any, parameters: Any, tables: Any) -> None:
         for parameter in parameters.values():
             change(parameter)
-        original(parameters, tables)
+        original(module, parameters, tables)
 
     return replaced(wrapper, "replace_parameters", replace)
 

@@ -326,11 +326,12 @@ class WrappedParameters:
         sums = []
         for table in owned.tables:
             taken = table.take()
-            if taken and table.is_local:
-                sums.append(taken)
+            if taken is None:
+                continue
+            if table.gradients.sums_in_server:
+                sums.append((table.rows.table, *taken))
             else:
-                for keys, gradients, _ in taken:
-                    worker.push_gradients(keys, gradients)
+                worker.push_gradients(*table.gradients.summed(taken))
         if sums:
             worker.push_sums(sums)
         for part in (*owned.dense, *owned.waiting):

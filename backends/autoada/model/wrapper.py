@@ -148,7 +148,7 @@ class AdaModel(ForwardingModule):
         reads: list[Read] = []
         self._wrapped = WrappedParameters(model, plan, identity, transfer, reads)
         self._wrapped.initialise()
-        replace_parameters(layout.tables, self._wrapped.tables)
+        replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
         # On one node every row is where it is read.
         self.lookaheads = {} if self.node.world_size == 1 else dict(options.lookaheads)

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from autoada.parameters.table_gradients import raw_gradient, set_raw_gradient
+from autoada.parameters.table_parameter import TableParameter
+
 Push = Callable[[torch.optim.Optimizer], None]
-_GRADIENT: Any = torch.Tensor.grad
-"""The attribute as autograd keeps it; that of a table's parameter would show it in another form."""
 
 
 def push_at_step(
@@ -31,14 +32,14 @@ def push_at_step(
     def push_and_hide(_: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         hidden[:] = [
-            (parameter, _GRADIENT.__get__(parameter))
+            (parameter, raw_gradient(parameter))
             for parameter in parameters
             if id(parameter) in in_server or id(parameter) in own
         ]
         push(optimizer)
         for parameter, _gradient in hidden:
             if id(parameter) in in_server:
-                parameter.grad = None
+                set_raw_gradient(parameter, None)
 
     kind = type(optimizer)
     # All optimizers of torch evaluate their closure first. Others may ignore it.
@@ -61,7 +62,7 @@ def push_at_step(
 
     def after_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for parameter, gradient in hidden:
-            parameter.grad = gradient
+            set_raw_gradient(parameter, gradient)
         hidden.clear()
         closure = _closure_of(args, kwargs)
         if isinstance(closure, ClosureWithPush):
@@ -73,6 +74,8 @@ def push_at_step(
     pushes_all = all(id(parameter) in in_server for parameter in known)
     if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
         optimizer.step = MethodType(_step_of(kind, known, push), optimizer)  # type: ignore[method-assign]
+    if "zero_grad" not in vars(optimizer):
+        optimizer.zero_grad = MethodType(_zero_grad_of(kind), optimizer)  # type: ignore[method-assign]
 
 
 class ClosureWithPush:
@@ -128,6 +131,21 @@ class ClosureWithPush:
 def _closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The closure among the arguments of a step; the first argument is the optimizer."""
     return args[1] if len(args) > 1 else kwargs.get("closure")
+
+
+def _zero_grad_of(kind: type[torch.optim.Optimizer]) -> Callable[..., None]:
+    """`kind`'s ``zero_grad`` for tables, whose gradients it would otherwise show before it drops them."""
+
+    @functools.wraps(kind.zero_grad)
+    def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        if set_to_none:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if type(parameter) is TableParameter:
+                        parameter.grad = None
+        kind.zero_grad(self, set_to_none)
+
+    return zero_grad
 
 
 def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import TableGradients
+from autoada.parameters.table_gradients import RowGradients, TableGradients
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
@@ -116,9 +116,7 @@ class RemoteTable:
         if self.is_local and expected is None:
             numbers = host_ids(ids)
             rows = _new_rows((*ids.shape, *source.row_shape))
-            source.worker.pull_rows(
-                source.table, numbers, rows, torch.empty_like(numbers), source.applies_missed_steps
-            )
+            source.worker.pull_rows(source.table, numbers, rows, source.applies_missed_steps)
             return rows
         if known is None:
             unique, inverse = adaps.deduplicate(host_ids(ids))
@@ -173,7 +171,7 @@ class RemoteTable:
         """The collected gradients, each row once, which have arrived in host memory."""
         return self.gradients.given()
 
-    def take(self) -> list[tuple[Tensor, Tensor, int | None]]:
+    def take(self) -> RowGradients | None:
         """The collected gradients of a step, and forget the rows that the step changes."""
         self.forget_rows()
         return self.gradients.take()

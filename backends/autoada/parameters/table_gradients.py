@@ -19,8 +19,8 @@ aten = torch.ops.aten
 GRAD: Any = Tensor.grad
 """The attribute ``grad`` as autograd has it."""
 _get_gradient = GRAD.__get__
-ReadGradient = tuple[Tensor, Tensor, int | None]
-"""Keys, their gradients in host memory, and a key whose gradients are left out."""
+RowGradients = tuple[Tensor, Tensor]
+"""Ids of rows, which may repeat, and a gradient for each, in host memory."""
 
 
 class GradientRows:
@@ -147,8 +147,8 @@ class TableGradients:
 
     def __init__(self, rows: ServerRows, sums_in_server: bool) -> None:
         self._rows = rows
-        self._sums_in_server = sums_in_server
-        self._collected: list[ReadGradient] = []
+        self.sums_in_server = sums_in_server
+        self._collected: RowGradients | None = None
         self.follow: Callable[[], Any] = lambda: None
         """A weak reference to the table's parameter."""
         self.began_sparse: bool | None = None
@@ -156,7 +156,7 @@ class TableGradients:
 
     def collect(self, scale: float) -> None:
         """Collect the gradients for a push and start their copy to host memory."""
-        self._collected = []
+        self._collected = None
         parameter = self.follow()
         gradient = None if parameter is None else raw_gradient(parameter)
         if gradient is None:
@@ -169,30 +169,31 @@ class TableGradients:
         ids, values = rows_of(gradient)
         if scale != 1:
             values = scale * values
-        host = values if self._sums_in_server else transfer.start_to_host(values)
-        keys = ids + self._rows.first_key
-        self._collected.append((keys if transfer.direct else keys.cpu(), host.contiguous(), None))
+        host = values if self.sums_in_server else transfer.start_to_host(values)
+        self._collected = ids if transfer.direct else ids.cpu(), host.contiguous()
 
-    def take(self) -> list[ReadGradient]:
+    def take(self) -> RowGradients | None:
         """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
-        taken, self._collected = self._collected, []
-        if taken:
+        taken, self._collected = self._collected, None
+        if taken is not None:
             self._begin_step()
-            if not self._sums_in_server:
-                taken = [(*adaps.sum_by_key(keys, host.flatten(1)), None) for keys, host, _ in taken]
         return taken
 
     def given(self) -> Gradients:
         """The collected gradients, each row once, which have arrived in host memory."""
-        if not self._collected:
+        if self._collected is None:
             empty = torch.empty(0, self._rows.length, dtype=torch.float32)
             return Gradients(torch.empty(0, dtype=torch.int64), empty)
-        ((keys, host, _),) = self._collected
-        return Gradients(*adaps.sum_by_key(keys, host.flatten(1)))
+        return self.summed(self._collected)
+
+    def summed(self, gradients: RowGradients) -> Gradients:
+        """The keys of rows, each once, with the sums of their gradients."""
+        ids, rows = gradients
+        return Gradients(*adaps.sum_by_key(ids + self._rows.first_key, rows.flatten(1)))
 
     def put(self, combined: CombinedGradients) -> None:
         """Push this worker's part of the combined gradients of all workers."""
-        self._collected = []
+        self._collected = None
         if combined.anywhere:
             self._begin_step()
             for step in combined.steps:
@@ -210,6 +211,12 @@ def raw_gradient(parameter: Tensor) -> Tensor | None:
     with torch._C.DisableTorchFunctionSubclass():
         gradient: Tensor | None = _get_gradient(parameter)
     return gradient
+
+
+def set_raw_gradient(parameter: Tensor, gradient: Tensor | None) -> None:
+    """Set the gradient that autograd keeps for a parameter."""
+    with torch._C.DisableTorchFunctionSubclass():
+        GRAD.__set__(parameter, gradient)
 
 
 def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_gradients import (
-    GRAD,
     GradientRows,
     RowGradient,
     raw_gradient,
     row_sparse,
+    set_raw_gradient,
     sparse_rows,
 )
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
@@ -33,8 +33,10 @@ class TableParameter(TableTensor, nn.Parameter):
     """
 
     store: RemoteTable
-    has_sparse_gradient: bool
-    """Whether all lookups so far asked for a sparse gradient."""
+    may_be_sparse: bool
+    """Whether some lookup asked, or will ask, for a sparse gradient."""
+    has_dense_part: bool
+    """Whether the present gradient has a part that is dense in PyTorch."""
 
     @property
     def table(self) -> RemoteTable:
@@ -45,8 +47,13 @@ class TableParameter(TableTensor, nn.Parameter):
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter of `table`."""
         parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
-        parameter.has_sparse_gradient = True
+        parameter.may_be_sparse = parameter.has_dense_part = False
         return parameter
+
+    @property
+    def has_sparse_gradient(self) -> bool:
+        """Whether the present gradient is sparse in PyTorch, where any dense part makes the sum dense."""
+        return self.may_be_sparse and not self.has_dense_part
 
     @property
     def grad(self) -> Tensor | None:
@@ -54,13 +61,16 @@ class TableParameter(TableTensor, nn.Parameter):
         gradient = raw_gradient(self)
         if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
             return gradient
-        self.grad = dense = self._shown(gradient)
+        dense = self._shown(gradient)
+        set_raw_gradient(self, dense)
         return dense
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            GRAD.__set__(self, value)
+        self.has_dense_part = False
+        if value is not None and value.is_sparse:
+            self.may_be_sparse = True
+        set_raw_gradient(self, value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -122,11 +132,14 @@ def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
             )
 
 
-def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]) -> None:
-    """Turn `parameters` into `TableParameter`s; they stay the same objects for all their holders.
+def replace_parameters(
+    module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Mapping[str, RemoteTable]
+) -> None:
+    """Turn `parameters` of a model into `TableParameter`s; they stay the same objects for all their holders.
 
     Their gradients and hooks go on.
     """
+    sparse = {id(getattr(one, "weight", None)) for one in module.modules() if getattr(one, "sparse", False)}
     for name, parameter in parameters.items():
         gradient, parameter.grad = parameter.grad, None
         hooks, after = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
@@ -135,9 +148,8 @@ def replace_parameters(parameters: Mapping[str, nn.Parameter], tables: Mapping[s
         vars(parameter).update(own)
         tables[name].gradients.follow = weakref.ref(parameter)
         assert isinstance(parameter, TableParameter)
-        if gradient is not None:
-            parameter.has_sparse_gradient = gradient.is_sparse
-            parameter.grad = gradient
+        parameter.may_be_sparse = id(parameter) in sparse
+        parameter.grad = gradient
         if hooks is not None:
             for number, hook in hooks.items():
                 hooks[number] = _with_whole_shape(parameter, hook)
@@ -166,10 +178,29 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
 # Lookups: their gradients are sparse
 
 
+def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> Tensor:
+    """The rows of `ids` from a table with two dimensions; `sparse` is the kind of their gradient in PyTorch.
+
+    Gradients of the row `padding` are left out; -1 stands for no row.
+    """
+    if sparse:
+        if not weight.may_be_sparse:
+            weight.may_be_sparse, weight.has_dense_part = True, raw_gradient(weight) is not None
+    elif ids.dim() == 0:
+        return _lookup(weight, ids.view(1), padding, False)[0]
+    else:  # the gradient keeps the ids, also after the program has changed their tensor
+        ids = ids.clone(memory_format=torch.contiguous_format)
+    rows = torch.embedding(weight, ids, padding, False, True)
+    if weight.may_be_sparse and not sparse and rows.requires_grad:
+        reference = weakref.ref(weight)
+        rows.register_hook(lambda _: _note_dense(reference()))
+    return rows
+
+
 def _note_dense(weight: TableParameter | None) -> None:
-    """Note a gradient that is dense in PyTorch. The sum of dense and sparse gradients is dense."""
+    """Note a part of the gradient that is dense in PyTorch."""
     if weight is not None:
-        weight.has_sparse_gradient = False
+        weight.has_dense_part = True
 
 
 def _embedding(
@@ -181,15 +212,23 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
-        if input.dim() == 0 and not sparse:
-            return _embedding(input.view(1), weight, padding_idx, max_norm, norm_type, False, sparse)[0]
-        if not sparse and torch.is_grad_enabled():
-            _note_dense(weight)
-        sparse = True
-        if max_norm is None and (padding_idx is None or padding_idx >= 0):
-            return torch.embedding(weight, input, -1 if padding_idx is None else padding_idx, False, True)
-    return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    padding = -1 if padding_idx is None else padding_idx
+    if (
+        type(weight) is not TableParameter
+        or scale_grad_by_freq
+        or weight.dim() != 2
+        or not -len(weight) <= padding < len(weight)
+    ):
+        return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if max_norm is not None:
+        _shorten(weight, input, max_norm, norm_type)
+    return _lookup(weight, input, -1 if padding_idx is None else padding % len(weight), sparse)
+
+
+def _shorten(weight: TableParameter, ids: Tensor, max_norm: float, norm_type: float) -> None:
+    """Shorten the rows of `ids` to a norm."""
+    with torch.no_grad():
+        torch.embedding_renorm_(weight.detach(), ids.contiguous(), max_norm, norm_type)
 
 
 def _kernel_embedding(
@@ -199,18 +238,15 @@ def _kernel_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2 and indices.dim() > 0:
-        if not sparse and torch.is_grad_enabled():
-            _note_dense(weight)
-        sparse = True
+    if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
+        return _lookup(weight, indices, padding_idx, sparse)
     return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
 
 
 def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
     """The rows of `ids`, from a table of any number of dimensions."""
-    transformed = torch._C._are_functorch_transforms_active()
-    if weight.dim() == 2 and (transformed or not weight.has_sparse_gradient):
-        return _embedding(ids, weight)
+    if weight.dim() == 2:
+        return _lookup(weight, ids, -1, False)
     rows: Tensor = _Lookup.apply(weight, ids)  # type: ignore[no-untyped-call]
     return rows
 
@@ -221,13 +257,12 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: TableParameter, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.shape, ctx.weight = weight.shape, weakref.ref(weight)
+        ctx.shape = weight.shape
         return weight.store.read(ids)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (ids,) = ctx.saved_tensors
-        _note_dense(ctx.weight())
+        ids = ctx.saved_tensors[0].clone()  # the program may change its ids while the gradient stays
         return row_sparse(ids, gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
 
 
@@ -284,8 +319,7 @@ def _bag(
         )
         return bag
     if max_norm is not None:  # PyTorch also shortens the padding row
-        with torch.no_grad():
-            torch.embedding_renorm_(weight.detach(), input.contiguous(), max_norm, norm_type)
+        _shorten(weight, input, max_norm, norm_type)
     ids, none = input.reshape(-1), None
     if padding_idx is not None:
         kept = ids != padding_idx % len(weight)
@@ -351,8 +385,11 @@ def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             f"torch.autograd.grad with is_grads_batched is not possible for {tables[0]!r}, whose gradient is "
             "sparse: ask for one gradient at a time"
         )
+    noted = [each.has_dense_part for each in tables]
+    for each in tables:
+        each.has_dense_part = False
     gradients = torch.autograd.grad(outputs, inputs, *args, **kwargs)
-    return tuple(
+    shown = tuple(
         source._shown(gradient)
         if isinstance(source, TableParameter)
         and gradient is not None
@@ -361,6 +398,9 @@ def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         else gradient
         for source, gradient in zip(inputs, gradients, strict=True)
     )
+    for each, before in zip(tables, noted, strict=True):
+        each.has_dense_part = before
+    return shown
 
 
 _LOOKUPS: dict[TorchFunction, TorchFunction] = {

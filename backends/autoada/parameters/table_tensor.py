@@ -66,6 +66,8 @@ class TableTensor(Tensor):
     store: RowStore
     place: Tensor
     """A tensor on the meta device with the view's size, strides and offset."""
+    has_all_rows: bool
+    """Whether this is the store's contents as they are, with all rows and in their shape."""
     convert: Convert | None = None
     """Gives the view of `place` in which its elements are of another dtype, such as complex numbers."""
 
@@ -94,15 +96,10 @@ class TableTensor(Tensor):
             requires_grad=requires_grad,
         )
         tensor.store, tensor.place = store, place
+        tensor.has_all_rows = convert is None and place.shape == store.shape and place.is_contiguous()
         if convert is not None:
             tensor.convert = convert
         return tensor
-
-    @property
-    def has_all_rows(self) -> bool:
-        """Whether this is the store's contents as they are, with all rows and in their shape."""
-        place = self.place
-        return self.convert is None and place.shape == self.store.shape and place.is_contiguous()
 
     def values(self) -> Tensor:
         """The present values, a plain tensor that the caller does not change."""

@@ -56,45 +56,6 @@ void add(float* sum, const float* row, std::size_t length) {
   for (std::size_t d = 0; d < length; ++d) sum[d] += row[d];
 }
 
-bool follow_each_other(std::span<const std::int64_t> keys) {
-  return !keys.empty() &&
-         std::ranges::adjacent_find(keys, [](auto one, auto next) { return next != one + 1; }) == keys.end();
-}
-
-// A range contains each key once, so it is its own sum.
-bool is_range(const KeyedRows& part) { return !part.ignored && follow_each_other(part.keys); }
-
-const KeyedRows* range_with_all(std::span<const KeyedRows> parts) {
-  const auto largest = std::ranges::max_element(
-      parts, {}, [](const KeyedRows& part) { return is_range(part) ? part.keys.size() : 0; });
-  if (!is_range(*largest)) return nullptr;
-  for (const KeyedRows& part : parts) {
-    for (const std::int64_t key : part.keys)
-      if (key < largest->keys.front() || key > largest->keys.back()) return nullptr;
-  }
-  return &*largest;
-}
-
-// All keys are in `range`, so the position of each key follows from its distance to the first key.
-RowSums sum_within(const KeyedRows& range, std::span<const KeyedRows> parts, std::size_t length) {
-  RowSums total{{range.keys.begin(), range.keys.end()}, std::vector<float>(range.keys.size() * length)};
-  const auto add_all = [&](std::span<const std::int64_t> keys, const float* rows) {
-    for (const std::int64_t key : keys) {
-      add(total.rows.data() + static_cast<std::size_t>(key - range.keys.front()) * length, rows, length);
-      rows += length;
-    }
-  };
-  for (const KeyedRows& part : parts) {
-    if (is_range(part)) {
-      add_all(part.keys, part.rows);
-    } else {
-      const RowSums sums = sum_by_key(part.keys, part.rows, length, part.ignored);
-      add_all(sums.keys, sums.rows.data());
-    }
-  }
-  return total;
-}
-
 }  // namespace
 
 std::vector<std::int64_t> deduplicate(std::span<const std::int64_t> ids, std::int64_t* inverse) {
@@ -117,30 +78,14 @@ std::vector<std::int64_t> deduplicate(std::span<const std::int64_t> ids, std::in
   return unique;
 }
 
-RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length,
-                   std::optional<std::int64_t> ignored) {
+RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length) {
   std::vector<std::int64_t> positions(keys.size());
   RowSums sums;
   sums.keys = deduplicate(keys, positions.data());
   sums.rows.assign(sums.keys.size() * length, 0.0F);
-  for (std::size_t i = 0; i < keys.size(); ++i, rows += length) {
-    if (keys[i] == ignored) continue;
+  for (std::size_t i = 0; i < keys.size(); ++i, rows += length)
     add(sums.rows.data() + static_cast<std::size_t>(positions[i]) * length, rows, length);
-  }
   return sums;
-}
-
-RowSums sum_in_turn(std::span<const KeyedRows> parts, std::size_t length) {
-  if (parts.empty()) return {};
-  if (const KeyedRows* const range = range_with_all(parts)) return sum_within(*range, parts, length);
-  if (parts.size() == 1) return sum_by_key(parts[0].keys, parts[0].rows, length, parts[0].ignored);
-  RowSums all;
-  for (const KeyedRows& part : parts) {
-    const RowSums sums = sum_by_key(part.keys, part.rows, length, part.ignored);
-    all.keys.insert(all.keys.end(), sums.keys.begin(), sums.keys.end());
-    all.rows.insert(all.rows.end(), sums.rows.begin(), sums.rows.end());
-  }
-  return sum_by_key(all.keys, all.rows.data(), length, std::nullopt);
 }
 
 }  // namespace adaps

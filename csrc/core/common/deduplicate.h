@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,19 +20,7 @@ struct RowSums {
 };
 
 // Sums rows of `length` floats by key. Each sum starts from zero and adds the rows in the given order, as
-// torch's embedding gradient does. Rows of the key `ignored` count as zeros.
-RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length,
-                   std::optional<std::int64_t> ignored);
-
-// Rows with one key each, as sum_by_key takes them. Keys that ascend by one contain no duplicates.
-struct KeyedRows {
-  std::span<const std::int64_t> keys;
-  const float* rows;
-  std::optional<std::int64_t> ignored;
-};
-
-// Sums each of `parts` by key, and then adds these sums in order. Torch adds the gradients of several reads
-// of a weight in this order.
-RowSums sum_in_turn(std::span<const KeyedRows> parts, std::size_t length);
+// torch's embedding gradient does.
+RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length);
 
 }  // namespace adaps

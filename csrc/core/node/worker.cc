@@ -211,27 +211,16 @@ bool Worker::must_skip(std::span<const Key> keys, const float* gradients, std::s
   return true;
 }
 
-void Worker::push_sums(std::span<const GivenGradients> reads) {
-  const Table* table = nullptr;
-  std::vector<KeyedRows> parts;
-  parts.reserve(reads.size());
-  for (const GivenGradients& read : reads) {
-    std::size_t expected = 0;
-    static_cast<void>(checked(read.keys, expected));
-    require_floats(read.floats, read.keys.size(), expected);
-    if (read.keys.empty()) continue;
-    if (table == nullptr) table = &node_.tables.find(read.keys.front());
-    const auto elsewhere = [&](Key key) { return !table->contains(key); };
-    if (std::ranges::any_of(read.keys, elsewhere))
-      throw std::invalid_argument(
-          "the keys are in several tables; pass the gradients of one table at a time");
-    const std::span ids(reinterpret_cast<const std::int64_t*>(read.keys.data()), read.keys.size());
-    const auto ignored =
-        read.ignored ? std::optional(static_cast<std::int64_t>(*read.ignored)) : std::nullopt;
-    parts.push_back({ids, read.gradients, ignored});
+void Worker::push_sums(const Table& table, std::span<const Key> keys, const float* gradients,
+                       std::size_t floats) {
+  require_floats(floats, keys.size(), keys.size() * table.length());
+  const auto not_next = [](Key one, Key next) { return next != one + 1; };
+  if (std::ranges::adjacent_find(keys, not_next) == keys.end()) {  // a range contains each key once
+    push_gradients(keys, gradients, floats, false);
+    return;
   }
-  if (parts.empty()) return;
-  const RowSums sums = sum_in_turn(parts, table->length());
+  const std::span ids(reinterpret_cast<const std::int64_t*>(keys.data()), keys.size());
+  const RowSums sums = sum_by_key(ids, gradients, table.length());
   const std::span distinct(reinterpret_cast<const Key*>(sums.keys.data()), sums.keys.size());
   push_gradients(distinct, sums.rows.data(), sums.rows.size(), false);
 }

@@ -41,15 +41,6 @@ struct RowCopies {
   std::int64_t* seen;
 };
 
-// Gradients of one read of a table: one row for each key. Keys may occur several times. Gradients of the key
-// `ignored` count as zeros.
-struct GivenGradients {
-  std::span<const Key> keys;
-  const float* gradients;
-  std::size_t floats;
-  std::optional<Key> ignored;
-};
-
 // The handle of one worker thread. Several threads must not use it at once, except to read its clock.
 //
 // If Settings::max_queued_bytes of its calls are on the network, a call that needs a message waits.
@@ -79,8 +70,9 @@ class Worker {
   // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
   // std::invalid_argument if it has another size.
   bool changed(std::span<const Key> keys, std::span<std::int64_t> seen);
-  // Like push_gradients, but sums the gradients of each key first (sum_in_turn). All keys are in one table.
-  void push_sums(std::span<const GivenGradients> reads);
+  // Like push_gradients, but sums the gradients of each key first, in the given order. All keys are of
+  // `table`.
+  void push_sums(const Table& table, std::span<const Key> keys, const float* gradients, std::size_t floats);
   // Sets rows to `values`, applies gradients to them, and writes the results to `values`, like set,
   // push_gradients and pull. This is only for the single worker of a single node. Throws std::logic_error if
   // there are other workers. Changes nothing if it throws, or if Settings::nonfinite refuses a gradient.

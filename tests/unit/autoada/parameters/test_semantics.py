@@ -239,6 +239,63 @@ def test_sparse_gradients_are_pytorchs_own() -> None:
     assert_equal(after_backward, lambda: Bags(sparse=True))
 
 
+DENSE_LOOKUPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "functional": lambda weight, ids: F.embedding(ids, weight),
+    "kernel": lambda weight, ids: torch.embedding(weight, ids),
+    "index": lambda weight, ids: weight[ids],
+    "index_select": lambda weight, ids: weight.index_select(0, ids[0]),
+    "bag": lambda weight, ids: F.embedding_bag(ids, weight),
+}
+
+
+@pytest.mark.parametrize("lookup", DENSE_LOOKUPS.values(), ids=DENSE_LOOKUPS.keys())
+@pytest.mark.parametrize("detached", [False, True], ids=["used", "detached"])
+def test_a_gradient_is_sparse_if_all_its_parts_are(lookup: Any, detached: bool) -> None:
+    class Both(Bags):
+        def forward(self, ids: Tensor) -> Any:
+            other = lookup(self.emb.weight, ids).mean()
+            return super().forward(ids) + (other.detach() if detached else other)
+
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        gradient = plain_of(model).emb.weight.grad
+        assert gradient.is_sparse is detached
+        seen.append(gradient.to_dense().flatten().tolist())
+
+    assert_equal(after_backward, lambda: Both(sparse=True), lambda model: momentum(model, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("lookup", "rows"),
+    [
+        *((lookup, (ROWS, LENGTH)) for lookup in DENSE_LOOKUPS.values()),
+        *((DENSE_LOOKUPS[name], (ROWS, LENGTH, 2)) for name in ("index", "index_select")),
+    ],
+)
+def test_a_gradient_stays_when_the_ids_change(lookup: Any, rows: tuple[int, ...]) -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(rows))
+
+        def forward(self, ids: Tensor) -> Any:
+            return lookup(self.rows, ids).square().mean()
+
+    def run(model: Any, optimizer: Any) -> list[float]:
+        ids, losses = torch.empty(2, 3, dtype=torch.int64), []
+        for step in range(4):
+            ids.copy_(ids_of(step)[:2])
+            loss = model(ids)
+            loss.backward()
+            ids.fill_(step)
+            if step % 2 == 1:
+                optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    plain, wrapped = plain_and_wrapped(Rows, lambda model: momentum(model, 0.5), run, tables=["rows"])
+    assert wrapped == pytest.approx(plain, abs=1e-6)
+
+
 def test_adversarial_training_of_embeddings() -> None:
     def after_backward(model: Any, seen: list[Any]) -> None:
         weight = plain_of(model).emb.weight
