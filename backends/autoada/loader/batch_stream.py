@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -75,7 +74,7 @@ class LoaderSource(Iterable[Any]):
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
-        self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
+        self._streams: list[BatchStream] = []
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,7 +88,12 @@ class LoaderSource(Iterable[Any]):
 
     def add(self, stream: BatchStream) -> None:
         """Add a pass."""
-        self._streams.add(stream)
+        self._streams.append(stream)
+
+    def remove(self, stream: BatchStream) -> None:
+        """Remove a pass that has ended, whose batches the next pass may continue with."""
+        self._streams.remove(stream)
+        self._leave(stream.holds)
 
     def held(self) -> list[HeldBatch]:
         """Return the batches that passes hold."""
@@ -102,7 +106,7 @@ class LoaderSource(Iterable[Any]):
                 if stream is not by:
                     self._left.extendleft(reversed(stream.give_way()))
 
-    def leave(self, held: Sequence[HeldBatch]) -> None:
+    def _leave(self, held: Sequence[HeldBatch]) -> None:
         """Pass unused batches to the next pass, if the loader will not return them again."""
         if self._goes_on:
             self._left.extendleft(reversed(held))
@@ -241,7 +245,7 @@ class BatchStream(Iterator[HeldBatch]):
 
     def close(self) -> None:
         """End the pass."""
-        self._source.leave(self.holds)
+        self._source.remove(self)
         self.holds.clear()
 
     def _fetch_in_turn(self) -> HeldBatch:

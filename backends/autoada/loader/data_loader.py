@@ -190,10 +190,11 @@ class AdaDataLoader:
     def _steps(self, models: list[AdaModel], stream: BatchStream) -> Generator[Any, None, None]:
         """Yield the batches of an epoch, each through a queue for each model."""
         parts = itertools.tee(stream, len(models)) if len(models) > 1 else [stream]
-        queues = [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
+        queues: list[PrefetchQueue] = []
         state = training_state_of(models[0])
         watches = self.lookahead.adapts and models[0].node.world_size > 1  # Otherwise every row is local.
         try:
+            queues += [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
             for model, queue in zip(models, queues, strict=True):
                 if self._is_known(model):
                     queue.attach()

@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from autoada.parameters.table_gradients import raw_gradient, set_raw_gradient
-from autoada.parameters.table_parameter import TableParameter
 
 Push = Callable[[torch.optim.Optimizer], None]
 
@@ -74,8 +73,8 @@ def push_at_step(
     pushes_all = all(id(parameter) in in_server for parameter in known)
     if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
         optimizer.step = MethodType(_step_of(kind, known, push), optimizer)  # type: ignore[method-assign]
-    if "zero_grad" not in vars(optimizer):
-        optimizer.zero_grad = MethodType(_zero_grad_of(kind), optimizer)  # type: ignore[method-assign]
+    if kind.zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer):
+        optimizer.zero_grad = MethodType(_zero_grad, optimizer)  # type: ignore[method-assign]
 
 
 class ClosureWithPush:
@@ -133,19 +132,15 @@ def _closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[1] if len(args) > 1 else kwargs.get("closure")
 
 
-def _zero_grad_of(kind: type[torch.optim.Optimizer]) -> Callable[..., None]:
-    """`kind`'s ``zero_grad`` for tables, whose gradients it would otherwise show before it drops them."""
-
-    @functools.wraps(kind.zero_grad)
-    def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-        if set_to_none:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if type(parameter) is TableParameter:
-                        parameter.grad = None
-        kind.zero_grad(self, set_to_none)
-
-    return zero_grad
+@functools.wraps(torch.optim.Optimizer.zero_grad)
+def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    """Torch's ``zero_grad``, which does not look at a gradient before it drops it."""
+    if not set_to_none or torch.autograd.profiler._is_profiler_enabled:
+        torch.optim.Optimizer.zero_grad(self, set_to_none)
+        return
+    for group in self.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:

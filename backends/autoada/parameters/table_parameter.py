@@ -212,17 +212,16 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    padding = -1 if padding_idx is None else padding_idx
     if (
         type(weight) is not TableParameter
         or scale_grad_by_freq
         or weight.dim() != 2
-        or not -len(weight) <= padding < len(weight)
+        or not (padding_idx is None or -len(weight) <= padding_idx < len(weight))
     ):
         return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
-    return _lookup(weight, input, -1 if padding_idx is None else padding % len(weight), sparse)
+    return _lookup(weight, input, -1 if padding_idx is None else padding_idx % len(weight), sparse)
 
 
 def _shorten(weight: TableParameter, ids: Tensor, max_norm: float, norm_type: float) -> None:
