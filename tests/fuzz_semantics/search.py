@@ -135,6 +135,9 @@ class Search:
         self.counts[found.outcome.kind] += 1
         if found.outcome.is_bug:
             self.bugs.append(found)
+            print(
+                f"seed {found.seed}: {found.outcome.kind} {found.outcome.detail}", file=sys.stderr, flush=True
+            )
         if found.outcome.kind == "refused":
             self.refusals.append(found)
         if (done := sum(self.counts.values())) % 500 == 0:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy.typing as npt
 import torch
@@ -216,40 +217,80 @@ class _Memory:
             self._store.write(numbers, self._rows[numbers - self._first], together)
 
 
+class _Operation(NamedTuple):
+    """The rule of an operation, from its schema."""
+
+    refused: bool
+    """Whether it changes how memory is used."""
+    views: bool
+    """Whether it returns views of its first argument."""
+    writes: list[tuple[int, str]]
+    """Positions and names of the arguments that it writes."""
+    read: Callable[[TableTensor], Tensor]
+    """Gives the values of an argument."""
+
+
+@functools.cache
+def _operation(func: Any) -> _Operation:
+    arguments = func._schema.arguments
+    returned = [each.alias_info for each in func._schema.returns]
+    undeclared = _UNDECLARED_WRITES.get(func, ())
+    return _Operation(
+        torch.Tag.inplace_view in func.tags or func in _REFUSED,
+        func in _UNDECLARED_VIEWS
+        or (bool(returned) and all(alias is not None and not alias.is_write for alias in returned)),
+        [
+            (number, argument.name)
+            for number, argument in enumerate(arguments)
+            if (argument.alias_info is not None and argument.alias_info.is_write)
+            or argument.name in undeclared
+        ],
+        _of_whole_memory if func in _COUNT_FROM_START else TableTensor.values,
+    )
+
+
 def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation by its schema: view, fetch and write back the rows of its arguments."""
-    if torch.Tag.inplace_view in func.tags or func in _REFUSED:
+    operation = _operation(func)
+    if operation.refused:
         _refuse(func, args)
     first = args[0] if args else None
-    views = _is_view(func._schema) or func in _UNDECLARED_VIEWS
-    if views and isinstance(first, TableTensor) and (view := _view_of(func, first, args, kwargs)) is not None:
-        return view
-    if written := _written(func, args, kwargs):
+    if operation.views and isinstance(first, TableTensor):
+        view = _view_of(func, first, args, kwargs)
+        if view is not None:
+            return view
+    if operation.writes and (written := _written(operation, args, kwargs)):
         return _change(func, args, kwargs, written)
-    read = _of_whole_memory if func in _COUNT_FROM_START else TableTensor.values
-    args, kwargs = pytree.tree_map_only(TableTensor, read, (args, kwargs))
-    return func(*args, **kwargs)
+    return func(*_replaced(args, operation.read), **_replaced(kwargs, operation.read))
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TableTensor]:
+def _replaced(value: Any, read: Callable[[TableTensor], Any]) -> Any:
+    """Arguments of an operation with ``read(table)`` in place of each table."""
+    if isinstance(value, TableTensor):
+        return read(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_replaced(each, read) for each in value])
+    if type(value) is dict:
+        return {name: _replaced(each, read) for name, each in value.items()}
+    return value
+
+
+def _tables_in(value: Any) -> list[TableTensor]:
+    """The tables among arguments of an operation."""
+    found: list[TableTensor] = []
+    _replaced(value, found.append)
+    return found
+
+
+def _written(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TableTensor]:
     """The tables and views that an operation writes, each once."""
-    arguments = func._schema.arguments
-    given = [*zip(arguments, args, strict=False)]
-    given += [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
-    found = {
-        id(each): each
-        for argument, value in given
-        if (argument.alias_info is not None and argument.alias_info.is_write)
-        or argument.name in _UNDECLARED_WRITES.get(func, ())
-        for each in pytree.tree_leaves(value)
-        if isinstance(each, TableTensor)
-    }
-    return list(found.values())
+    values = [args[number] if number < len(args) else kwargs.get(name) for number, name in operation.writes]
+    return list({id(each): each for each in _tables_in(values)}.values())
 
 
 def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[TableTensor]) -> Any:
     stores = {store: store.begin_update() for store in dict.fromkeys(each.store for each in written)}
-    views = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, TableTensor)]
+    views = _tables_in((args, kwargs))
     memory = {store: _Memory(store, [each for each in views if each.store is store]) for store in stores}
     changed = {id(each): memory[each.store].view(each) for each in written}
 
@@ -258,8 +299,7 @@ def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: l
             return changed[id(value)]
         return memory[value.store].view(value) if value.store in memory else value.values()
 
-    args, kwargs = pytree.tree_map_only(TableTensor, plain, (args, kwargs))
-    output = func(*args, **kwargs)
+    output = func(*_replaced(args, plain), **_replaced(kwargs, plain))
     for store, together in stores.items():
         store.end_update(together)
     for each in written:
@@ -281,11 +321,6 @@ def _of_whole_memory(tensor: TableTensor) -> Tensor:
     if tensor.convert is not None:
         _refuse("as_strided", [tensor])
     return tensor.store.whole().as_strided(place.size(), place.stride(), place.storage_offset())
-
-
-def _is_view(schema: Any) -> bool:
-    aliases = [returned.alias_info for returned in schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,8 +348,8 @@ def _share_memory(one: Tensor, other: Tensor) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-def _refuse(func: Any, args: Sequence[Any]) -> NoReturn:
-    tensor = next(each for each in pytree.tree_leaves(args) if isinstance(each, TableTensor))
+def _refuse(func: Any, args: Any) -> NoReturn:
+    tensor = _tables_in(args)[0]
     raise RuntimeError(
         f"{func} cannot be applied to {tensor!r}, as it changes how memory is used, and there is none here: "
         "apply it to a copy of the values, clone()"
@@ -375,7 +410,7 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
             or not table.has_all_rows
             or not isinstance(ids, Tensor)
             or ids.dtype in (torch.bool, torch.uint8)
-            or any(isinstance(each, TableTensor) for each in pytree.tree_leaves(others))
+            or _tables_in(others)
         ):
             return NotImplemented
         if isinstance(index, list | tuple):
