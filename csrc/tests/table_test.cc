@@ -158,10 +158,11 @@ TEST(different_tables_have_different_fingerprints) {
   CHECK(changed([](auto& s) { s[0].length = 5; }) != fingerprint);
   CHECK(changed([](auto& s) { s[0].rule.kind = RuleKind::kMomentum; }) != fingerprint);
   for (float UpdateRule::* const number :
-       {&UpdateRule::lr, &UpdateRule::momentum, &UpdateRule::eps, &UpdateRule::beta1, &UpdateRule::beta2,
+       {&UpdateRule::lr, &UpdateRule::momentum, &UpdateRule::eps, &UpdateRule::beta1,
         &UpdateRule::initial_accumulator, &UpdateRule::weight_decay}) {
     CHECK(changed([&](auto& s) { s[0].rule.*number += 0.25F; }) != fingerprint);
   }
+  CHECK(changed([](auto& s) { s[0].rule.beta2 += 0.25; }) != fingerprint);
   for (bool UpdateRule::* const flag :
        {&UpdateRule::decoupled, &UpdateRule::nesterov, &UpdateRule::centered}) {
     CHECK(changed([&](auto& s) { s[0].rule.*flag = true; }) != fingerprint);

@@ -61,6 +61,8 @@ class Writer:
             )
         self.write_end()
         loader, iterate = self.choose(phrases.LOADERS), self.pick(phrases.ITERATIONS, 0.7)
+        while self.sparse and "Refill" in loader:  # PyTorch's sparse gradients share memory with the batch
+            loader = self.choose(phrases.LOADERS)
         self.add("loader", loader)
         once = "stream()" in loader
         lookahead = self.rng.choice((None, "auto", 0, 1, 2, 2))

@@ -22,6 +22,7 @@ from autoada.parameters.table_gradients import (
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 Hook = Callable[[Tensor], Any]
+_current_pass: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class TableParameter(TableTensor, nn.Parameter):
@@ -37,6 +38,8 @@ class TableParameter(TableTensor, nn.Parameter):
     """Whether some lookup asked, or will ask, for a sparse gradient."""
     has_dense_part: bool
     """Whether the present gradient has a part that is dense in PyTorch."""
+    dense_pass: int
+    """Number of the last backward pass that computed such a part."""
 
     @property
     def table(self) -> RemoteTable:
@@ -48,6 +51,7 @@ class TableParameter(TableTensor, nn.Parameter):
         """The parameter of `table`."""
         parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
         parameter.may_be_sparse = parameter.has_dense_part = False
+        parameter.dense_pass = -1
         return parameter
 
     @property
@@ -164,7 +168,8 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
 
     def called(gradient: Tensor) -> Tensor | None:
         table = reference()
-        if table is None or table.has_sparse_gradient or not gradient.is_sparse:
+        sparse = table is None or (table.may_be_sparse and table.dense_pass != _current_pass())
+        if table is None or sparse or not gradient.is_sparse:
             result: Tensor | None = hook(gradient)
         else:
             shown = table._shown(gradient)
@@ -201,6 +206,7 @@ def _note_dense(weight: TableParameter | None) -> None:
     """Note a part of the gradient that is dense in PyTorch."""
     if weight is not None:
         weight.has_dense_part = True
+        weight.dense_pass = _current_pass()
 
 
 def _embedding(

@@ -7,7 +7,7 @@ namespace adaps {
 
 std::uint16_t Hyperparameters::fingerprint() const {
   std::uint32_t hash = 0;
-  for (const float x : {momentum, beta2, weight_decay}) {
+  for (const float x : {momentum, static_cast<float>(beta2), weight_decay}) {
     hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 0x9e3779b1U;
     hash ^= hash >> 15;
   }

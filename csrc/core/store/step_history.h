@@ -9,11 +9,11 @@ namespace adaps {
 
 // Hyperparameters that a schedule may change during training, in the notation of torch.optim. `momentum` is
 // also the decay of the first moment (beta1), and `beta2` that of the second moment (called alpha by
-// RMSprop).
+// RMSprop). `beta2` is near 1, where a float is too coarse: 1 - 0.999F differs from 0.001 by 13 millionths.
 struct Hyperparameters {
   float learning_rate = 0.01F;
   float momentum = 0.0F;
-  float beta2 = 0.999F;
+  double beta2 = 0.999;
   float weight_decay = 0.0F;
 
   friend bool operator==(const Hyperparameters&, const Hyperparameters&) = default;

@@ -159,7 +159,8 @@ class Table {
   std::size_t change_length_;
   bool is_packed_;
   std::size_t value_words_;
-  std::atomic<float> learning_rate_, momentum_, beta2_, weight_decay_;
+  std::atomic<float> learning_rate_, momentum_, weight_decay_;
+  std::atomic<double> beta2_;
   std::atomic<std::uint64_t> step_{0};
   std::unique_ptr<StepHistory> history_ = std::make_unique<StepHistory>();
   std::atomic<const StepHistory*> history_in_use_{nullptr};

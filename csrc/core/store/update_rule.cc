@@ -26,9 +26,10 @@ inline void decay(float* x, float* change, float kept, float by) {
 }
 
 // Moves an average towards `of`: beta * x + (1 - beta) * of. The result is exact if both are equal.
-inline void average(float* x, float* change, float beta, float of) {
-  *x += (1.0F - beta) * (of - *x);
-  if (change != nullptr) *change += (1.0F - beta) * (of - *change);
+inline void average(float* x, float* change, double beta, float of) {
+  const auto share = static_cast<float>(1.0 - beta);
+  *x += share * (of - *x);
+  if (change != nullptr) *change += share * (of - *change);
 }
 
 // The state holds step numbers as floats, which are exact up to this number. Larger ones wrap around.
@@ -233,7 +234,7 @@ void UpdateRule::make_up(float* value, std::size_t length, std::uint64_t last, s
     const auto steps = static_cast<double>(stretch.steps);
     const Hyperparameters& with = stretch.with;
     shrunk *= std::pow(1.0 - static_cast<double>(with.learning_rate) * with.weight_decay, steps);
-    squares *= std::pow(static_cast<double>(with.beta2), steps);
+    squares *= std::pow(with.beta2, steps);
     const Idle idle = idle_step({with.learning_rate, with.momentum, with.beta2, 0.0F}, false);
     const Idle stretched = idle.times(stretch.steps);
     drift += stretched.value_by_momentum * kept;
@@ -369,14 +370,14 @@ void UpdateRule::sgd_momentum(float* value, const float* gradient, std::size_t l
 void UpdateRule::adam(float* value, const float* gradient, std::size_t length, float* change,
                       const UpdateStep& now, std::uint64_t number) const {
   const Hyperparameters& with = now.with;
-  const float kept1 = with.momentum, kept2 = with.beta2;
+  const double kept1 = with.momentum, kept2 = with.beta2;
   float* first = value + length;
   float* second = first + length;
   float* first_change = at(change, length);
   float* second_change = at(change, 2 * length);
   const auto steps = static_cast<double>(number);
-  const double root = std::sqrt(1.0 - std::pow(static_cast<double>(kept2), steps));
-  const double correction = 1.0 - std::pow(static_cast<double>(kept1), steps);
+  const double root = std::sqrt(1.0 - std::pow(kept2, steps));
+  const double correction = 1.0 - std::pow(kept1, steps);
   const auto step = static_cast<float>(static_cast<double>(with.learning_rate) * root / correction);
   const float guard = kind == RuleKind::kAdam ? eps * static_cast<float>(root) : eps;
   const float l2 = decoupled ? 0.0F : with.weight_decay;
@@ -389,8 +390,8 @@ void UpdateRule::adam(float* value, const float* gradient, std::size_t length, f
   }
   if (change == nullptr) return;
   float* factor = change + length + state_length(length);
-  factor[0] *= kept1;
-  factor[1] *= kept2;
+  factor[0] *= static_cast<float>(kept1);
+  factor[1] *= static_cast<float>(kept2);
 }
 
 // Tieleman, Hinton (2012); centered: Graves (2013).
@@ -420,7 +421,7 @@ void UpdateRule::rmsprop(float* value, const float* gradient, std::size_t length
     if (change != nullptr) change[i] -= rate * change[buffers + i];
   }
   if (change == nullptr) return;
-  factor[0] *= with.beta2;
+  factor[0] *= static_cast<float>(with.beta2);
   if (momentum == 0.0F) return;
   factor[1] *= with.momentum;
   factor[2] += rate * factor[1];

@@ -38,7 +38,7 @@ struct UpdateRule {
   float momentum = 0.0F;
   float eps = 1e-10F;
   float beta1 = 0.9F;
-  float beta2 = 0.999F;
+  double beta2 = 0.999;
   float initial_accumulator = 0.0F;
   float weight_decay = 0.0F;
   // kAdam: weight decay shrinks the value directly (AdamW), not through the gradient (L2)

@@ -30,6 +30,26 @@ class Net(nn.Module):
         return self.out(torch.tanh(self.mid(self.items(ids))))
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_second_moments_are_as_precise_as_in_pytorch(kind: Any) -> None:
+    moments = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2)
+        optimizer = kind(layer.parameters(), **({"alpha": 0.999} if kind is torch.optim.RMSprop else {}))
+        model: Any = autoada.AdaModel(layer, optimizer) if wrapped else layer
+        for step in range(3):
+            optimizer.zero_grad()
+            (model(torch.full((1, 3), 10.0 + step)).sum() * 10).backward()
+            optimizer.step()
+        name = "square_avg" if kind is torch.optim.RMSprop else "exp_avg_sq"
+        state = optimizer.state_dict()["state"]
+        moments.append(torch.cat([state[number][name].flatten() for number in state]))
+        if wrapped:
+            model.close()
+    torch.testing.assert_close(moments[1], moments[0], rtol=1e-6, atol=0)
+
+
 class Case:
     """A kind of optimizer, with the model and the batches to compare it on."""
 

@@ -264,6 +264,20 @@ def test_a_gradient_is_sparse_if_all_its_parts_are(lookup: Any, detached: bool) 
     assert_equal(after_backward, lambda: Both(sparse=True), lambda model: momentum(model, 0.01))
 
 
+def test_a_hook_gets_the_kind_of_gradient_of_its_backward_pass() -> None:
+    class Twice(Bags):
+        def forward(self, ids: Tensor) -> Any:
+            kinds: list[bool] = []
+            handle = self.emb.weight.register_hook(lambda gradient: kinds.append(gradient.is_sparse))
+            (super().forward(ids).mean() + self.emb.weight[ids].mean()).backward()
+            super().forward(ids).mean().backward()
+            handle.remove()
+            assert kinds == [False, True]
+            return super().forward(ids)
+
+    assert_equal(lambda model, seen: None, lambda: Twice(sparse=True), lambda model: momentum(model, 0.01))
+
+
 @pytest.mark.parametrize(
     ("lookup", "rows"),
     [
