@@ -111,8 +111,8 @@ INTRODUCTION = """\
 This page shows the figures of all recorded sessions, for readers who look up a measurement. Each figure is
 drawn from the records of a session under `results/reference`. Each dot is a run, and the numbers below a bar
 are the quality that the runs reached. `adabench report results/reference/NAME` writes a page for one session,
-with all runs, intervals and the environment. [How runs are compared](../concepts/statistics.md) describes when
-one bar counts as shorter than another. See also the [speed goals](../../results/reference/BENCH.md) and
+with all runs, intervals and the environment. [How runs are compared](../concepts/statistics.md) describes
+when one bar counts as shorter than another. See also the [speed goals](../../results/reference/BENCH.md) and
 [how cost grows with nodes](../../results/reference/SPEED.md)."""
 
 
