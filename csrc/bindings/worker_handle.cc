@@ -91,7 +91,7 @@ void WorkerHandle::pull_rows(const NodeTable& table, py::handle ids, py::handle 
 
 void WorkerHandle::push_sums(const py::sequence& parts) {
   std::vector<std::vector<GivenGradients>> given;
-  std::vector<Array> held;  // own the copies of keys that were given as lists
+  std::vector<Array> held;  // these own copies of keys that were given as lists
   for (const py::handle part : parts) {
     std::vector<GivenGradients>& reads = given.emplace_back();
     for (const py::handle read : py::cast<py::sequence>(part)) {
@@ -283,9 +283,9 @@ std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& va
                 });
 }
 
-// Releases the arrays of completed calls, because a caller may never wait for them. Checks a few arrays per
-// call, more than each call adds. Therefore most of the kept arrays belong to incomplete calls, even if an
-// old call takes much longer than later ones.
+// Releases the arrays of completed calls, because a caller may never wait for these calls. Each call checks
+// more arrays than it adds. Therefore most of the kept arrays belong to incomplete calls, even if an old call
+// takes much longer than later calls.
 void WorkerHandle::release_finished() {
   constexpr int kLooks = 4;
   for (int i = 0; i < kLooks && !held_.empty(); ++i) {

@@ -14,17 +14,18 @@ namespace adaps {
 namespace {
 
 constexpr std::uint32_t kFree = std::numeric_limits<std::uint32_t>::max();
-// Initial number of slots: enough for ids that are all distinct, up to a table that fits into the L1 cache.
+// Initial number of slots. With up to this number of slots, the table fits into the L1 cache.
 constexpr std::size_t kSmallest = 64;
 constexpr std::size_t kLargestAtFirst = 4096;
 
-// Open addressing with linear probing over positions in the list of distinct ids; at most half full.
+// A hash table of positions in the list of distinct ids, with open addressing and linear probing. It is at
+// most half full.
 class PositionTable {
  public:
   explicit PositionTable(std::size_t capacity)
       : shift_(64 - std::countr_zero(capacity)), slots_(capacity, kFree) {}
 
-  // The slot of the id: either the one that holds its position, or the free one where it belongs.
+  // The slot of the id: the slot that contains its position or, if the id is new, the free slot for it.
   std::uint32_t& find(std::int64_t id, const std::vector<std::int64_t>& unique) {
     const std::size_t mask = slots_.size() - 1;
     std::size_t slot = hash(id);
@@ -75,7 +76,8 @@ const KeyedRows* range_with_all(std::span<const KeyedRows> parts) {
   return &*largest;
 }
 
-// All keys are in `range`, so the position of each key follows from its distance to the first key.
+// Sums rows whose keys are all in `range`. The position of each sum is the distance of its key to the first
+// key.
 RowSums sum_within(const KeyedRows& range, std::span<const KeyedRows> parts, std::size_t length) {
   RowSums total{{range.keys.begin(), range.keys.end()}, std::vector<float>(range.keys.size() * length)};
   const auto add_all = [&](std::span<const std::int64_t> keys, const float* rows) {

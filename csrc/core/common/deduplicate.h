@@ -9,8 +9,8 @@
 
 namespace adaps {
 
-// Returns the distinct ids in the order of their first occurrence; inverse[i] becomes the position of ids[i]
-// among them, so that unique[inverse[i]] == ids[i]. `inverse` has ids.size() elements and may not overlap
+// Returns the distinct ids in the order of their first occurrence. Sets inverse[i] to the position of ids[i]
+// in the result, so that unique[inverse[i]] == ids[i]. `inverse` has ids.size() elements and may not overlap
 // `ids`.
 std::vector<std::int64_t> deduplicate(std::span<const std::int64_t> ids, std::int64_t* inverse);
 
@@ -25,7 +25,7 @@ struct RowSums {
 RowSums sum_by_key(std::span<const std::int64_t> keys, const float* rows, std::size_t length,
                    std::optional<std::int64_t> ignored);
 
-// Rows with one key each, as sum_by_key takes them. Keys that ascend by one contain no duplicates.
+// Rows with one key each, in the form that sum_by_key takes. Keys that ascend by one contain no duplicates.
 struct KeyedRows {
   std::span<const std::int64_t> keys;
   const float* rows;
