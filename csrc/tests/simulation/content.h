@@ -13,8 +13,8 @@ namespace adaps::simulation {
 inline constexpr std::size_t kMaxPushes = 252;  // per key
 inline constexpr std::size_t kPushesPerFloat = 12;
 
-// Number of events that each float encodes. A coarse coding uses so few bits that every wire represents its
-// numbers exactly.
+// Number of floats that encode the last set, and number of pushes that each further float encodes. A coarse
+// coding uses so few bits that every wire represents its numbers exactly.
 struct Coding {
   std::size_t set_floats;  // number of floats at the start for the last set
   std::size_t pushes_per_float;

@@ -36,8 +36,8 @@ class World {
 
   // Runs until no event is left. Throws Violation if this does not happen, or if a worker still waits then.
   void run_until_quiet();
-  // Must be called after run_until_quiet(). Signals an intent again, with an end that is later by `length`
-  // clocks.
+  // Must be called after run_until_quiet(). Signals an intent again, from the worker's clock until `length`
+  // clocks later.
   void extend_intent(const Intent& intent, Clock length);
   // Manual scheduling: perform() makes a worker's call, and settle() completes the consequences of a step on
   // a node.
