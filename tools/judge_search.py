@@ -272,7 +272,7 @@ def judged(
     seconds: float,
     runs: Sequence[Run],
 ) -> Verdict:
-    """Compare the found policy with the builders.
+    """Compare the found policy with the policies of the builders.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def _trained(server: ForkServer, name: str, backend: type[Backend]) -> Iterator[
         where = f"{nodes} node{'s' * (nodes > 1)} x {workers} worker{'s' * (workers > 1)}"
         outcome = _train(server, name, {}, nodes, workers)
         if outcome.status == "skipped" and nodes * workers > 1:
-            yield Finding(f"says why it cannot train on {where}", True, outcome.reason or "")
+            yield Finding(f"reports why it cannot train on {where}", True, outcome.reason or "")
             continue
         yield Finding(f"trains on {where}", outcome.status == "ok", outcome.reason or "")
         if outcome.status != "ok":

@@ -62,7 +62,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
 
 def _unused(kind: type[UseCase]) -> Finding:
     """Check that the use case refuses data that does not exist, rather than ignoring the option."""
-    promise = "data that are not there are refused in one line"
+    promise = "missing data are refused in one line"
     nowhere = Path("no", "such", "data")
     try:
         kind(kind.Params(), nowhere, 1)
@@ -106,7 +106,7 @@ def _disjoint(one: UseCase, other: UseCase) -> str:
     shares = [_samples_by_part(one, one.loaders(rank, 2).train) for rank in (0, 1)]
     alone, again, left, right = (Counter(_joined(found, same)) for found in (first, second, *shares))
     extra = ((left & right) & ((left + right) - (alone | again))).total()
-    return f"{extra} samples are in the shares of both of two workers" if extra > spare else ""
+    return f"{extra} samples are in the shares of two workers" if extra > spare else ""
 
 
 def _whole_splits(one: UseCase, other: UseCase) -> str:

@@ -133,7 +133,8 @@ def compare(
     fail_if: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 3 if this holds for a backend, such as 'ratio_low > 1.03', or cannot be judged."
+            help="Exit with 3 if this condition is true for a backend, such as 'ratio_low > 1.03', or "
+            "cannot be judged."
         ),
     ] = None,
     fail_undecided: Annotated[
@@ -157,7 +158,7 @@ def compare(
     from adabench.results.store import find_session
 
     if fail_undecided and fail_if is None:
-        raise UsageError("--fail-undecided needs --fail-if, which says what fails otherwise")
+        raise UsageError("--fail-undecided also needs --fail-if, with the condition that fails")
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other: give one")
     width = None if markdown else terminal_width()

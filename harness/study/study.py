@@ -274,7 +274,7 @@ def _data(value: Any, usecases: list[Selection], folder: Path) -> dict[str, str]
             places[name].encode()
         except UnicodeEncodeError as error:
             raise UsageError(
-                f"the path {places[name]!r} is not UTF-8, and records hold nothing else"
+                f"the path {places[name]!r} is not UTF-8, but records can only contain UTF-8"
             ) from error
     return places
 

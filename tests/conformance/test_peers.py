@@ -144,7 +144,7 @@ def test_pykeen_trains_rows_that_score_here_as_there(model: ModelName) -> None:
 def test_peers_with_a_loop_of_their_own_train_one_use_case(name: str, wanted: str) -> None:
     usecase = CtrUseCase(CtrParams(rows=1400), None, 1)
     backend = available(name)
-    with pytest.raises(Unavailable, match=f"{name} trains {wanted} alone, not ctr: say -u {wanted}"):
+    with pytest.raises(Unavailable, match=f"{name} trains only {wanted}, not ctr: use -u {wanted}"):
         backend.open(usecase, ONE, backend.Options())
 
 

@@ -234,7 +234,7 @@ class Publisher(Generic[Content]):
                 if error.errno not in _NO_LOCKS:
                     raise
                 _log.warning(
-                    "%s cannot be locked, so no second job is told before it writes there: %s",
+                    "%s cannot be locked, so a second job is detected only when it writes there: %s",
                     self._directory,
                     error.strerror,
                 )

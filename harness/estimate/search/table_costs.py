@@ -205,7 +205,7 @@ class _Table:
         self.value = bytes_on_wire(wire, served.length)
         self.whole = 4.0 * served.width
         state = served.width - served.length
-        # Optimizer state travels as bfloat16 if the wire type is lossy.
+        # Optimizer state is sent as bfloat16 if the wire is lossy.
         rounded = self.value + (4.0 * state if wire == "float32" else bytes_on_wire("bfloat16", state))
         self.refresh = rounded
         at_home = homes[None, :] == np.arange(self.nodes)[:, None]

@@ -125,7 +125,7 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         (
             Policy("p", [Rule("a", technique="static", exchange=3), Rule("*")]),
             {},
-            "rule 1: exchange of a has no effect beside technique 'static', under which there are no copies",
+            "rule 1: exchange of a has no effect with technique 'static', which makes no copies",
         ),
         (
             Policy("p", [Rule("*", exchange=1 << 40)]),
@@ -136,7 +136,7 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         (
             Policy("p", [Rule("*")], synchronization=Synchronization(2)),
             {},
-            "every = 2 is for the code that trains, which a node does not; give the policy to autoada",
+            "every = 2 is executed by the training code, not by a node; give the policy to autoada",
         ),
         (
             Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), lookahead=2), Rule("*")]),
@@ -163,7 +163,7 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         (
             Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "auto"), Rule("*")]),
             {},
-            "rules 1 and 2 give rows of a different techniques, and 'auto' is for all rows of a table",
+            "rules 1 and 2 give rows of a different techniques, but 'auto' applies to all rows of a table",
         ),
         (
             Policy("p", [Rule("*", technique="auto", lookahead=0)]),

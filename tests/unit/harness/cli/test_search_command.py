@@ -51,7 +51,7 @@ def test_bytes_are_least_where_they_are_asked_for(said: Any) -> None:
 
 def test_memory_that_nothing_keeps_is_refused_with_the_least_that_would_do(said: Any, refused: Any) -> None:
     err = refused(*SEARCH, *TWO, "--memory", "0.01", quiet=False)
-    sentence = "no policy keeps a limit of 0.01 MiB per node: the least that would do is "
+    sentence = "every policy exceeds the limit of 0.01 MiB per node: the smallest limit that suffices is "
     assert err.startswith(sentence)
     least = float(err.removeprefix(sentence).split()[0])
     assert said(*SEARCH, *TWO, "--memory", str(0.98 * least), "--builders", "")[0] == 2
@@ -66,7 +66,7 @@ def test_what_resources_say_counts(said: Any, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(small.text())
     arguments = [one for one in SEARCH if one not in ("--step", "2")]
     code, _, err = said(*arguments, "--resources", "r.toml")
-    assert (code, "no policy keeps a limit of 0.001907 MiB per node" in err) == (2, True)
+    assert (code, "every policy exceeds the limit of 0.001907 MiB per node" in err) == (2, True)
 
 
 @pytest.mark.parametrize("speeds", [(2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (1.0, 0.001)])
