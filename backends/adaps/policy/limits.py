@@ -100,7 +100,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             ]
         if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
             found.append(
-                f"rule {number}: exchange of {numbers[number]} has no effect beside technique "
+                f"rule {number}: exchange of {numbers[number]} has no effect with technique "
                 f"{rule.technique!r}, which makes no copies; leave it 'auto'"
             )
     if policy.data.shares == SHARES_BY_SPEED:

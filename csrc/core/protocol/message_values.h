@@ -33,7 +33,7 @@ inline bool encode_row(LockedKey& key, std::size_t floats, std::vector<float>& w
 
 // Writes the value of a message, or the initial value if the message requires it, to the key's unpacked row.
 // After the caller has set the version in the key's header, it stores the row (see Decisions::keep). Storing
-// does not round, because the bfloat16 numbers of a packed row are bfloat16 numbers in every wire.
+// does not round, because each wire maps numbers of bfloat16 to numbers of bfloat16.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   switch (payload) {
     case Payload::kValue:

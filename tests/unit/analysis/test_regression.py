@@ -231,7 +231,7 @@ def test_too_few_rows_or_groups_are_refused(lines: None) -> None:
     with pytest.raises(RegressionError, match="9 measurements are too few to learn from: 10 are needed"):
         Regression.fit(frame, seconds)
     frame, seconds = transfers(20)
-    with pytest.raises(RegressionError, match="all rows are of one group: two are needed"):
+    with pytest.raises(RegressionError, match="all rows belong to one group: at least two groups are needed"):
         Regression.fit(frame, seconds, np.zeros(20))
 
 
@@ -253,7 +253,7 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     ]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
     *rows, note = rows
-    assert "rows of a group that is predicted by fewer than 9 groups" in note
+    assert "rows of a group that is predicted from fewer than 9 groups" in note
     assert [" ".join(line[: line.index(" %")].split()[:-2]) for line in rows] == list(held_out)
     assert [line.split()[-1] for line in rows] == [rows[0].split()[-1], *["-"] * 9]
     code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")

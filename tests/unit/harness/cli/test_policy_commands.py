@@ -111,7 +111,11 @@ def write_mine(text: str) -> tuple[str, ...]:
             'technique = "allreduce"',
             "technique 'allreduce' is for dense parameters; wide.weight is",
         ),
-        ("mlp.*", 'technique = "auto"', "technique 'auto' is for tables of rows; mlp.0.weight is dense, and"),
+        (
+            "mlp.*",
+            'technique = "auto"',
+            "technique 'auto' is for tables of rows; mlp.0.weight is a dense parameter",
+        ),
         ("deep.weight", "rows = { hottest = 0.1 }", "rows hottest needs access counts of deep.weight: `adab"),
     ],
 )

@@ -77,7 +77,7 @@ def test_trial_runs_are_refused_on_nodes_that_cannot_be_imitated(
     code, out, err = said("search", "-u", CTR, "--step", "2", "--resources", "r.toml")
     assert (code, err.count("\n")) == (2, 1)
     told = ", ".join(f"{speed:g}" for speed in speeds)
-    assert err.endswith(f"and not at speeds of {told}: give --dry-run\n")
+    assert err.endswith(f"and not the speeds {told}: give --dry-run\n")
     assert "simulated" not in out
 
 
@@ -89,7 +89,7 @@ TWO --solver exakt => unknown solver 'exakt': did you mean 'exact'?
 TWO --objective money => --objective money: valid are time, bytes
 TWO --wires float32,int4 => --wires int4: valid are float32, bfloat16, float16, int8
 TWO --memory -1 => --memory -1.0: give MiB, more than 0
-TWO -b ddp => backend 'ddp' is none on the parameter server
+TWO -b ddp => backend 'ddp' does not use the parameter server
 TWO --builders nupps => unknown policy, neither a file nor a builder, 'nupps'
 TWO -o no/best.toml => no/best.toml cannot be written: no such file or directory
 """.replace("TWO", " ".join(TWO))
