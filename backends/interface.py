@@ -68,9 +68,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Type of the tables' values in the server's memory: float32, or bfloat16, which takes half of the
         memory.
     fault : str
-        Fault in the gradients of some workers in every step: `none`; `flip`, multiplication by the negative
-        severity; `scale`, multiplication by the severity; `noise`, added normal noise of the severity times
-        their root mean square; `stale`, gradients from this number of steps ago; `nan`, replacement by NaN.
+        Fault in the gradients of some workers in every step. `flip` multiplies them by the negative severity,
+        and `scale` by the severity. `noise` adds normal noise of the severity times their root mean square.
+        `stale` uses the gradients of `severity` steps ago. `nan` replaces them by NaN.
     faulty : str
         Indices of the faulty workers among all workers, such as 0+3.
     severity : float
