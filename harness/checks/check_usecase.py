@@ -44,10 +44,10 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("training shares of workers are of equal length", _shares),
         ("training shares of workers are disjoint", _disjoint),
         ("every worker has the whole validation and test splits", _whole_splits),
-        ("a batch holds samples", _samples),
+        ("a batch has samples", _samples),
         ("the loss is a finite scalar with gradients", _loss),
         ("keys() names the rows that the loss reads", _keys),
-        ("what another draws stands where keys() names it", _drawn),
+        ("keys() also names rows that the server has drawn", _drawn),
         ("evaluate() gives finite metrics and leaves the model in training mode", _evaluate),
         ("training lowers the loss", _learns),
     ]
@@ -204,7 +204,7 @@ def _keys(one: UseCase, other: UseCase) -> str:
         for name, rows in keys.items():
             unnamed = _touched(parameters[name].grad) - set(rows.flatten().tolist())
             if unnamed:
-                return f"row {min(unnamed)} of {name!r} is read and not named"
+                return f"row {min(unnamed)} of {name!r} is read, but keys() does not return it"
     return ""
 
 
@@ -220,9 +220,9 @@ def _drawn(one: UseCase, other: UseCase) -> str:
         return f"{one.samples(batch)} samples become {one.samples(drawn)}"
     one.loss(model, drawn).backward()
     named, read = one.keys(drawn)[table].flatten().tolist(), _touched(model.get_parameter(table).grad)
-    for where, found in (("named", set(named)), ("read", read)):
+    for where, found in (("returned by keys()", set(named)), ("read by the loss", read)):
         if missing := set(rows.tolist()) - found:
-            return f"row {min(missing)} of {table!r} was drawn and is not {where}"
+            return f"row {min(missing)} of {table!r} was drawn, but is not {where}"
     return ""
 
 
