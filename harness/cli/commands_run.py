@@ -82,8 +82,8 @@ def run(
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
-    For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends, or without anything
-    the study `default`. Every run is recorded when it ends, and the table and figures are made at the end.
+    For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends. Without arguments,
+    the study `default` runs. Every run is recorded when it ends, and the table and figures are made at the end.
     """
     from rich.console import Console
 

@@ -127,10 +127,10 @@ class SearchOptions(TrainingOptions):
 
 @takes_options(SearchOptions)
 def search(options: SearchOptions) -> None:
-    """Search for how each parameter is to be managed on a cluster.
+    """Search for the best policy for a use case on a cluster.
 
-    Candidates are found by a closed form and simulated by the server's own code. The best of them train on
-    this machine, one epoch at a time, against the best builder.
+    Formulas predict the costs of candidates, and the server's own code simulates the cheapest ones. The best
+    of them then train on this machine, one epoch at a time, against the best builder's policy.
     """
     from adabench.harness.estimate.search.candidates import candidates, simulated_all, with_evidence
 

@@ -140,7 +140,9 @@ class Publisher(Generic[Content]):
             if self._published(number, make(None if before is None else before.content)):
                 self._last = number
                 return
-        raise CheckpointError(f"{self._directory} changes again and again, but no job is recorded as its writer")
+        raise CheckpointError(
+            f"{self._directory} changes again and again, but no job is recorded as its writer"
+        )
 
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
