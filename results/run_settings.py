@@ -80,8 +80,8 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         str,
         Setting(
             help="Links between nodes: loopback; sockets, which is loopback without shared memory; lan; "
-            "slow; or a delay and a rate such as 0.5ms,2gbit. namespaces:lan slows down all sockets by network "
-            "namespaces. With namespaces:lan:0-1/10, one link is slower by the factor 10.",
+            "slow; or a delay and a rate such as 0.5ms,2gbit. namespaces:lan slows down all sockets by "
+            "network namespaces. With namespaces:lan:0-1/10, one link is slower by the factor 10.",
             default="loopback",
             several=True,
         ),

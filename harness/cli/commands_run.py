@@ -83,7 +83,7 @@ def run(
     """Run a study; continue it if it was interrupted.
 
     For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends. Without arguments,
-    the study `default` runs. Every run is recorded when it ends, and the table and figures are made at the end.
+    the study `default` runs. Every run is recorded when it ends. The table and figures are made at the end.
     """
     from rich.console import Console
 
