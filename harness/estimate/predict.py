@@ -49,13 +49,13 @@ _STEPS = 40
 _FLOPS, _PER_STEP = 2e10, 2e-3
 """Operations of a core per second, and other seconds of a step, on an unknown machine."""
 _WAYS = 4
-"""That something has to go, in a step, before a node knows all of it: rows there and back, a ring of two."""
+"""Number of transfers in a step that a node has to wait for: rows in both directions, and a ring of two."""
 _AROUND = 5.0
 """Seconds of a run outside training. As for the constants above, the real value is learned."""
 _MOST_SCATTER = 0.1
 """Maximum median deviation from a cell's median in a session that predictions learn from."""
 _A_FILE = "a file"
-"""Name of policies without a builder, because files of the same name may differ."""
+"""Name of all policies from files, because files with equal names may differ."""
 _CACHE = "physics.json"
 
 

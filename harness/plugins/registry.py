@@ -1,4 +1,4 @@
-"""Finds backends, use cases, builders and launchers: own files and others' entry points, no central list.
+"""Finds plugins, that is, backends, use cases, builders and launchers: files of the project, and entry points.
 
 Listing names imports no large package; only plugins that are used are imported.
 """

@@ -1,4 +1,4 @@
-"""Finds the policy that trains fastest here: short trial runs, by successive halving."""
+"""Finds the policy that trains fastest on this machine, by short trial runs with successive halving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run settings as studies and the command line use them: read off the fields of `RunSettings`."""
+"""Settings of runs in studies and on the command line, derived from the fields of `RunSettings`."""
 
 from __future__ import annotations
 

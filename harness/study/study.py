@@ -1,4 +1,4 @@
-"""A study: its cells and runs. Read from TOML, overridden by the command line, checked key by key."""
+"""A study: its cells and runs. It is read from TOML, and options of the command line replace its values."""
 
 from __future__ import annotations
 
