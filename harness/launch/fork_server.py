@@ -1,9 +1,10 @@
 """The fork server: a process that has imported torch, and from which the process group of each run is forked.
 
 Importing torch takes longer than the training of a small run, and every rank of every run would import it.
-Therefore a fork server imports it once. It is this module, run as a program (``HARNESS-PID SOCKET
-MODULES…``), and forks a process for each request. It imports only modules of this project and their dependencies: the
-import of a plugin may have side effects, which must not affect the runs of other cells.
+Therefore a fork server imports it once. It is this module, run as a program with the arguments
+``HARNESS-PID SOCKET MODULES…``, and forks a process for each request. It imports only modules of this project
+and their dependencies: the import of a plugin may have side effects, which must not affect the runs of other
+cells.
 
 A fork contains only the thread that called it. This is safe as long as the server has no other thread, which
 is checked after the imports. The fork server of `multiprocessing` is not used for four reasons: it does not

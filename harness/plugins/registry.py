@@ -1,4 +1,4 @@
-"""Finds plugins, that is, backends, use cases, builders and launchers: files of the project, and entry points.
+"""Finds plugins (backends, use cases, builders, launchers) in files of the project and in entry points.
 
 Listing names imports no large package; only plugins that are used are imported.
 """

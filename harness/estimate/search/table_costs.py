@@ -31,7 +31,7 @@ _HEADER = 16.0
 _ROUNDS = 500.0
 """Maximum rounds of exchange per second."""
 _SHORT, _LONGEST = 16.0, 0.05
-"""Bytes of rows that are sent in every round; seconds after which any changed row is sent: flush_cadence.h."""
+"""Bytes of rows that are sent in every round; seconds after which all changes are sent (flush_cadence.h)."""
 _CERTAIN = 0.9999
 _MICROS = 1e6
 
