@@ -1,4 +1,4 @@
-"""Opens text files of any compression, encoding and CSV dialect, and reads their columns in blocks by pyarrow."""
+"""Opens text files of any compression, encoding and CSV dialect, and reads columns in blocks by pyarrow."""
 
 from __future__ import annotations
 
