@@ -48,9 +48,11 @@ class Trace {
 class LocalBarrier {
  public:
   explicit LocalBarrier(int workers) : present_(workers) {}
-  // A worker arrives and may report a failure. Returns whether all remaining workers have arrived.
+  // Records the arrival of a worker, which may report a failure. Returns whether all remaining workers have
+  // arrived.
   bool arrive(Operation& operation, bool failed = false);
-  // A worker leaves permanently. Returns whether other workers remain and all of them have arrived.
+  // Records that a worker has left permanently. Returns whether other workers remain and all of them have
+  // arrived.
   bool leave();
   // Whether no worker is left.
   bool all_left() const;

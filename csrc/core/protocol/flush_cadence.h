@@ -46,7 +46,7 @@ class FlushCadence {
     const Last& last = last_[group];
     return last.time + (clock - last.clock < kSomeClocks ? kLongestPause : kLongest);
   }
-  // The clock when a group is due whose number of clocks a policy has set.
+  // The clock when the group is due, if a policy has set the number of clocks for it.
   Clock due_at(std::size_t group) const { return last_[group].clock + last_[group].exchange; }
 
  private:

@@ -20,7 +20,7 @@ class Membership {
  public:
   Membership(NodeContext& node, Outbox& outbox, int channel);
 
-  // All workers of this node have arrived at a barrier, or have left permanently.
+  // Records that all workers of this node have arrived at a barrier, or have left permanently.
   void arrived(bool for_good, Micros now);
   void on_barrier(NodeId from, const BarrierMessage& message, Micros now);
   void on_release(NodeId from, const ReleaseMessage& message);
@@ -29,7 +29,7 @@ class Membership {
   void say_goodbye();
   void on_goodbye(NodeId from);
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
-  // Every node has left the cluster.
+  // Whether every node has left the cluster.
   bool closed() const { return node_.leaving.load() == Leaving::kComplete; }
 
   // Time at which nodes that have not arrived count as stalled; kNever if no node waits for them.

@@ -25,7 +25,7 @@ class Processor {
   // Speed of a core for this thread, relative to a core of speed 1.
   double speed(std::size_t thread) const { return speed_ * threads_[thread].factor; }
   void slow_down(std::size_t thread, double factor, Micros now);
-  // The thread uses no core until it is resumed, even if it has work.
+  // Suspends the thread: it uses no core until it is resumed, even if it has work.
   void suspend(std::size_t thread, Micros now);
   void resume(std::size_t thread, Micros now);
 

@@ -83,7 +83,7 @@ class SlotHeader {
     ADAPS_ASSERT(has_value());
     version_ = version;
   }
-  // The owner's value has changed.
+  // Owner: records that the value has changed.
   void advance_version() {
     ADAPS_ASSERT(state == State::kOwner);
     version_ = next_version(version_);
