@@ -172,7 +172,8 @@ STUDIES = {
     "inits": Study(
         "initial-weights.md",
         ("use case", "initial weights", "quality", "steps to the target", "CPU time to the target"),
-        "Against one initialization, in {pairs} pairs of runs: differences of quality, and ratios, with "
+        "The search is compared with one initialization in {pairs} pairs of runs: differences of quality, "
+        "and ratios, with "
         "intervals of 95 %. CPU time includes the search and all set-up.",
         judged_inits,
     ),
@@ -187,7 +188,8 @@ STUDIES = {
             "training time, ratio",
             "quality",
         ),
-        "Against `random`, in {pairs} pairs of runs of the study `placement`: ratios, and differences of "
+        "Each `placement` is compared with `random` in {pairs} pairs of runs of the study `placement`: "
+        "ratios, and differences of "
         "quality, with intervals of 95 %. Quality is the AUC of `ctr`, the MRR of `kge`, and the error of "
         "`mf`, whose lower values are better. *Local* is the share of reads without a message.",
         judged_placement,
@@ -201,7 +203,8 @@ STUDIES = {
             "quality, 2 of 8 wrong (`flip`)",
             "CPU time, none wrong",
         ),
-        "Against the mean of eight right workers, in {pairs} pairs of runs of the study `robust`: "
+        "Each rule is compared with the mean of eight right workers in {pairs} pairs of runs of the study "
+        "`robust`: "
         "differences of quality, and ratios of the CPU time of whole runs, with intervals of 95 %.",
         judged_robust,
     ),
