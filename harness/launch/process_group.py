@@ -79,7 +79,7 @@ def run_group(file: str) -> int:
 
 
 def failures_file(folder: Path, group: int) -> Path:
-    """File of a group's ranks that have ended badly, as `Failure`; it exists as soon as there is one."""
+    """File with a `Failure` for each failed rank of a group; it exists as soon as a rank has failed."""
     return folder / f"group{group}.failures.json"
 
 

@@ -96,7 +96,7 @@ def modules(kind: Kind, wanted: Iterable[str]) -> list[str]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """The backend's class; `UsageError` if there is none, it cannot be imported, or lacks a member."""
+    """The backend's class; `UsageError` if it does not exist, cannot be imported, or lacks a member."""
     return cast("type[Backend]", _load("backend", name))
 
 

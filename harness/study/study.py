@@ -124,7 +124,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def built_in_studies() -> dict[str, Path]:
-    """Name -> file of the studies that come with the project."""
+    """Name -> file of the studies that the project includes."""
     return {file.stem: file for file in sorted(_FOLDER.glob("*.toml"))}
 
 

@@ -253,7 +253,7 @@ def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDA
     Raises
     ------
     DataError
-        If a name is empty; `path` and `line`, the number of the first, say where.
+        If a name is empty; `path` and `line`, the number of the first, show the place.
     """
     coded = column.dictionary_encode()
     if "" in (names := coded.dictionary.to_pylist()):

@@ -87,7 +87,7 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
 
 
 def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
-    """A csv file without a header, compressed or not, in blocks of at most so many rows.
+    """A csv file without a header, compressed or not, in blocks with a maximum number of rows.
 
     Parameters
     ----------
