@@ -15,7 +15,7 @@ def improved(problem: Problem, choices: Choices, sweeps: int = 12) -> Choices:
     """Change the choice of one unit after the other if this is better, in at most `sweeps` sweeps.
 
     A change is better if memory exceeds its limits by less or, if this is equal, if the value is lower. The
-    mean of all loads is added to the value with a small weight, so that loads below the largest also decrease.
+    mean of all loads is added to the value with a small weight, so that smaller loads also decrease.
     """
     choices = choices.copy()
     scale = max(problem.value(choices), 1e-300)
