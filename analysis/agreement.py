@@ -1,4 +1,4 @@
-"""Checks that two cells did the same work with the same result, so that their times are comparable."""
+"""Checks that two cells trained on equally many samples with equal quality, so that times can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: stacked bars and a table of profiled runs."""
+"""The parts of a training step's time: stacked bars and a table of profiled runs."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ class Comparison(_Compared):
 
 
 def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int = 1) -> list[Comparison]:
-    """Every cell against the baseline's cell of its use case and topology; Holm-corrected over all of them.
+    """Compare every cell with the baseline's cell of its use case and topology; Holm-corrected over all.
 
-    Time to the quality target is compared where the runs had a target, otherwise the time of all epochs.
-    Times count only where the same work was done and the quality that was reached does not differ by more
-    than the use case's tolerance.
+    If the runs had a quality target, the time to the target is compared, otherwise the time of all epochs.
+    Times are compared only if both cells trained on the same number of samples, and if their quality does not
+    differ by more than the use case's tolerance.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     """
     events = pd.concat([frame for frame in frames if not frame.empty] or [pd.DataFrame()])
     if events.empty:
-        raise ValueError("the trace holds no event; node.trace(keys) must be called before something happens")
+        raise ValueError("the trace has no event: call node.trace(keys) before the keys are used")
     unknown = set(events["event"]) - _BEGINS.keys() - _ENDS.keys()
     if unknown:
         raise ValueError(f"the trace holds events of an unknown kind: {', '.join(sorted(map(str, unknown)))}")

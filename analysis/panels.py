@@ -27,8 +27,8 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
     (("bytes_sent",), (), "sent (MB)", 1e-6),
     (("relocations",), (), "relocations (thousand)", 1e-3),
     (("replicas",), (), "replicas set up (thousand)", 1e-3),
-    (("lead_micros",), ("lead_keys",), "time from intent to locality, mean (ms)", 1e-3),
-    (("staleness_micros",), ("staleness_reads",), "age of the values that replicas gave, mean (ms)", 1e-3),
+    (("lead_micros",), ("lead_keys",), "time from intent until the row is local, mean (ms)", 1e-3),
+    (("staleness_micros",), ("staleness_reads",), "age of values read from replicas, mean (ms)", 1e-3),
     (("blocked_micros",), (), "time that workers were blocked (s)", 1e-6),
 )
 

@@ -273,7 +273,7 @@ def judged(
         out = labels == part
         if out.all():
             raise RegressionError(
-                "all rows are of one part: nothing is left to learn from when it is held out"
+                "all rows belong to one part: without this part, no row is left to learn from"
             )
         own = None if together is None else together[~out]
         expected = (None, None) if base is None else (np.asarray(base)[~out], np.asarray(base)[out])
@@ -319,7 +319,8 @@ def judgement_lines(judgements: Sequence[tuple[str, Judgement]]) -> list[str]:
     lines = aligned([names, *rows])
     if any(one.intervals < 1 for _, one in judgements):
         lines.append(
-            f"extrapolated rows have no interval, nor have rows of a group that is predicted by fewer than "
+            f"extrapolated rows have no interval; neither have rows of a group that is predicted from "
+            f"fewer than "
             f"{FEWEST_GROUPS} groups"
         )
     return lines
@@ -367,7 +368,7 @@ class _Columns:
         """
         for name in [*self._numbers, *self._words, *self._times]:
             if name not in features.columns:
-                raise RegressionError(f"there is no column {name!r}, which was learned of")
+                raise RegressionError(f"there is no column {name!r}, which the model has learned from")
         columns: list[Floats] = []
         for name, ends in self._numbers.items():
             low, high = _logarithms(np.array(ends))
@@ -393,17 +394,17 @@ class _Columns:
             least, most = low - _MARGIN * abs(low), high + _MARGIN * abs(high)
             for row, value in enumerate(self._finite(features, name)):
                 if not least <= value <= most:
-                    found[row].append(f"{name} {value:g}, learned of {learned}")
+                    found[row].append(f"{name} {value:g}, learned from {learned}")
         for name, known in self._words.items():
             for row, text in enumerate(features[name].astype(str)):
                 if text not in known:
-                    found[row].append(f"{name} {text}, learned of {', '.join(known)}")
+                    found[row].append(f"{name} {text}, learned from {', '.join(known)}")
         return found
 
     @staticmethod
     def _finite(features: pd.DataFrame, name: str) -> Floats:
         if not _is_number(features[name]):
-            raise RegressionError(f"column {name!r} is of numbers where it was learned of, and of words here")
+            raise RegressionError(f"column {name!r} has numbers in the learned rows, but words in these rows")
         values = features[name].to_numpy(dtype=np.float64)
         wrong = np.flatnonzero(~np.isfinite(values))
         if wrong.size:
@@ -478,7 +479,9 @@ def _folds_of(groups: npt.ArrayLike, seed: int) -> Integers:
     labels = np.unique(np.asarray(groups), return_inverse=True)[1]
     count = int(labels.max()) + 1
     if count < 2:
-        raise RegressionError("all rows are of one group: two are needed to learn how others differ")
+        raise RegressionError(
+            "all rows belong to one group: at least two groups are needed to predict another one"
+        )
     return parts_at_random(count, min(count, 2 * FOLDS), seed)[labels]
 
 

@@ -44,7 +44,8 @@ MEANINGS = {
     "not ok": "other measured runs, and runs that did not reach their target",
     "training (s)": "seconds of all epochs, without evaluation: mean [least, greatest]",
     "whole run (s)": "seconds from launch to exit",
-    "best epoch": "epoch with the best quality on the validation split, whose test quality is the run's",
+    "best epoch": "epoch with the best quality on the validation split; the run's quality is the test "
+    "quality after it",
     "reached after (s)": "training seconds until the end of the best epoch",
     "local": "pulled keys that were on the node: owned, or a replica",
     "sent (MB)": "bytes that all nodes sent during the epochs",
@@ -138,7 +139,7 @@ def session_comparison_table(
     return "\n".join(
         [
             f"training time in {after}: its ratio to that in {before}; below 1 is faster",
-            f"rank-sum test, unpaired: what changed on the machine in between is in it "
+            f"rank-sum test, unpaired: a change of the machine between the sessions affects the ratio "
             f"(Holm, comparisons: {len(changes)})",
             "",
             fitted(["cell", "use case", "runs", "ratio", "p", "verdict"], rows, width, keys=2),

@@ -48,7 +48,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     lookahead : int
-        Number of batches to announce in advance; 0 announces none.
+        Number of batches for which intent is signalled in advance; 0 signals none.
     policy : str
         Management of each parameter: a policy's file, or a builder such as nups or nups[times=50]; see
         `adabench list policies`.
@@ -59,8 +59,8 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sampling : str
         Source of the rows that a batch draws at random, such as negatives: the use case's own loader, or the
         server with one of its schemes and the seed of the run. Backends with hand-written intent draw when a
-        batch is used, and the scheme determines which rows are announced. With automatic intent, rows are
-        drawn when a batch is fetched, and announced like the batch's other rows.
+        batch is used, and the scheme determines for which rows intent is signalled. With automatic intent,
+        rows are drawn when a batch is fetched, and intent is signalled as for the batch's other rows.
     inits : int
         Number of initial weights that the nodes try together for some steps. Training begins with the best of
         them (`autoada.select_initialization`). With 1, the initial weights of the run's seed are used.
@@ -68,9 +68,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Type of the tables' values in the server's memory: float32, or bfloat16, which takes half of the
         memory.
     fault : str
-        Fault in the gradients of some workers in every step: `none`; `flip`, multiplication by the negative
-        severity; `scale`, multiplication by the severity; `noise`, added normal noise of the severity times
-        their root mean square; `stale`, gradients from this number of steps ago; `nan`, replacement by NaN.
+        Fault in the gradients of some workers in every step. `flip` multiplies them by the negative severity,
+        and `scale` by the severity. `noise` adds normal noise of the severity times their root mean square.
+        `stale` uses the gradients of `severity` steps ago. `nan` replaces them by NaN.
     faulty : str
         Indices of the faulty workers among all workers, such as 0+3.
     severity : float
@@ -97,7 +97,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.faulty and not all(part.isascii() and part.isdigit() for part in self.faulty.split("+")):
             raise ValueError(f"faulty is {self.faulty}: it must be numbers of workers, such as 0+3")
         if self.fault != "none" and not self.faulty:
-            raise ValueError(f"fault is {self.fault}: say faulty=0+3, or which workers else are wrong")
+            raise ValueError(f"fault is {self.fault}: set faulty=0+3, or the numbers of other wrong workers")
         if not 0 < self.severity < math.inf:
             raise ValueError(f"severity is {self.severity:g}: it must be a number above 0")
         if self.fault == "stale" and self.severity % 1:

@@ -1,4 +1,4 @@
-"""Runs studies: every cell of backend and use case, repeated, recorded."""
+"""Runs studies: it trains every cell several times and records each run."""
 
 if __name__ != "adabench.harness":
     raise ImportError(

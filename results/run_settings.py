@@ -79,9 +79,9 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     network: Annotated[
         str,
         Setting(
-            help="Links between nodes: loopback, sockets (the same without shared memory), lan, slow, or "
-            "such as 0.5ms,2gbit; namespaces:lan, between network namespaces, slows down all sockets, and "
-            "namespaces:lan:0-1/10 one link more.",
+            help="Links between nodes: loopback; sockets, which is loopback without shared memory; lan; "
+            "slow; or a delay and a rate such as 0.5ms,2gbit. namespaces:lan slows down all sockets by "
+            "network namespaces. With namespaces:lan:0-1/10, one link is slower by the factor 10.",
             default="loopback",
             several=True,
         ),
@@ -90,8 +90,8 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
     interleaved: Annotated[
         bool,
         Setting(
-            help="The runs of a block take turns, an epoch each: for noisy machines; all are in memory at "
-            "once."
+            help="The runs of a block take turns of one epoch, for noisy machines. All of them are in memory "
+            "at once."
         ),
     ] = False
     turn_steps: Annotated[
@@ -107,16 +107,16 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         int,
         msgspec.Meta(ge=1, le=100),
         Setting(
-            help="How much of an equal part of the cores, one core at most, each node gets, in percent: the "
-            "rest is left to the relay of namespaces; less than 100 needs root."
+            help="Processor time of each node, in percent of an equal part of the cores, one core at most. "
+            "The relay of namespaces gets the rest. Less than 100 needs root."
         ),
     ] = 100
     last_node_percent: Annotated[
         int,
         msgspec.Meta(ge=1, le=100),
         Setting(
-            help="How much of what the others get the last of several nodes gets, in percent: a slow "
-            "node; less than 100 needs root."
+            help="Processor time of the last of several nodes, in percent of the other nodes' time, to "
+            "imitate a slow node. Less than 100 needs root."
         ),
     ] = 100
 

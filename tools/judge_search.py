@@ -272,7 +272,7 @@ def judged(
     seconds: float,
     runs: Sequence[Run],
 ) -> Verdict:
-    """Compare the found policy with the builders.
+    """Compare the found policy with the policies of the builders.
 
     Parameters
     ----------
@@ -389,10 +389,11 @@ def summary_of(verdicts: Sequence[Verdict]) -> str:
     paid = sum(one.search_seconds < one.builders_seconds for one in verdicts)
     worst = max(one.ratio for one in verdicts)
     return (
-        f"The found policy took at most {100 * (NEAR - 1):.0f} % more time than the best builder's in {near} "
-        f"of {count} cells (wanted: 10 of 12), and {worst:.3f} times as long in the worst (wanted: less than "
-        f"{FAR:g}); it was faster than each builder beyond the interval in {wins} (wanted: 2). The search "
-        f"took less than training once with each builder in {paid} of {count}."
+        f"In {near} of {count} cells (goal: 10 of 12), the found policy took at most "
+        f"{100 * (NEAR - 1):.0f} % more time than the best builder's policy. In the worst cell it took "
+        f"{worst:.3f} times as long (goal: less than {FAR:g}). In {wins} cells (goal: 2) it was faster than "
+        f"the policies of all builders, and the intervals confirm this. In {paid} of {count} cells, the "
+        f"search took less time than training once with each builder."
     )
 
 

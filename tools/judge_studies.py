@@ -172,8 +172,9 @@ STUDIES = {
     "inits": Study(
         "initial-weights.md",
         ("use case", "initial weights", "quality", "steps to the target", "CPU time to the target"),
-        "Against one initialization, in {pairs} pairs of runs: differences of quality, and ratios, with "
-        "intervals of 95 %. CPU time has the search and all set-up in it.",
+        "The search is compared with one initialization in {pairs} pairs of runs: differences of quality, "
+        "and ratios, with "
+        "intervals of 95 %. CPU time includes the search and all set-up.",
         judged_inits,
     ),
     "placement": Study(
@@ -187,9 +188,10 @@ STUDIES = {
             "training time, ratio",
             "quality",
         ),
-        "Against `random`, in {pairs} pairs of runs of the study `placement`: ratios, and differences of "
-        "quality (AUC, MRR, and the error of `mf`, of which less is better), with intervals of 95 %. *Local* "
-        "is the share of rows read that needed no message.",
+        "Each `placement` is compared with `random` in {pairs} pairs of runs of the study `placement`: "
+        "ratios, and differences of "
+        "quality, with intervals of 95 %. Quality is the AUC of `ctr`, the MRR of `kge`, and the error of "
+        "`mf`, whose lower values are better. *Local* is the share of reads without a message.",
         judged_placement,
     ),
     "robust": Study(
@@ -197,11 +199,12 @@ STUDIES = {
         (
             "use case",
             "rule",
-            "quality, nobody wrong",
+            "quality, none wrong",
             "quality, 2 of 8 wrong (`flip`)",
-            "CPU time, nobody wrong",
+            "CPU time, none wrong",
         ),
-        "Against the mean of eight right workers, in {pairs} pairs of runs of the study `robust`: "
+        "Each rule is compared with the mean of eight right workers in {pairs} pairs of runs of the study "
+        "`robust`: "
         "differences of quality, and ratios of the CPU time of whole runs, with intervals of 95 %.",
         judged_robust,
     ),

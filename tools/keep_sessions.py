@@ -37,39 +37,55 @@ HEADLINE = REFERENCE / "headline.svg"
 CAPTIONS = {
     "default": "What `make run` shows: four strategies on two nodes",
     "thesis": (
-        "The thesis's two figures, and its own bars beside ours as ratios to `prefetch` "
+        "The thesis's two figures with new measurements, and the thesis's bars next to ours as "
+        "ratios to `prefetch` "
         "(`adabench run --study thesis`)"
     ),
     "ctr": "Automatic intent against `prefetch`, twelve blocks",
-    "gcn-facebook": "The same on MUSAE Facebook (`adabench run -u 'gcn[graph=facebook]' …`)",
-    "gcn-arxiv_like": "The same on a graph of the size of ogbn-arxiv with generated edges",
+    "gcn-facebook": (
+        "Automatic intent against `prefetch` on MUSAE Facebook (`adabench run -u 'gcn[graph=facebook]' …`)"
+    ),
+    "gcn-arxiv_like": (
+        "Automatic intent against `prefetch` on a graph of the size of ogbn-arxiv with generated edges"
+    ),
     "gcn-techniques": "Each technique on a graph of the size of ogbn-arxiv with generated edges, four nodes",
     "matrix": "Every strategy on one and two nodes, over fast and slow links (`adabench run --study matrix`)",
-    "peers": "Ours against what else there is, and the floor (`adabench run --study peers`)",
+    "peers": (
+        "This project's strategies, other systems, and plain PyTorch in one process "
+        "(`adabench run --study peers`)"
+    ),
     "links": (
-        "The same between network namespaces, whose links delay everybody's packets alike "
+        "Strategies and other systems between network namespaces, whose links delay all packets equally "
         "(`adabench run --study links`)"
     ),
     "namespaces": (
         "Automatic intent over loopback and over links between network namespaces "
         "(`adabench run --study namespaces`)"
     ),
-    "latency": "Links slower than loopback, with intent and without (`adabench run --study latency`)",
-    "scaling": "One and two nodes with a core each (`adabench run --study scaling`)",
-    "sampling": "Who draws the negatives of a knowledge graph, four nodes (`adabench run --study sampling`)",
+    "latency": "Links slower than loopback, with and without intent (`adabench run --study latency`)",
+    "scaling": "One and two nodes, with one core for each node (`adabench run --study scaling`)",
+    "sampling": (
+        "Negatives of a knowledge graph, drawn by the loader or by the server, four nodes "
+        "(`adabench run --study sampling`)"
+    ),
     "intent": (
-        "Rows that move and are replicated as intent says, against no intent and against either alone "
+        "Relocation and replication by intent, against no intent, only relocation and only replication "
         "(`adabench run --study intent`)"
     ),
-    "policies": "One parameter server of the literature after the other (`adabench run --study policies`)",
+    "policies": "Policies that imitate parameter servers of the literature (`adabench run --study policies`)",
     "inits": "One initialization against the best of eight (`adabench run --study inits`)",
-    "placement": "Samples dealt by the rows that they read (`adabench run --study placement`)",
-    "placement-fb15k237": "The same on FB15k-237 (`adabench run -u 'kge[placement=random,greedy,…]' …`)",
+    "placement": "Samples assigned to workers by the rows that they read (`adabench run --study placement`)",
+    "placement-fb15k237": (
+        "Samples of FB15k-237 assigned by the rows that they read "
+        "(`adabench run -u 'kge[placement=random,greedy,…]' …`)"
+    ),
     "simulated-cells": (
-        "Five techniques in twelve settings, which are simulated and [predicted](predictions.md), too "
+        "Five techniques in twelve settings, with [simulated and predicted times](predictions.md) "
         "(`adabench run --study predictions`)"
     ),
-    "robust": "Two wrong workers of eight, and none, by aggregation rule (`adabench run --study robust`)",
+    "robust": (
+        "Aggregation rules with two wrong workers of eight, and with none (`adabench run --study robust`)"
+    ),
 }
 
 LONGEST_POLICY = 4096
@@ -92,11 +108,12 @@ INTRODUCTION = """\
 <!-- written by tools/keep_sessions.py -->
 # Recorded sessions
 
-Every figure here is drawn from the records beside it; `adabench report results/reference/NAME` makes a page
-of them with all runs, intervals and the environment. The quality that was reached stands below each bar,
-every run is a dot; [how runs are compared](../concepts/statistics.md) says what decides between two bars.
-Goals of speed and what each system took: [figures and goals](../../results/reference/BENCH.md). Where the
-time goes, and how cost grows with nodes: [how fast it is](../../results/reference/SPEED.md)."""
+This page shows the figures of all recorded sessions, for readers who look up a measurement. Each figure is
+drawn from the records of a session under `results/reference`. Each dot is a run, and the numbers below a bar
+are the quality that the runs reached. `adabench report results/reference/NAME` writes a page for one session,
+with all runs, intervals and the environment. [How runs are compared](../concepts/statistics.md) describes
+when one bar counts as shorter than another. See also the [speed goals](../../results/reference/BENCH.md) and
+[how cost grows with nodes](../../results/reference/SPEED.md)."""
 
 
 def keep(

@@ -223,24 +223,27 @@ def page(sessions: int) -> str:
         for noise in NOISES
         for m in (1, 3, 6)
     ]
-    parts += ["**Sessions without any difference that say there is one** (`compare`)", markdown(names, rows)]
+    parts += [
+        "**Sessions of equally fast cells with a verdict that two differ** (`compare`)",
+        markdown(names, rows),
+    ]
     rows = []
     for m, noise in itertools.product((1, 2, 3, 6, 10), ("normal",)):
         found = [verdicts(noise, n, [EFFECT] + [0.0] * (m - 1), sessions) for n in counts]
         rows.append([noise, f"{m}", *(_percent(_any(one, ("slower",))) for one in found)])
-    parts += ["**One backend is 5 % slower, and `compare` says so**", markdown(names, rows)]
+    parts += ["**Sessions in which `compare` finds that one backend is 5 % slower**", markdown(names, rows)]
     rows = [[noise, _percent(sequential(noise, sessions))] for noise in NOISES]
-    parts += ["**`--until-rel-ci 0.03` without any difference**", markdown(["noise", "false alarms"], rows)]
+    parts += ["**`--until-rel-ci 0.03` with equally fast cells**", markdown(["noise", "false alarms"], rows)]
     rows = []
     for store in list_sessions(ROOT / "results" / "reference"):
         rates = [quality(store, 8, loss, sessions) for loss in (0.0, 2.0)]
         if None not in rates:
             rows.append([store.folder.name, *(_percent(rate or 0.0) for rate in rates)])
     names = ["kept session", "nothing differs", "a loss of twice the tolerance"]
-    parts += ["**Quality is said to differ** (eight blocks drawn from kept sessions)", markdown(names, rows)]
+    parts += ["**Verdict *quality differs*** (eight blocks drawn from kept sessions)", markdown(names, rows)]
     rows = [[f"{runs}", _percent(flags(runs, sessions))] for runs in (3, 4, 6, 8, 12)]
     parts += [
-        "**Cells with a run that is marked as far from the others**",
+        "**Cells with a run that is marked as far from the cell's other runs**",
         markdown(["runs", "marked"], rows),
     ]
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""An adaptive parameter server: float32 values under integer keys, moved and replicated by announced intent.
+"""An adaptive parameter server: float32 values under integer keys, moved and replicated by signalled intent.
 
 Example
 -------

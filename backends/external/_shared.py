@@ -29,19 +29,19 @@ def is_installed(package: str) -> bool:
 def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
     """Raise `Unavailable` for any use case except the one that the backend can train."""
     if usecase.name != wanted:
-        raise Unavailable(f"{name} trains {wanted} alone, not {usecase.name}: say -u {wanted}")
+        raise Unavailable(f"{name} trains only {wanted}, not {usecase.name}: use -u {wanted}")
 
 
 def require_plain_context(name: str, context: WorkerContext) -> None:
     """Raise `Unavailable` for features of the parameter server: worker threads, and links that it shapes."""
     if context.workers > 1:
         raise Unavailable(
-            f"{name} has one worker per process, not {context.workers}: say --workers 1 and more --nodes"
+            f"{name} has one worker per process, not {context.workers}: use --workers 1 and more --nodes"
         )
     if context.world_size > 1 and context.network not in {"loopback", "sockets"}:
         raise Unavailable(
-            f"{name} has sockets of its own, which the network {context.network!r} does not slow down: "
-            f"say --network loopback, or namespaces:{context.network}"
+            f"{name} has its own sockets, which the network {context.network!r} does not slow down: use "
+            f"--network loopback, or namespaces:{context.network}"
         )
 
 
@@ -144,6 +144,6 @@ def replace_tables(model: nn.Module, make: Callable[[str, nn.Embedding], nn.Modu
             continue
         for option in ("padding_idx", "max_norm", "scale_grad_by_freq"):
             if getattr(module, option) not in (None, False):
-                raise Unavailable(f"table {path} uses {option}: only tables without it can be shared out")
+                raise Unavailable(f"table {path} uses {option}: only tables without it can be distributed")
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, make(f"{path}.weight", module))

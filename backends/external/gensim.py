@@ -23,8 +23,10 @@ class GensimOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes
     ----------
-    first_rate, last_rate : float
-        Learning rates of the first and of the last step.
+    first_rate : float
+        Learning rate of the first step. Later steps have lower rates.
+    last_rate : float
+        Learning rate of the last step.
     """
 
     first_rate: float = 0.025

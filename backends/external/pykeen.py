@@ -56,7 +56,7 @@ class PyKeenSession(PeerSession):
 
         kinds = {"complex": (models.ComplEx, params.dim // 2), "distmult": (models.DistMult, params.dim)}
         if params.model not in kinds:
-            raise Unavailable(f"pykeen trains {' and '.join(kinds)} here: say model=complex")
+            raise Unavailable(f"pykeen trains {' and '.join(kinds)} here: use model=complex")
         kind, width = kinds[params.model]
         self.model: nn.Module = usecase.model()
         triples = torch.cat([batch.triples for batch in usecase.loaders(0, 1).train])

@@ -47,7 +47,7 @@ _TOUCHED, _TIMES = 8 << 20, 4
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A load of two nodes: in each step they announce `KEYS` rows each, read them and push gradients.
+    """A load of two nodes: in a step, each signals intent for `KEYS` rows, reads them and pushes gradients.
 
     Attributes
     ----------

@@ -3,10 +3,10 @@
 S. Kim et al., *Parallax: Sparsity-aware Data Parallel Training of Deep Neural Networks*, EuroSys 2019. As in
 Parallax, all workers make each step together, dense parameters use all-reduce, and for other parameters the
 amount of transferred data decides, which depends on their sparsity. The alternatives are also offered by
-Parallax's servers (snuspl/parallax, page about the API, `replicate_variables`): rows that stay at home and
-are requested, or replicas on all nodes that are updated after each step. AutoDist's version (petuum/autodist,
-autodist/strategy/parallax_strategy.py) leaves all parameters with sparse gradients on servers, without
-replicas.
+Parallax's servers (snuspl/parallax, page about the API, `replicate_variables`): rows that stay on their home
+nodes and are requested, or replicas on all nodes that are updated after each step. AutoDist's version
+(petuum/autodist, autodist/strategy/parallax_strategy.py) leaves all parameters with sparse gradients on
+servers, without replicas.
 
 The byte counts are our addition. They use the sizes of this server's messages (docs/concepts/protocol.md,
 section 3) and the number of accesses to each row. The rows of tables that stay have homes by hash, so that

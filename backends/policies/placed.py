@@ -22,7 +22,7 @@ class PlacedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     technique : "static", "relocation", "replication" or "adaptive"
-        Technique of all tables. With "static", rows stay at home.
+        Technique of all tables. With "static", rows stay on their home nodes.
     rows : int
         Maximum number of explicitly placed rows per table, the most read ones. A hash determines the homes of
         all others. The size of the policy grows with this number.

@@ -140,7 +140,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             first = hosts.setdefault(node.host, node) if node.host else node
             if (node.cores, node.speed) != (first.cores, first.speed):
                 raise ValueError(
-                    f"node {number} is on host {node.host!r}, whose first one has other cores or speed"
+                    f"node {number} has another number of cores, or another speed, than the first node of "
+                    f"its host {node.host!r}"
                 )
 
     @property

@@ -121,8 +121,8 @@ class ServerSession:
     def announce(self, batch: Any, clock: int) -> None:
         """Signal that `batch` will be used at `clock`, with the use case's hand-written keys.
 
-        The policy's lookahead, or else the option, determines how many steps in advance rows are announced.
-        Tables with an open choice of technique are announced only while their rows may move.
+        The policy's lookahead, or else the option, is the number of steps by which intent is signalled in
+        advance. While a table's technique is tried, intent is signalled only if its rows may move.
         """
         for table, ids in self.keys(batch).items():
             for own, keys in self.model.keys_by_lookahead(table, ids):
@@ -137,7 +137,7 @@ class ServerSession:
     def _announce_due(self) -> None:
         now, waiting = self.server.current_clock, []
         for table, ahead, keys, clock in self._later:
-            if clock < now:  # used without having been announced
+            if clock < now:  # the batch was used without intent
                 continue
             if self.model.is_due(table, clock, ahead):
                 self.server.intent(keys, clock)
@@ -146,7 +146,7 @@ class ServerSession:
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches. The first one waits for its rows, because it could not be announced earlier."""
+        """Yield the batches. The first one waits for its rows, because no intent was signalled earlier."""
         self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:

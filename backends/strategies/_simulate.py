@@ -91,7 +91,7 @@ def _quickest(
         found = simulated(staying ^ changed)
         if found.seconds_per_step < best.seconds_per_step:
             staying, best = staying ^ changed, found
-    _log.info("rows stay where they are of %s", ", ".join(sorted(staying)) or "no table")
+    _log.info("rows do not move in these tables: %s", ", ".join(sorted(staying)) or "no table")
     return best
 
 

@@ -32,7 +32,7 @@ OTHERS = {
 
 @contextmanager
 def server_calls(timed: Timed, session: Any) -> Iterator[None]:
-    """Measure calls of this process's workers, and of functions that find and announce rows, with `timed`.
+    """Measure calls of workers, and of functions that find rows and signal intent for them, with `timed`.
 
     Parameters
     ----------

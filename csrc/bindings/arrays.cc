@@ -12,7 +12,7 @@ namespace {
 
 enum class Kind : std::uint8_t { kNumpy, kTorch };
 
-// Returns torch.Tensor, or null if torch was not imported, because no caller can then have a tensor.
+// Returns torch.Tensor. Returns null if torch was not imported, because then no caller can have a tensor.
 PyTypeObject* torch_tensor_type() {
   static PyTypeObject* type = nullptr;
   if (type == nullptr) {

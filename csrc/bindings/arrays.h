@@ -1,4 +1,4 @@
-// Arrays of Python callers: checked, and never copied.
+// Arrays that Python callers pass: they are checked, and never copied.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -28,7 +28,7 @@ class Array {
 
   std::span<const std::int64_t> int64() const { return {static_cast<const std::int64_t*>(data_), size_}; }
   std::span<std::int64_t> mutable_int64() const { return {static_cast<std::int64_t*>(data_), size_}; }
-  // A negative key becomes a key after the last table, which the worker's range check refuses.
+  // A negative key becomes a number beyond the last table, which the worker's range check refuses.
   std::span<const Key> keys() const { return {static_cast<const Key*>(data_), size_}; }
   float* floats() const { return static_cast<float*>(data_); }
   std::size_t size() const { return size_; }

@@ -12,9 +12,9 @@ namespace adaps::bindings {
 // detect its loss.
 void serve_until_exit(std::unique_ptr<Node> node);
 
-// Ends the nodes as at the exit of the process, for processes that end without exit handlers. With `well`,
-// blocks until all other nodes have ended, at most for the stall timeout, and exits with status 1 if one of
-// them fails.
+// Ends the nodes as at the exit of the process. Processes that end without exit handlers call it. With
+// `well`, blocks until all other nodes have ended, at most for the stall timeout, and exits with status 1 if
+// one of them fails.
 void end_served_nodes(bool well);
 
 }  // namespace adaps::bindings

@@ -1,4 +1,4 @@
-// Keyword arguments of a call with many arguments.
+// Keyword arguments of a call that has many of them.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -44,7 +44,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::uint64_t num_keys() const { return num_keys_; }
   bool closed() const { return node_ == nullptr; }
 
-  // Counters and trace. If the node is closed, these are the last ones.
+  // Counters and trace. If the node is closed, these are its last ones.
   std::map<std::string, double> stats();
   std::map<std::string, double> table_stats(std::size_t table);
   std::vector<TraceEvent> trace_events();
@@ -92,7 +92,7 @@ class NodeHandle : public std::enable_shared_from_this<NodeHandle> {
   std::uint64_t num_keys_ = 0;
   std::vector<std::weak_ptr<WorkerHandle>> workers_;
   std::vector<HeldArrays>
-      held_;  // by worker; stored here because a worker's handle may be destroyed before its calls end
+      held_;  // by worker; not in the worker's handle, which may be destroyed before its calls end
   std::map<std::string, double> final_stats_;
   std::vector<std::map<std::string, double>> final_table_stats_;
   std::vector<TraceEvent> final_trace_;

@@ -38,10 +38,10 @@ class NodeTable {
   // Throws ValueError if the rule is of another kind, or needs state that the table's rows do not have.
   void set_hyperparameters(const UpdateRule& rule);
   std::uint64_t step() const;
-  // Throws ValueError if several nodes would catch up with the same steps.
+  // Throws ValueError if more than one node would apply the missed steps to its rows.
   void set_step(std::uint64_t number, bool idle_rows);
-  // Without keys, catches up all rows. Throws IndexError that names the first key that does not belong to the
-  // table.
+  // Applies missed steps to the rows of the keys, or without keys to all rows. Throws IndexError that names
+  // the first key that does not belong to the table.
   void catch_up(const py::object& keys);
   void forget_missed();
 

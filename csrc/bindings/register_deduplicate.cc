@@ -22,7 +22,7 @@ py::tuple deduplicate_ids(const py::object& ids, std::int64_t first_key) {
     const py::gil_scoped_release release;
     unique = deduplicate(input.int64(), positions.data());
     if (first_key != 0) {
-      for (std::int64_t& id : unique) {  // unsigned, so that an invalid id wraps and is refused as a key
+      for (std::int64_t& id : unique) {  // unsigned, so that an invalid id wraps to a key that is refused
         id =
             static_cast<std::int64_t>(static_cast<std::uint64_t>(id) + static_cast<std::uint64_t>(first_key));
       }

@@ -82,7 +82,7 @@ class WorkerHandle {
   Worker& worker_;
   const int index_;
   HeldArrays& held_;
-  Ticket next_look_ = 0;                   // of release_finished
+  Ticket next_look_ = 0;                   // the ticket from which release_finished continues
   std::atomic<std::thread::id> caller_{};  // the thread that is in a call of this worker
 };
 

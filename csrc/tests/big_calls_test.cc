@@ -95,7 +95,8 @@ TEST(a_large_intent_begins_and_ends_in_slices) {
   CHECK(ticks > 10);
   pair.settle();
   CHECK_EQ(pair.channel(0).counters().relocations.get(), keys.size());
-  // Node 1 also signals intent, so it gets replicas, which become owned when node 0's intent ends.
+  // Node 1 also signals intent, so it gets replicas. It becomes the owner of these keys when node 0's intent
+  // ends.
   pair.channel(1).partition().submit_intent(0, keys, 0, 5);
   pair.settle();
   CHECK_EQ(pair.channel(1).counters().replicas_set_up.get(), keys.size());
@@ -188,7 +189,7 @@ TEST(a_mark_is_echoed_after_all_slices_of_the_refreshes) {
   Operation push(OperationKind::kPush, 0, completion);
   push.in = ones.data();
   start(pair.node(0), push, keys);
-  REQUIRE(push.done.load());  // node 0 owns all of them
+  REQUIRE(push.done.load());  // node 0 owns all of the keys
   Operation sync(OperationKind::kSync, 0, completion);
   sync.left.store(2);
   pair.node(1).epochs.wait(sync);

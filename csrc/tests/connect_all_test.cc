@@ -225,7 +225,7 @@ TEST(a_wrong_secret_is_refused_and_the_right_one_is_accepted_afterwards) {
 }
 
 TEST(an_impostor_that_listens_at_a_nodes_address_is_refused) {
-  // It has the right address, but not the secret: greets and proves at random.
+  // The impostor has the right address but not the secret: it sends a greeting and a random proof.
   const auto listener = listen("127.0.0.1", 0);
   const int impostor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -1,4 +1,4 @@
-// Messages without a waiting caller wait for more messages in their frame. Messages of a call do not.
+// Messages that no caller waits for wait for later messages to the same node. Messages of a call do not wait.
 #include "protocol/frame_wait.h"
 
 #include <vector>

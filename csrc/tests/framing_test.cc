@@ -103,7 +103,8 @@ TEST(sha256_of_the_standards_examples) {  // example texts of FIPS 180-4, and th
   const std::string million(1'000'000, 'a');
   CHECK_EQ(sha256(million), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
   CHECK_EQ(sha256(million, 61), sha256(million));
-  // Tests all lengths of the last block, for the edge cases of the padding, with different pieces.
+  // Tests all lengths of the last block, to cover the edge cases of the padding, with pieces of different
+  // sizes.
   for (std::size_t n = 0; n < 130; ++n)
     CHECK_EQ(sha256(million.substr(0, n)), sha256(million.substr(0, n), 7));
 }

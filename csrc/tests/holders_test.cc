@@ -12,7 +12,7 @@ using namespace adaps;
 
 namespace {
 
-// Adds and removes random nodes, with about `most` of them in the set, and compares the set with a map.
+// Adds and removes random nodes, so that the set has about `most` nodes, and compares the set with a map.
 void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
   Random random(seed, 0x686f6c64);
   StablePool<Holder> pool;

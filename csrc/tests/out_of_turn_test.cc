@@ -1,6 +1,6 @@
 // Every message type, sent alone by a peer that knows the secret, in every state of the receiver. The tables
-// are those of docs/concepts/protocol.md, section 3: a message is tolerated, or it is a ProtocolError, which
-// closes the connection and names the sender.
+// of docs/concepts/protocol.md, section 3, contain the expected results: the message is accepted, or it is a
+// ProtocolError, which closes the connection and names the sender.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -42,18 +42,19 @@ Frame frame_of(const Message& message, std::size_t floats = 0) {
 
 // --- messages about a key ---
 
-// The state of a key at the receiver. In the states that name a node, that node is the owner or the holder.
+// The state of a key at the receiver. If the name of a state contains a node, that node is the owner or the
+// holder.
 enum class KeyState {
-  kUntouched,         // at home here, and never used
-  kElsewhere,         // at home at the sender, and never used here
-  kPending,           // this node has asked the sender for it
+  kUntouched,         // its home is this node, and it was never used
+  kElsewhere,         // its home is the sender, and it was never used on this node
+  kPending,           // this node has requested it from the sender
   kReplicaOfSender,   // a copy without changes
   kReplicaOfOther,    // a copy of a row of node 0
   kDroppingToSender,  // DROP has been sent to the sender
   kDroppingToOther,   // DROP has been sent to node 0
-  kOwned,             // no other node holds it
-  kHeldBySender,      // owned, and the sender holds it
-  kGivenAway,         // at home here, and owned by node 0
+  kOwned,             // this node owns it, and no other node has a copy
+  kHeldBySender,      // this node owns it, and the sender has a copy
+  kGivenAway,         // its home is this node, and node 0 owns it
 };
 constexpr std::array kKeyStates = {KeyState::kUntouched,       KeyState::kElsewhere,
                                    KeyState::kPending,         KeyState::kReplicaOfSender,
@@ -65,7 +66,7 @@ constexpr std::array kKeyStates = {KeyState::kUntouched,       KeyState::kElsewh
 struct RequestKind {
   OperationKind kind;
   Answered content;
-  std::size_t floats;  // behind the request, for a row with one float of value and one of state
+  std::size_t floats;  // floats after the request, for a row with a value and a state of one float each
 };
 constexpr RequestKind kRequestKinds[] = {
     {OperationKind::kPull, Answered::kValue, 0},
@@ -76,7 +77,7 @@ constexpr RequestKind kRequestKinds[] = {
     {OperationKind::kSetState, Answered::kNothing, 1},
 };
 
-// Node 1, and one key of it in a state.
+// Node 1, with one key that is in a given state.
 class Receiver {
  public:
   explicit Receiver(KeyState state, const std::vector<TableSpec>& specs = tables())
@@ -115,7 +116,7 @@ class Receiver {
   }
 
   Key key() const { return key_; }
-  // Makes the worker's call, which sends a request if the key is elsewhere.
+  // Makes a call of the worker, which sends a request if another node owns the key.
   void call(OperationKind kind) {
     switch (kind) {
       case OperationKind::kPull:
@@ -223,7 +224,7 @@ Frame about(MessageType type, Key key) {
   }
 }
 
-// One letter for each state of kKeyStates: t if the message is tolerated, v if it is a violation.
+// One letter for each state of kKeyStates: t (tolerated) if the message is accepted, v if it is a violation.
 struct KeyRow {
   MessageType type;
   std::string_view outcomes;
@@ -261,8 +262,9 @@ struct Member {
   NodeState node;
 };
 
-// A message about the cluster, and where it is tolerated: one letter for each of kPhases, at node 0 from node
-// 2, at node 1 from node 0, and at node 1 from node 2.
+// A message about the cluster and the situations in which it is accepted. Each string has one letter for each
+// of kPhases. The strings are for node 0 as the receiver and node 2 as the sender, for node 1 and node 0, and
+// for node 1 and node 2.
 struct ClusterRow {
   const char* name;
   MessageType type;

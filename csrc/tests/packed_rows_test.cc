@@ -146,7 +146,8 @@ TEST(small_pushes_of_both_nodes_are_kept_in_the_mean) {
     const std::vector<float> values = pulled(cluster.worker(0, 0), keys, kLength);
     const double mean =
         std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-    // The root mean square of one rounding's error is at most half a step.
+    // The root mean square of the error of one rounding is at most half of the distance between two numbers
+    // of bfloat16.
     const double deviation = static_cast<double>(kRounding) / 2.0 * std::sqrt(2.0 * kPushes);
     CHECK(std::abs(mean - 1.0 - 2.0 * kPushes * static_cast<double>(kPushed)) <
           5.0 * deviation / std::sqrt(static_cast<double>(values.size())));

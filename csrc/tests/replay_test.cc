@@ -187,7 +187,8 @@ TEST(rows_that_all_nodes_share_are_replicated_everywhere) {
   CHECK(sum(result, "messages_sent_refresh") > 0);
 }
 
-// A remote row takes a pull, whose answer carries the value, and a push, whose request carries the gradient.
+// A remote row costs a pull, whose answer contains the value, and a push, whose request contains the
+// gradient.
 TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   const Accesses accesses = same_rows(4);
   ReplaySettings settings = settings_of(accesses, Technique::kStatic);
@@ -202,7 +203,7 @@ TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   CHECK_EQ(of_all_types(result, "bytes"),
            remote * (2 * sizeof(RequestMessage) + 2 * sizeof(AnswerMessage) + 2 * kValue));
   CHECK_EQ(counted(result, "frames_sent"), counted(result, "frames_received"));
-  // A node without the rows needs two round trips per step, with 0.25 ms each way.
+  // A node that does not own the rows needs two round trips per step, with 0.25 ms in each direction.
   CHECK(total(result, &NodeReplay::waiting) > static_cast<Micros>(3 * kSteps * 1000));
   CHECK(total(result, &NodeReplay::on_network) > total(result, &NodeReplay::waiting) / 2);
   CHECK(total(result, &NodeReplay::on_network) <= total(result, &NodeReplay::waiting));
@@ -307,7 +308,7 @@ TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
   stops.incidents = {{Incident::Kind::kStall, 1, 15, 400'000.0}};
   const ReplayResult stalled = Replay(accesses, stops).run();
   CHECK(stalled.nodes[1].last_step > even.nodes[1].last_step + 390'000);
-  // Its rows are not available during the stall, so all nodes wait for most of that time.
+  // The stalled node's rows are not available during the stall, so all nodes wait for most of that time.
   for (const NodeId node : {0, 2, 3}) CHECK(stalled.nodes[node].waiting > even.nodes[node].waiting + 300'000);
   CHECK_EQ(of_all_types(stalled, "bytes"), of_all_types(even, "bytes"));
   for (const NodeReplay& node : stalled.nodes) CHECK(!node.lost && !node.peer_lost);
@@ -418,7 +419,7 @@ TEST(remote_rows_and_copies_cost_workers_more) {
     CHECK(pulled_so > 0 && pushed_so > 0);
     const double computed = settings.compute * 2 * kSteps;
     const double extra = static_cast<double>(total(result, &NodeReplay::working)) - computed;
-    // The cost is part of the work after the call. The last call has none.
+    // The cost is added to the work that follows the call. The last call is followed by no work.
     CHECK(extra <= 10 * (pulled_so + pushed_so));
     CHECK(extra >= 10 * (pulled_so + pushed_so - 2 * 2));
   }
@@ -466,7 +467,8 @@ TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
   CHECK(together.nodes[0].waiting > apart.nodes[0].waiting + apart.elapsed / 3);
   for (const ReplayResult* result : {&apart, &together}) {
     CHECK_EQ(pulled(*result), 2.0 * 2 * kSteps);
-    // Each row is announced once. The set-up announces the first rows before counting begins.
+    // Intent is signalled once for each row. The intent for the first rows is signalled in the set-up, before
+    // counting begins.
     const double before = result == &apart ? 2.0 * 2 * kLookahead : 0.0;
     CHECK_EQ(counted(*result, "intents"), 2.0 * 2 * kSteps - before);
     for (const NodeReplay& node : result->nodes) CHECK_EQ(node.steps, kSteps);
@@ -474,7 +476,7 @@ TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
 }
 
 TEST(nothing_is_announced_across_the_end_of_an_epoch) {
-  // Only in the first step of the second epoch, all nodes use the same rows.
+  // All nodes use the same rows only in the first step of the second epoch.
   constexpr std::size_t kEpoch = 10;
   const Accesses accesses = accesses_of(
       2, [](NodeId node, std::size_t step, Key i) { return step == kEpoch ? 60 + i : 2 * Key{node} + i; });

@@ -95,7 +95,7 @@ double p_value(const std::vector<double>& counts, const std::vector<double>& exp
   return 0.5 * std::erfc(deviation / std::sqrt(2.0));
 }
 
-// `uses`: number of times that each draw counts.
+// `uses`: number of times that each drawn row is used.
 double p_value(const std::vector<std::uint64_t>& counts, std::uint64_t uses,
                const std::function<double(std::uint64_t)>& probability) {
   double sum = 0.0;
@@ -214,8 +214,9 @@ TEST(a_sample_of_everything_has_every_row_once) {
   }
 }
 
-// The bound: half of the sum of all differences between the probabilities is at most the share of remote
-// rows. This sum is the largest difference of any set's probability. If no row moves, both are equal.
+// Tests the bound of the deviation. The largest difference of any set's probability is half of the sum of all
+// differences between the rows' probabilities. It is at most the share of remote rows, and equal to this
+// share if no row moves.
 TEST(local_draws_what_is_here_by_its_share_of_that) {
   constexpr std::uint64_t kHere = 300;
   for (const auto& [called, distribution] : distributions(kRows)) {
@@ -276,7 +277,7 @@ TEST(naive_and_preloc_draw_equal_rows_that_differ_between_workers) {
     const Ticket first = of.prepare_sample(table, 50, 0, 1);
     const Ticket second = of.prepare_sample(table, 50, 1, 2);
     std::vector<std::int64_t> rows(100);
-    // Samples are pulled in reverse order. The rows of a sample depend on its number.
+    // The samples are pulled in reverse order, because the rows of a sample depend only on its number.
     of.pull_sample(second, std::span(rows).last(50), nullptr, 0, false);
     of.pull_sample(first, std::span(rows).first(50), nullptr, 0, false);
     CHECK(!std::equal(rows.begin(), rows.begin() + 50, rows.begin() + 50));
@@ -332,8 +333,8 @@ TEST(a_pool_draws_every_part_of_the_distribution_in_turn) {
           for (std::uint64_t row = 0; row < rows; ++row) {
             const double expected = round * static_cast<double>(rows) * distribution->probability(row);
             if (distribution->kind() == DistributionKind::kUniform) CHECK(counts[row] == round);
-            // If several rows share a stratum, one of them may be ahead. A row with a large weight shares
-            // many strata.
+            // If several rows share a stratum, one of them may have been drawn once more than the others. A
+            // row with a large weight shares many strata.
             CHECK(std::abs(counts[row] - expected) <= 2.0 + 2.0 * std::sqrt(expected));
             CHECK(distribution->probability(row) > 0.0 || counts[row] == 0.0);
           }

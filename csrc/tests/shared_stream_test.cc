@@ -1,4 +1,4 @@
-// Streams in shared memory: order, space, bells, and invalid or foreign peers.
+// Streams in shared memory: order, space, wake-up bytes, and invalid or foreign peers.
 #include "transport/shared_stream.h"
 
 #include <fcntl.h>
@@ -194,7 +194,8 @@ TEST(a_writer_that_waits_for_space_is_rung_for_when_enough_is_free) {
   CHECK(ends.one->sleep(true, false));  // this side does not wait for space
 }
 
-// Each side sleeps whenever it can, and only a bell wakes it. A lost bell would block the test forever.
+// Each side sleeps whenever it can, and only a wake-up byte wakes it. If a byte were lost, the test would
+// block forever.
 TEST(no_bell_is_lost) {
   Ends ends;
   std::array<std::atomic<std::uint32_t>, 2> bells{};

@@ -81,7 +81,7 @@ inline Transports cluster(NodeId nodes, Medium medium, const Change& change = {}
   return transports;
 }
 
-// Polls all transports until the condition holds. Returns false if it does not hold within `patience`.
+// Polls all transports until the condition is true. Returns false if it is not true within `patience`.
 inline bool pump(const std::vector<std::pair<SocketTransport*, Events*>>& nodes,
                  const std::function<bool()>& condition, Micros patience = 20 * kSecond) {
   const Micros deadline = monotonic_now() + patience;

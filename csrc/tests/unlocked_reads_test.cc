@@ -188,7 +188,7 @@ std::vector<Step> given_to_another_key() {
   return {give_up(kRead), get_slot(kFar), write(kFar, 0, Interleaving::kOthers),
           write(kFar, 1, Interleaving::kOthers), unlock(kFar)};
 }
-// The key word is then the same as before.
+// Gives the slot to another key and back, so that the key word is the same as before.
 std::vector<Step> given_to_another_key_and_back() {
   return given_to_another_key() + std::vector<Step>{give_up(kFar), get_slot(kRead),
                                                     write(kRead, 0, Interleaving::kNew),

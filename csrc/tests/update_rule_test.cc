@@ -132,8 +132,8 @@ TEST(momentum) {
   });
 }
 
-// With numbered steps, a row without gradients for a while must equal a row with a gradient of 0 in each
-// step, for all schedules. This also applies to a row that only catches up.
+// If steps are numbered, a row that has no gradients for a while must equal a row that gets a gradient of 0
+// in each step. This must be true for all schedules, and also for a row that only applies missed steps.
 TEST(momentum_makes_up_for_missed_steps) {
   const UpdateRule& rule = kUpdateRules[1];
   for (const std::uint64_t first : {1, 16'777'200}) {  // near the largest step number that a float represents
@@ -221,8 +221,9 @@ TEST(rows_with_a_gradient_in_each_step_match_torch) {
   }
 }
 
-// Two copies of a row get gradients at the same time. The changes of one copy, applied to the other, have the
-// effect of its gradients. This is exact for momentum and averages, for any number of gradients.
+// Two copies of a row get gradients at the same time. If the changes of one copy are applied to the other,
+// they have the effect of the first copy's gradients. This is exact for momentum and averages, for any number
+// of gradients.
 TEST(changes_of_one_copy_apply_to_another_as_if_made_there) {
   const UpdateRule& rule = kUpdateRules[1];
   for (const bool nesterov : {false, true}) {

@@ -1,1 +1,1 @@
-"""Whether plugins keep their promises, and whether the machine is fit to measure on."""
+"""Checks of plugins, and of the machine on which runs are measured."""

@@ -17,7 +17,7 @@ from adabench.usecases.interface import Params
 
 __all__ = ["check_backend"]
 
-# Small enough for seconds, large enough for quality to be more than luck.
+# The training takes seconds, but is long enough for its quality to be better than at random.
 USECASE = "ctr"
 PARAMS = {"rows": 16384, "epochs": 2}
 BATCH = 128
@@ -59,7 +59,7 @@ def _trained(server: ForkServer, name: str, backend: type[Backend]) -> Iterator[
         where = f"{nodes} node{'s' * (nodes > 1)} x {workers} worker{'s' * (workers > 1)}"
         outcome = _train(server, name, {}, nodes, workers)
         if outcome.status == "skipped" and nodes * workers > 1:
-            yield Finding(f"says why it cannot train on {where}", True, outcome.reason or "")
+            yield Finding(f"reports why it cannot train on {where}", True, outcome.reason or "")
             continue
         yield Finding(f"trains on {where}", outcome.status == "ok", outcome.reason or "")
         if outcome.status != "ok":
@@ -118,5 +118,6 @@ def _train(server: ForkServer, backend: str, options: dict[str, object], nodes: 
 
 
 def _params(workers: int) -> Params:
-    # All workers together have the same batch in every shape, or quality would differ without a fault.
+    # For any number of nodes and workers, all workers together have equally many samples per step. Otherwise
+    # the quality would differ even if the backend has no fault.
     return msgspec.convert({**PARAMS, "batch": BATCH // workers}, load_usecase(USECASE).Params)

@@ -44,10 +44,10 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
         ("training shares of workers are of equal length", _shares),
         ("training shares of workers are disjoint", _disjoint),
         ("every worker has the whole validation and test splits", _whole_splits),
-        ("a batch holds samples", _samples),
+        ("a batch has samples", _samples),
         ("the loss is a finite scalar with gradients", _loss),
         ("keys() names the rows that the loss reads", _keys),
-        ("what another draws stands where keys() names it", _drawn),
+        ("keys() also names rows that the server has drawn", _drawn),
         ("evaluate() gives finite metrics and leaves the model in training mode", _evaluate),
         ("training lowers the loss", _learns),
     ]
@@ -62,7 +62,7 @@ def check_usecase(name: str, data: Path | None) -> Iterator[Finding]:
 
 def _unused(kind: type[UseCase]) -> Finding:
     """Check that the use case refuses data that does not exist, rather than ignoring the option."""
-    promise = "data that are not there are refused in one line"
+    promise = "missing data are refused in one line"
     nowhere = Path("no", "such", "data")
     try:
         kind(kind.Params(), nowhere, 1)
@@ -106,7 +106,7 @@ def _disjoint(one: UseCase, other: UseCase) -> str:
     shares = [_samples_by_part(one, one.loaders(rank, 2).train) for rank in (0, 1)]
     alone, again, left, right = (Counter(_joined(found, same)) for found in (first, second, *shares))
     extra = ((left & right) & ((left + right) - (alone | again))).total()
-    return f"{extra} samples are in the shares of both of two workers" if extra > spare else ""
+    return f"{extra} samples are in the shares of two workers" if extra > spare else ""
 
 
 def _whole_splits(one: UseCase, other: UseCase) -> str:
@@ -204,7 +204,7 @@ def _keys(one: UseCase, other: UseCase) -> str:
         for name, rows in keys.items():
             unnamed = _touched(parameters[name].grad) - set(rows.flatten().tolist())
             if unnamed:
-                return f"row {min(unnamed)} of {name!r} is read and not named"
+                return f"row {min(unnamed)} of {name!r} is read, but keys() does not return it"
     return ""
 
 
@@ -220,9 +220,9 @@ def _drawn(one: UseCase, other: UseCase) -> str:
         return f"{one.samples(batch)} samples become {one.samples(drawn)}"
     one.loss(model, drawn).backward()
     named, read = one.keys(drawn)[table].flatten().tolist(), _touched(model.get_parameter(table).grad)
-    for where, found in (("named", set(named)), ("read", read)):
+    for where, found in (("returned by keys()", set(named)), ("read by the loss", read)):
         if missing := set(rows.tolist()) - found:
-            return f"row {min(missing)} of {table!r} was drawn and is not {where}"
+            return f"row {min(missing)} of {table!r} was drawn, but is not {where}"
     return ""
 
 

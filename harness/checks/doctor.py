@@ -61,14 +61,14 @@ def examine(study: Study | None = None, clean: bool = False) -> tuple[list[str],
     if left.shared_files:
         files = " ".join(str(file) for file in left.shared_files)
         complaints.append(
-            "torch left memory behind that a process shared which is gone; whether a run's or another "
-            f"program's cannot be told: if none needs it, say: rm {files}"
+            "shared memory of torch remains from a process that has ended, perhaps of another program: if "
+            f"no program needs it, remove it: rm {files}"
         )
     return lines, complaints + noisy
 
 
 def noise_floor(say: Callable[[str], None]) -> str:
-    """Run the same cell in pairs and compare it with itself; without noise the ratio of a pair is 1.
+    """Run one cell in pairs and compare it with itself; without noise the ratio of a pair is 1.
 
     Returns a line with the smallest difference that this machine can show with that number of blocks. Each
     run's time is passed to `say`.
@@ -88,7 +88,7 @@ def noise_floor(say: Callable[[str], None]) -> str:
     floor = max(high, 1 / low) - 1
     return (
         f"A/A         ratio {math.exp(interval.median):.3f} [{low:.3f}, {high:.3f}] in {PAIRS} pairs: "
-        f"with {PAIRS} blocks, differences below {floor:.1%} cannot be told from noise here"
+        f"with {PAIRS} blocks, differences below {floor:.1%} cannot be distinguished from noise here"
     )
 
 

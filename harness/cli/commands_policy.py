@@ -23,7 +23,7 @@ __all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"
 
 _BACKEND = "autoada-automatic"
 """Backend whose checks count: all backends on the parameter server execute the same policies."""
-_AUTO = "each training measures in its first steps whether rows are to move, as by adaptive, or to stay"
+_AUTO = "each training measures in its first steps whether rows should move, as with adaptive, or stay"
 
 PolicyText = Annotated[
     str, typer.Argument(help="A file, or a builder such as nups or 'nups[times=50]'.", metavar="POLICY")
@@ -235,7 +235,10 @@ def explain(
         number = found.rule_number(model.catalogue, parameter, row)
     for before, rule in enumerate(found.rules[: number - 1], 1):
         if matches(rule.parameters, named):
-            tell(f"rule {before}: {rule.parameters} names {parameter}, but row {row} is none of its rows")
+            tell(
+                f"rule {before}: {rule.parameters} names {parameter}, but row {row} is not one of the "
+                f"rule's rows"
+            )
         else:
             tell(f"rule {before}: {rule.parameters} does not name {parameter}, which is {_kind(named.kind)}")
     rule = found.rules[number - 1]

@@ -53,7 +53,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="COLUMN[,…]",
-            help="Also hold out together all rows that are equal in these columns, such as nodes.",
+            help="Also measure errors for groups that are left out: rows with equal values in these "
+            "columns, such as nodes.",
         ),
     ] = None,
     model: Annotated[
@@ -66,7 +67,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="Output csv: the rows of --at, with predictions.")
     ] = None,
 ) -> None:
-    """Predict how long runs will take, by simulation and recorded runs; or seconds of any table.
+    """Predict how long runs take, by simulation and recorded runs; or the seconds in any table.
 
     A study is described as for `run`. A regression learns from your own sessions and from the sessions in the
     clone. With --table each row is held out once, a fifth of all rows at a time, and predicted from the
@@ -78,7 +79,8 @@ def predict(
         raise UsageError(f"--out {out}: it is the file for the predictions of --at; give both, or neither")
     if model is not None:
         typer.echo(
-            f"warning: --model {model} is ignored, as the number of rows decides on it: leave it out",
+            f"warning: --model {model} is ignored, because the number of rows determines the model: leave "
+            f"it out",
             err=True,
         )
     if table is None:
@@ -120,8 +122,8 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
         tell(f"{count:,} runs are left out: {reason}")
     if not records.are_enough:
         raise UsageError(
-            f"{len(records.cells)} runs of {len(set(records.cells))} cells in {root} can be learned of; "
-            f"it takes {FEWEST_RUNS} of {FEWEST_CELLS}"
+            f"{len(records.cells)} runs of {len(set(records.cells))} cells in {root} can be learned from; "
+            f"at least {FEWEST_RUNS} runs of {FEWEST_CELLS} cells are needed"
         )
     of = f"{len(records.cells):,} runs of {len(set(records.cells)):,} cells"
     try:
@@ -146,7 +148,7 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
         ]
         for run, one in zip(planned, found, strict=True)
     ]
-    tell(f"learned of {of}; intervals are to hold {LEVEL:.0%}")
+    tell(f"learned from {of}; intervals should contain {LEVEL:.0%}")
     names = ["use case", "backend", "nodes x workers", "network", "seconds", "interval"]
     tell(fitted(names, rows, terminal_width(), keys=2))
     _tell_extrapolations([one.extrapolated for one in found], "runs")
@@ -203,7 +205,7 @@ class _Measured:
         try:
             good = usable(frame[target])
         except ValueError as error:
-            raise UsageError(f"{table}: column {target!r} has words in it; seconds are numbers") from error
+            raise UsageError(f"{table}: column {target!r} has words; seconds must be numbers") from error
         if not good.all():
             tell(f"{(~good).sum():,} of {len(good):,} rows are left out: no finite seconds more than 0")
         used = _columns(features, frame, table) or [str(name) for name in frame.columns if name != target]
@@ -264,7 +266,7 @@ class _Measured:
             "high": found.high,
             "extrapolated": ["; ".join(texts) for texts in found.extrapolated],
         }
-        tell(f"learned of {len(self.frame):,} rows; intervals are to hold {LEVEL:.0%}")
+        tell(f"learned from {len(self.frame):,} rows; intervals should contain {LEVEL:.0%}")
         _tell_extrapolations(found.extrapolated, "rows")
         result = wanted.assign(**told)
         if out is None:
@@ -287,7 +289,7 @@ def _csv(file: Path) -> pd.DataFrame:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError, zlib.error) as error:
-        raise UsageError(f"{file} is no csv with a head: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"{file} is no CSV file with a header line: {str(error).splitlines()[0]}") from error
 
 
 def _columns(given: str | None, frame: pd.DataFrame, table: Path) -> list[str]:

@@ -21,7 +21,7 @@ __all__ = ["profile"]
 # A single run does not take turns with other runs.
 @takes_study(without=("interleaved", "turn_steps", "target", "launcher", "quick"), repeats=1)
 def profile(study: Study, results: Results = None) -> None:
-    """Run one cell once and show where the time of a step goes.
+    """Run one cell once and show the parts of a step's time.
 
     Writes a time budget of the training steps and a flame graph of every node. For example: `adabench profile
     -u ctr -b autoada-automatic`.

@@ -133,7 +133,8 @@ def compare(
     fail_if: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 3 if this holds for a backend, such as 'ratio_low > 1.03', or cannot be judged."
+            help="Exit with 3 if this condition is true for a backend, such as 'ratio_low > 1.03', or "
+            "cannot be judged."
         ),
     ] = None,
     fail_undecided: Annotated[
@@ -147,8 +148,8 @@ def compare(
 ) -> None:
     """Compare a session's backends, or the cells of two sessions.
 
-    Backends are compared with one of them, the baseline, block by block. Without a name this is the newest
-    session that is no profile.
+    Backends are compared with one of them, the baseline, block by block. Without a name, the newest session
+    is used, except sessions of `profile`.
     """
     from adabench.analysis.compare import compare as compare_runs
     from adabench.analysis.fail_if import parse_condition
@@ -157,7 +158,7 @@ def compare(
     from adabench.results.store import find_session
 
     if fail_undecided and fail_if is None:
-        raise UsageError("--fail-undecided needs --fail-if, which says what fails otherwise")
+        raise UsageError("--fail-undecided needs --fail-if with a condition")
     if json and markdown:
         raise UsageError("--json and --markdown exclude each other: give one")
     width = None if markdown else terminal_width()
@@ -212,7 +213,7 @@ def report(
     ] = False,
     results: Results = None,
 ) -> None:
-    """Write a session's report: an HTML file that needs no other."""
+    """Write a session's report as one self-contained HTML file."""
     from adabench.analysis.report import write_report
     from adabench.results.store import find_session
 

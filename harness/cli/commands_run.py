@@ -32,7 +32,7 @@ def _resume(
         bool, typer.Option("--fresh", help="Start a new session even if one can be continued.")
     ] = False,
     retry_infra: Annotated[
-        int, typer.Option(min=0, help="Number of repetitions of a run that was killed from outside.")
+        int, typer.Option(min=0, help="Number of times that a run is repeated if it was killed from outside.")
     ] = 0,
     until_rel_ci: Annotated[
         float | None,
@@ -48,7 +48,7 @@ def _resume(
         typer.Option(
             "--tensorboard",
             help="Write TensorBoard's event files into the session while runs train: loss, quality, local "
-            "share, bytes and waiting of each node.",
+            "share, bytes and waiting time of each node.",
         ),
     ] = False,
 ) -> ResumeOptions:
@@ -67,8 +67,8 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The network interface, or its address, where other hosts reach this one; else the one by "
-            "which MASTER_ADDR is reached.",
+            help="Network interface, or its address, at which other hosts reach this one; by default the "
+            "one that reaches MASTER_ADDR.",
         ),
     ] = None,
     job: Annotated[
@@ -82,8 +82,8 @@ def run(
 ) -> None:
     """Run a study; continue it if it was interrupted.
 
-    For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends, or without anything
-    the study `default`. Every run is recorded when it ends, and the table and figures are made at the end.
+    For example `adabench run -u ctr -b manual,prefetch --nodes 2` compares two backends. Without arguments,
+    the study `default` runs. Every run is recorded when it ends. The table and figures are made at the end.
     """
     from rich.console import Console
 

@@ -43,7 +43,7 @@ class SearchOptions(TrainingOptions):
     ] = None
     objective: Annotated[str, typer.Option(help="Quantity to minimise: time of a step, or bytes.")] = "time"
     memory: Annotated[
-        float | None, typer.Option(metavar="MIB", help="Limit of rows on each node, in MiB.")
+        float | None, typer.Option(metavar="MIB", help="Memory limit for rows on each node, in MiB.")
     ] = None
     solver: Annotated[str, typer.Option(help="auto, exact, annealing or differentiable.")] = "auto"
     effort: Annotated[
@@ -51,27 +51,35 @@ class SearchOptions(TrainingOptions):
     ] = 1.0
     wires: Annotated[
         str,
-        typer.Option(metavar="NAME[,…]", help="Types in which rows travel; all but float32 round them."),
+        typer.Option(
+            metavar="NAME[,…]", help="Number formats of rows on the network; all except float32 round."
+        ),
     ] = "float32"
     builders: Annotated[
         str,
-        typer.Option(metavar="POLICY[,…]", help="Files or builders to compare the search with; '' for none."),
+        typer.Option(
+            metavar="POLICY[,…]",
+            help="Policies to compare the search with, as files or names of builders; '' for none.",
+        ),
     ] = "adaptive,static,lapse,nups"
     steps: Annotated[int, typer.Option(help="Simulated steps of each worker.")] = 60
     seed: Annotated[int, typer.Option(help="Seed for weights, the data order, and solvers.")] = 0
     allreduce: Annotated[
-        bool, typer.Option("--allreduce", help="Also average dense parameters' gradients by all-reduce.")
+        bool, typer.Option("--allreduce", help="Also consider all-reduce for dense parameters.")
     ] = False
-    trials: Annotated[int, typer.Option(help="Candidates to train with, in addition to a builder.")] = 4
+    trials: Annotated[
+        int, typer.Option(help="Number of candidates to train with, in addition to a builder's policy.")
+    ] = 4
     blocks: Annotated[
-        int, typer.Option(help="Paired runs of the last two; with 6 and more there is an interval.")
+        int, typer.Option(help="Paired runs of the last two policies; an interval needs at least 6.")
     ] = 8
     results: Results = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the candidates with predictions; train nothing.")
     ] = False
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the best one as a policy, with its evidence.")
+        Path | None,
+        typer.Option("--out", "-o", help="Write the best policy to this file, with its evidence."),
     ] = None
 
     def check(self) -> tuple[str, ...]:
@@ -119,10 +127,10 @@ class SearchOptions(TrainingOptions):
 
 @takes_options(SearchOptions)
 def search(options: SearchOptions) -> None:
-    """Search for how each parameter is to be managed on a cluster.
+    """Search for the best policy for a use case on a cluster.
 
-    Candidates are found by a closed form and simulated by the server's own code. The best of them train on
-    this machine, one epoch at a time, against the best builder.
+    Formulas predict the costs of candidates, and the server's own code simulates the cheapest ones. The best
+    of them then train on this machine, one epoch at a time, against the best builder's policy.
     """
     from adabench.harness.estimate.search.candidates import candidates, simulated_all, with_evidence
 
@@ -192,7 +200,7 @@ def _tried(
         evidence["measured_ratio"] = round(last.ratio, 4)
         if last.low == last.low:
             evidence["measured_interval"] = f"{last.low:.4f} to {last.high:.4f}, 95 %"
-    tell(f"best: {best.name}" + ("" if best is not baseline else ", which none was faster than"))
+    tell(f"best: {best.name}" + ("" if best is not baseline else ", and none was faster"))
     return [best, *(one for one in found if one is not best)], evidence
 
 
@@ -230,8 +238,9 @@ def _last_node_percent(where: Resources) -> int | None:
     percent = round(100 * last / others[0])
     if any(speed != others[0] for speed in others) or not 1 <= percent < 100:
         raise UsageError(
-            "trial runs train on this machine, where nodes are alike but for a last one that may be slower, "
-            "and not at speeds of " + ", ".join(f"{node.speed:g}" for node in where.node) + ": give --dry-run"
+            "trial runs train on this machine, where nodes have equal speeds, except that the last one may "
+            "be slower, and not the speeds " + ", ".join(f"{node.speed:g}" for node in where.node) + ": "
+            "give --dry-run"
         )
     return percent
 

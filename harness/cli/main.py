@@ -32,7 +32,7 @@ from adabench.results.record import RecordError
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared.",
+    help="Runs use cases with strategies that signal intent, records every run, and compares the results.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Markup would swallow the brackets of ctr[dim=8].
@@ -65,11 +65,11 @@ def _app(
         typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Benchmarks of intent signalling: use cases × strategies × repeated runs, recorded and compared."""
+    """Runs use cases with strategies that signal intent, records every run, and compares the results."""
 
 
-data = typer.Typer(help="Data of use cases that do not generate it.", no_args_is_help=True)
-policy = typer.Typer(help="How each parameter is managed, as a document.", no_args_is_help=True)
+data = typer.Typer(help="Download the data of use cases.", no_args_is_help=True)
+policy = typer.Typer(help="Build, show and compare policies.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.add_typer(policy, name="policy")
 

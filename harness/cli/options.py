@@ -92,7 +92,7 @@ STUDY_OPTIONS: dict[str, Any] = {
             "--repeats",
             "-r",
             metavar="N",
-            help="Measured runs per cell; by default as many as it takes to tell a difference of 5 %.",
+            help="Measured runs per cell; by default as many as are needed to detect a difference of 5 %.",
         ),
     ],
     "quick": Annotated[

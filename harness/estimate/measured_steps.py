@@ -151,7 +151,7 @@ def _measure(usecase: str, backend: str, data: str | None, seed: int) -> float:
     )
     session: TrainingSession = load_backend(backend)().open(trained, cluster, options)
     session.synchronize()
-    # For the last batches intent is signalled but they are not used, which would make steps cheaper.
+    # The last batches are fetched but not used. Otherwise, the last measured steps would signal no intent.
     batches = _First(trained.loaders(rank, nodes).train, WARM_UP + MEASURED + options.lookahead)
     began = ended = time.thread_time()
     for taken, batch in enumerate(session.batches(batches)):

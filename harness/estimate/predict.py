@@ -49,13 +49,13 @@ _STEPS = 40
 _FLOPS, _PER_STEP = 2e10, 2e-3
 """Operations of a core per second, and other seconds of a step, on an unknown machine."""
 _WAYS = 4
-"""That something has to go, in a step, before a node knows all of it: rows there and back, a ring of two."""
+"""Number of transfers in a step that a node has to wait for: rows in both directions, and a ring of two."""
 _AROUND = 5.0
 """Seconds of a run outside training. As for the constants above, the real value is learned."""
 _MOST_SCATTER = 0.1
 """Maximum median deviation from a cell's median in a session that predictions learn from."""
 _A_FILE = "a file"
-"""Name of policies without a builder, because files of the same name may differ."""
+"""Name of all policies from files, because files with equal names may differ."""
 _CACHE = "physics.json"
 
 
@@ -131,8 +131,8 @@ class Records:
                 scatter = _scatter((run.cell, run.seconds.train) for run in runs if run.seconds.train)
                 if scatter > _MOST_SCATTER:
                     left_out[
-                        f"session {store.folder.name}: runs of a cell are {scatter:.0%} off their median, by "
-                        "what else was done on the machine"
+                        f"session {store.folder.name}: runs of a cell are {scatter:.0%} off their median, "
+                        f"because of other work on the machine"
                     ] += len(runs)
                     continue
                 probes = [run.noise.probe_seconds for run in runs if run.noise is not None]
@@ -257,7 +257,7 @@ def _new_options(run: PlannedRun, learned: set[str]) -> list[str]:
     kinds = (load_usecase(run.usecase).Params, load_backend(run.backend).Options)
     usual = {name: value for kind in kinds for name, value in msgspec.structs.asdict(kind()).items()}
     return [
-        f"{name} {value}, of which nothing is recorded"
+        f"{name} {value}, which no recorded run has"
         for name, value in run.params.items()
         if isinstance(value, str | bool) and name not in learned and value != usual.get(name)
     ]
@@ -312,7 +312,7 @@ def physics_of(run: PlannedRun, data: str | None, cores: int) -> Physics:
 
 
 def _exchanged(usecase: UseCase, batch: Any, nodes: int) -> float:
-    """Return the bytes that a node sends per step if each distinct row and its key travels once each way.
+    """Return the bytes that a node sends per step if each distinct row with its key is sent once each way.
 
     All other parameters are averaged in a ring.
     """
@@ -370,7 +370,7 @@ def _document(run: PlannedRun) -> str | None:
         return None
     if isinstance(run, Run):
         if run.policy is None or run.policy.startswith(POLICY_LEFT_OUT):
-            raise UsageError("their policy is a file's, and not in the record")
+            raise UsageError("their policy was read from a file, and the record does not contain it")
         return run.policy
     try:
         return Path(str(run.params["policy"])).read_text(encoding="utf-8")
@@ -413,7 +413,7 @@ class _Known:
             try:
                 self._found = msgspec.json.decode(self._file.read_bytes(), type=dict[str, Physics])
             except msgspec.DecodeError as error:
-                raise UsageError(f"{self._file} is not as it was written: delete it ({error})") from error
+                raise UsageError(f"{self._file} is damaged: delete it ({error})") from error
 
     def of(self, run: PlannedRun, data: str | None, cores: int) -> Physics:
         """Return the stored result of `physics_of`, or compute it."""

@@ -266,7 +266,9 @@ def require_server(backend: str) -> None:
     """
     kind = load_backend(backend)
     if not isinstance(kind(), Simulated) or not issubclass(kind.Options, ServerOptions):
-        raise UsageError(f"backend {backend!r} is none on the parameter server: only those are simulated")
+        raise UsageError(
+            f"backend {backend!r} does not use the parameter server: only backends on it are simulated"
+        )
 
 
 def _selected(backend: str, policy: str | None) -> Iterator[tuple[str, Any]]:

@@ -161,7 +161,7 @@ class Agent(Connection):
         super().close()
 
     def _next(self, seconds: float) -> Message | None:
-        """The coordinator's next request, if one comes within `seconds`; reports an interruption."""
+        """The coordinator's next request, if one arrives within `seconds`; reports an interruption."""
         if self._stopped() and not self._interrupted:
             self._interrupted = True
             self.send(Interrupted())

@@ -32,7 +32,7 @@ class Connection(ABC):
     changed : threading.Condition
         Notified after each message, and when the connection is lost.
     lost : str or None
-        The reason why no message can come any more, unless this side has closed the connection.
+        The reason why no message can arrive any more, unless this side has closed the connection.
     """
 
     def __init__(self, framed: FramedSocket) -> None:
@@ -84,7 +84,7 @@ class Connection(ABC):
                     next_beat = now + _BEAT_SECONDS
                     self._framed.send(Alive())
                 if now - self._framed.heard_at > self.patience:
-                    raise ConnectionLost(f"nothing was heard of it for {self.patience:g} s")
+                    raise ConnectionLost(f"no message arrived from it for {self.patience:g} s")
         except ConnectionLost as error:
             if not self._closing.is_set():
                 with self.changed:

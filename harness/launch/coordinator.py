@@ -53,7 +53,7 @@ __all__ = ["AgentConnection", "Coordinator", "differences", "introduction", "pla
 
 _PACKAGES = ("adabench", "torch", "numpy")
 _LOOK_SECONDS = 0.5
-"""Interval in which a coordinator checks whether the missing agents can still come."""
+"""Interval at which a coordinator checks whether the missing agents can still connect."""
 
 
 class Coordinator(Launcher):
@@ -86,7 +86,7 @@ class Coordinator(Launcher):
 
     @abstractmethod
     def check_missing(self, missing: set[int]) -> None:
-        """Raise if agents of these ranks cannot come any more; called repeatedly while they are awaited."""
+        """Raise if agents of these ranks cannot connect any more; called repeatedly during the wait."""
 
     def check(self, study: Study) -> None:
         for settings in study.settings:
@@ -175,7 +175,7 @@ class Coordinator(Launcher):
             self._local.close()
 
     def _accept(self, listener: socket.socket, secret: str, ranks: Iterable[int]) -> None:
-        """Wait until agents of these ranks have connected and proved that they know the secret.
+        """Wait until agents of these ranks have connected and proved that they have the secret.
 
         The listener is closed at the end.
         """

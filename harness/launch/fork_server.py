@@ -1,13 +1,15 @@
-"""A process that has imported what runs need and started nothing else; every run's group is a fork of it.
+"""The fork server: a process that has imported torch, and from which the process group of each run is forked.
 
-Importing torch and its like takes longer than many a run trains, and every rank of every run would pay for
-it. So it is done once: this module as a program (``HARNESS-PID SOCKET MODULES…``) imports, and then forks a
-process for each request. Only this project's modules are imported there, and the modules that they need: the
-side effects of importing another author's plugin must not reach the runs of other cells.
+Importing torch takes longer than the training of a small run, and every rank of every run would import it.
+Therefore a fork server imports it once. It is this module, run as a program with the arguments
+``HARNESS-PID SOCKET MODULES…``, and forks a process for each request. It imports only modules of this project
+and their dependencies: the import of a plugin may have side effects, which must not affect the runs of other
+cells.
 
-A fork has only the thread that called it. That is safe as long as the server has no other thread, which is
-checked after the imports. The fork server of `multiprocessing` neither checks that nor reports a
-failed import, its forks do not end with it, and they import the harness's main module again.
+A fork contains only the thread that called it. This is safe as long as the server has no other thread, which
+is checked after the imports. The fork server of `multiprocessing` is not used for four reasons: it does not
+check this, it does not report a failed import, its forks do not end with it, and they import the harness's
+main module again.
 """
 
 from __future__ import annotations
@@ -218,7 +220,7 @@ def main(arguments: Sequence[str]) -> int:
     if _TASKS.is_dir() and len(list(_TASKS.iterdir())) > 1:
         print(f"one of {', '.join(arguments[2:])} starts a thread when it is imported", file=sys.stderr)
         return 1
-    # Keeps the imported modules shared: a fork's garbage collection does not write to those pages.
+    # Keeps the memory of the imported modules shared: the garbage collection of a fork does not write to it.
     gc.collect()
     gc.freeze()
     alarm, bell = socket.socketpair()

@@ -142,20 +142,24 @@ class FramedSocket:
             return None
         size, code = _HEAD.unpack_from(self._unread)
         if size > (_LONGEST if self._received else _FIRST):
-            raise ConnectionLost("what came is no message: is it another program's connection?")
+            raise ConnectionLost(
+                "the received bytes are no message: is it the connection of another program?"
+            )
         end = _HEAD.size + size
         if len(self._unread) < end:
             return None
         content = bytes(self._unread[_HEAD.size : end])
         del self._unread[:end]
         if not hmac.compare_digest(code, self._code(not self._coordinates, self._received, content)):
-            raise ConnectionLost("a message was made with another secret, or changed on its way")
+            raise ConnectionLost("a message was made with another secret, or was changed on the network")
         self._received += 1
         self.heard_at = time.monotonic()
         try:
             return _DECODER.decode(content)
         except msgspec.MsgspecError as error:
-            raise ConnectionLost(f"a message is not understood: is it of another version? {error}") from error
+            raise ConnectionLost(
+                f"a message cannot be read: is its sender of another version? {error}"
+            ) from error
 
     def _code(self, from_coordinator: bool, number: int, content: bytes) -> bytes:
         return hmac.digest(self._key, _COUNT.pack(from_coordinator, number) + content, "sha256")

@@ -16,7 +16,7 @@ from adaps.rendezvous import Place, place_in_environment, rendezvous_at
 __all__ = ["CONNECT_SECONDS", "HostRendezvous", "host_here", "listen_where", "meet", "place_here"]
 
 CONNECT_SECONDS = 120.0
-"""Seconds for all ranks to come: schedulers do not start all tasks of a job at once."""
+"""Seconds within which all ranks must connect: schedulers do not start all tasks of a job at once."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
 
 
 def meet(place: Place, address: str) -> HostRendezvous:
-    """Block until all ranks have come.
+    """Block until all ranks have connected.
 
     Raises
     ------

@@ -88,7 +88,7 @@ class Outcome:
     link: Link | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """Fields that a run's record has under the same names."""
+        """Fields that a run's record also has."""
         return {name: value for name, value in vars(self).items() if name in Run.__struct_fields__}
 
 

@@ -1,7 +1,7 @@
-"""The root of a run's process group: forks the ranks, ends all when one ends badly, leaves nothing behind.
+"""The root of a run's process group: it forks the ranks, and ends all of them if one fails.
 
-It gives them torchrun's environment, so it looks like torchrun's agent to each rank. The store of their
-rendezvous is held here and outlives all of them.
+The root gives the ranks torchrun's environment, so that each rank runs as under torchrun's agent. The root
+holds the rendezvous store, which outlives all ranks. It leaves no process and no file behind.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run_group(file: str) -> int:
 
 
 def failures_file(folder: Path, group: int) -> Path:
-    """File of a group's ranks that have ended badly, as `Failure`; it exists as soon as there is one."""
+    """File with a `Failure` for each failed rank of a group; it exists as soon as a rank has failed."""
     return folder / f"group{group}.failures.json"
 
 

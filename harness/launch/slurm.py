@@ -100,7 +100,7 @@ class JobRequest:
                 given[key] = value
         cluster = str(given.pop("cluster", "slurm"))
         if cluster not in ("slurm", "local"):
-            raise UsageError(f"--job cluster={cluster}: there is slurm, and local for this machine alone")
+            raise UsageError(f"--job cluster={cluster}: valid are slurm, and local for this machine alone")
         hosts, time_given = given.pop("hosts", None), given.pop("time", None)
         folder = given.pop("folder", "adabench-jobs")
         if hosts is not None and not (
@@ -188,7 +188,7 @@ class Slurm(Coordinator):
             task = self._job.task(rank)
             if task.done() or self._left_the_queue():
                 raise LauncherError(
-                    f"rank {rank} of job {identifier} ended before it had come: {_last_words(task)}"
+                    f"rank {rank} of job {identifier} ended before it had connected: {_last_words(task)}"
                 )
         if self._first_came_at is None and self.agents:
             self._first_came_at = time.monotonic()
@@ -381,7 +381,7 @@ def _where(listen: str | None, cluster: str) -> tuple[str, str]:
         for _, _, _, _, (address, *_) in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
             interface = interface_of(str(address).partition("%")[0])
             if interface not in (None, "lo"):
-                return str(address), f"what this host's name means, {name}"
+                return str(address), f"the address of this host's name, {name}"
     raise UsageError(
         f"this host's name, {name}, is no address that the job's hosts could reach: "
         "--listen names the interface, or its address, that they do reach"

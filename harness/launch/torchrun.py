@@ -62,7 +62,7 @@ class Torchrun(Coordinator):
     def check_missing(self, missing: set[int]) -> None:
         if time.monotonic() > self._deadline:
             ranks = ", ".join(map(str, sorted(missing)))
-            raise LauncherError(f"rank {ranks} met the others and did not connect")
+            raise LauncherError(f"rank {ranks} found the other ranks but did not connect")
 
     @property
     def is_agent(self) -> bool:

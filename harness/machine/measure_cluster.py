@@ -25,7 +25,7 @@ from adabench.harness.machine.namespaces import NodeLinks
 __all__ = ["measure_here", "measure_ranks", "measured_node", "resources_of", "under_torchrun"]
 
 ALIKE = 0.1
-"""Links whose latency and bandwidth differ by less than this share from the median's are like the others."""
+"""Maximum relative difference of a link's latency and bandwidth from the medians, for a typical link."""
 _SECONDS = 1.0
 _SIZE = 256
 _PATIENCE_SECONDS = 60.0

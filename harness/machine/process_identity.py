@@ -83,7 +83,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the boot; None if there is none, or only its remains."""
+    """Start time of a process, in clock ticks since the boot; None if it does not exist or has ended."""
     try:
         text = (_PROC / f"{pid}" / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,1 +1,1 @@
-"""Backends and use cases: finding, describing and beginning them."""
+"""Plugins: finding and describing backends and use cases, and creating new ones."""

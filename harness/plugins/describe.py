@@ -100,15 +100,14 @@ def _type_name(kind: Any) -> str:
 
 
 def _meanings(params: type) -> dict[str, str]:
-    """Parameter -> the first sentence of its entry under ``Attributes``; the last class's counts."""
+    """Parameter -> the first sentence of its entry under ``Attributes`` of the most derived class."""
     found: dict[str, str] = {}
     for one in reversed(params.__mro__):
         section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
         for entry in _ENTRY.finditer(section):
             meaning = _sentence(entry[2])
             for name in entry[1].split(","):
-                if not (meaning.startswith("As for every ") and name.strip() in found):
-                    found[name.strip()] = meaning
+                found[name.strip()] = meaning
     return found
 
 

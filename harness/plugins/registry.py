@@ -1,4 +1,4 @@
-"""Finds backends, use cases, builders and launchers: own files and others' entry points, no central list.
+"""Finds plugins (backends, use cases, builders, launchers) in files of the project and in entry points.
 
 Listing names imports no large package; only plugins that are used are imported.
 """
@@ -96,7 +96,7 @@ def modules(kind: Kind, wanted: Iterable[str]) -> list[str]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """The backend's class; `UsageError` if there is none, it cannot be imported, or lacks a member."""
+    """The backend's class; `UsageError` if it does not exist, cannot be imported, or lacks a member."""
     return cast("type[Backend]", _load("backend", name))
 
 

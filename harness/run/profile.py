@@ -1,4 +1,4 @@
-"""Inside a profiled run: the training loop with its parts timed, then for flame graphs."""
+"""Inside a profiled run: the training loop runs with timed parts, and then again for flame graphs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ __all__ = [
 T = TypeVar("T")
 
 NETWORK_VARIABLE = "ADAPS_NETWORK"
-"""Environment variable that tells the parameter server how to shape its links."""
+"""Environment variable with the delay and bandwidth of the parameter server's links."""
 
 
 class Place(msgspec.Struct, kw_only=True, frozen=True):
@@ -90,7 +90,7 @@ class RunSpec(Cell, kw_only=True, frozen=True):
 
 
 class RankState(msgspec.Struct, kw_only=True, frozen=True):
-    """How far a rank has come; rewritten when its phase changes."""
+    """Progress of a rank; rewritten when its phase changes."""
 
     pid: int
     phase: str
@@ -222,7 +222,7 @@ FILES: Mapping[str, Callable[[Path, int], Path]] = {
     "result": result_file,
     "progress": progress_file,
 }
-"""What a rank writes, by its kind."""
+"""Type of each kind of file that a rank writes."""
 
 
 def read_json(file: Path, kind: type[T]) -> T | None:

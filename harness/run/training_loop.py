@@ -178,7 +178,9 @@ class TrainingLoop:
         self.result.setup_seconds = time.monotonic() - spec.launched_at
         if self.rank.profile is not None:
             if isinstance(session, OwnLoop):
-                raise Unavailable(f"backend {spec.backend!r} has a loop of its own: its steps cannot be seen")
+                raise Unavailable(
+                    f"backend {spec.backend!r} has its own training loop: its steps cannot be measured"
+                )
             leads = cluster.worker == 0
             self.profile = self.rank.profile.of_worker(session, usecase, self.loaders, leads=leads)
 

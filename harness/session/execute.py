@@ -41,7 +41,7 @@ BAD = ("failed", "timeout", "oom")
 _FEWEST_ALIKE = 3
 """Minimum recorded runs from which the time of other runs is estimated."""
 
-INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise meets all of them alike"
+INTERLEAVE = "with --interleaved the runs of a block take turns, so that noise affects all of them equally"
 
 
 def run_session(
@@ -324,5 +324,5 @@ def _check_targets(study: Study) -> None:
         for name in target:
             if name != metric:
                 raise UsageError(
-                    f"target {name!r} of use case {usecase!r} is not the metric it is judged by: {metric}"
+                    f"target {name!r} of use case {usecase!r} is not the use case's metric: {metric}"
                 )

@@ -52,7 +52,7 @@ def open_session(
         Environment in the form of `environment.capture`; by default this machine's.
     """
     if any(store.folder == root for store in list_sessions(root)):
-        raise RecordError(f"{root} is a session, and takes no other: name the folder that contains it")
+        raise RecordError(f"{root} is the folder of a session: name the folder that contains it")
     if environment is None:
         environment = capture()
     plan = planned_runs(cells, study)

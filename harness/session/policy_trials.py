@@ -1,4 +1,4 @@
-"""Finds the policy that trains fastest here: short trial runs, by successive halving."""
+"""Finds the policy that trains fastest on this machine, by short trial runs with successive halving."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Measured:
     def said(self) -> str:
         """The result in a line."""
         if self.obstacle is not None:
-            return f"{self.name}: out, as {self.obstacle}"
+            return f"{self.name}: removed, because {self.obstacle}"
         interval = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
         counted = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         return f"{self.name}: {self.ratio:.3f}{interval} of the baseline's time in {counted}"

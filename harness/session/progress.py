@@ -1,4 +1,4 @@
-"""Shows how far a session has come: a live display in a terminal, plain lines elsewhere."""
+"""Shows the progress of a session: a live display in a terminal, and plain lines elsewhere."""
 
 from __future__ import annotations
 

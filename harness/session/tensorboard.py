@@ -20,7 +20,7 @@ _PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
 
 
 def check_tensorboard() -> None:
-    """Raise `UsageError` if there is no TensorBoard here."""
+    """Raise `UsageError` if TensorBoard is not installed."""
     try:
         importlib.import_module("torch.utils.tensorboard")
     except ModuleNotFoundError as error:

@@ -39,7 +39,7 @@ class Cell(RunSettings, kw_only=True, frozen=True):
 
     @property
     def id(self) -> str:
-        """Hash of everything that defines the cell; equal identifiers are repetitions of the same thing."""
+        """Hash of everything that defines the cell. Runs with equal identifiers are repetitions."""
         identity = {
             "usecase": self.usecase,
             "backend": self.backend,

@@ -38,7 +38,7 @@ def partitioned(usecase: UseCase, policy: Policy, workers: int) -> UseCase:
     if not isinstance(usecase, Dealt):
         raise PolicyError(
             f"{policy.source}: [data]: shares = {policy.data.text()} differ, and use case {usecase.name!r} "
-            "deals equal ones only: leave it 'equal'"
+            "supports only equal shares: leave it 'equal'"
         )
     sizes = _sizes(policy, usecase.params.batch)
     return usecase.with_batches([size for size in sizes for _ in range(workers)])

@@ -106,7 +106,7 @@ def write_accesses(file: Path, catalogue: Catalogue) -> None:
 
 
 def read_accesses(file: Path, catalogue: Catalogue) -> Catalogue:
-    """The catalogue with the counts of a file, which have to be of the same model's parameters."""
+    """The catalogue with the access counts of a file, which must be counts of this model's parameters."""
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             listed = msgspec.json.decode(arrays[_PARAMETERS].tobytes(), type=list[tuple[str, int, int, str]])

@@ -1,4 +1,4 @@
-"""Run settings as studies and the command line use them: read off the fields of `RunSettings`."""
+"""Settings of runs in studies and on the command line, derived from the fields of `RunSettings`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DeclaredSetting:
         """Refuse values that require another setting; `given` has the values of all settings."""
         needed, meant = self.about.needs, [value for value in given[self.name] if value]
         if needed is not None and meant and not any(given[needed]):
-            raise UsageError(f"{meant[0]} {self.about.because}: say {needed}, too")
+            raise UsageError(f"{meant[0]} {self.about.because}: also set {needed}")
 
 
 def combined_settings(values: Mapping[str, list[Any]]) -> list[RunSettings]:

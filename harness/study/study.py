@@ -1,4 +1,4 @@
-"""A study: its cells and runs. Read from TOML, overridden by the command line, checked key by key."""
+"""A study: its cells and runs. It is read from TOML, and options of the command line replace its values."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def built_in_studies() -> dict[str, Path]:
-    """Name -> file of the studies that come with the project."""
+    """Name -> file of the studies that the project includes."""
     return {file.stem: file for file in sorted(_FOLDER.glob("*.toml"))}
 
 
@@ -274,7 +274,7 @@ def _data(value: Any, usecases: list[Selection], folder: Path) -> dict[str, str]
             places[name].encode()
         except UnicodeEncodeError as error:
             raise UsageError(
-                f"the path {places[name]!r} is not UTF-8, and records hold nothing else"
+                f"the path {places[name]!r} is not UTF-8, but records can only contain UTF-8"
             ) from error
     return places
 

@@ -56,7 +56,7 @@ def test_peers_have_one_worker_a_process_and_no_shaped_links(name: str) -> None:
     backend = load_backend(name)()
     with pytest.raises(Unavailable, match=f"{name} has one worker per process, not 2"):
         backend.open(usecase, replace(ONE, workers=2), backend.Options())
-    with pytest.raises(Unavailable, match="sockets of its own, which the network 'lan' does not slow down"):
+    with pytest.raises(Unavailable, match="its own sockets, which the network 'lan' does not slow down"):
         backend.open(usecase, replace(ONE, world_size=2, network="lan"), backend.Options())
 
 
@@ -144,7 +144,7 @@ def test_pykeen_trains_rows_that_score_here_as_there(model: ModelName) -> None:
 def test_peers_with_a_loop_of_their_own_train_one_use_case(name: str, wanted: str) -> None:
     usecase = CtrUseCase(CtrParams(rows=1400), None, 1)
     backend = available(name)
-    with pytest.raises(Unavailable, match=f"{name} trains {wanted} alone, not ctr: say -u {wanted}"):
+    with pytest.raises(Unavailable, match=f"{name} trains only {wanted}, not ctr: use -u {wanted}"):
         backend.open(usecase, ONE, backend.Options())
 
 

@@ -234,7 +234,7 @@ def test_samples_are_dealt_in_proportion_to_batches(name: str) -> None:
     dealt = usecase.with_batches(sizes)
     steps = [len(usecase.loaders(rank, 3).train) for rank in range(3)]  # type: ignore[arg-type]
     assert [len(dealt.loaders(rank, 3).train) for rank in range(3)] == steps  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="2 workers: batches were dealt to 3"):
+    with pytest.raises(ValueError, match="2 workers, but batches were assigned to 3"):
         dealt.loaders(0, 2)
     # the samples of word2vec are pairs of words, and the number of pairs varies by sentence
     if name != "word2vec":

@@ -133,7 +133,7 @@ def test_a_host_that_disappears_is_a_row_and_the_session_ends(job: Job, wait_unt
     assert_host_lost(run, said, job._cable.addresses["far"], how)
     if how == "cut off":
         assert others == 1
-        assert "rank 0 is gone: nothing was heard of it for 5 s" in theirs
+        assert "rank 0 is gone: no message arrived from it for 5 s" in theirs
 
 
 def test_ctrl_c_on_either_host_ends_both_and_a_timeout_is_a_row(job: Job, wait_until: Any) -> None:

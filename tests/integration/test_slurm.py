@@ -178,7 +178,7 @@ def test_a_job_that_does_not_begin_is_a_sentence(
     cluster.broken = True
     code, said = ended(submit(*given))
     assert code == 1
-    assert "of job 4200 ended before it had come: no space left on this host" in said
+    assert "of job 4200 ended before it had connected: no space left on this host" in said
 
     cluster.broken, cluster.full = False, True
     for number, state in ((1, "CANCELLED"), (2, "unknown")):
@@ -189,7 +189,7 @@ def test_a_job_that_does_not_begin_is_a_sentence(
         code, said = ended(process)
         assert code == 1
         reason = f"it has no output, and its state is {state}"
-        assert f"of job 420{number} ended before it had come: {reason}" in said
+        assert f"of job 420{number} ended before it had connected: {reason}" in said
 
     for number, stop in ((4, signal.SIGINT), (5, signal.SIGHUP)):
         process = submit(*given)

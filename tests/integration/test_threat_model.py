@@ -177,7 +177,7 @@ def test_a_flooded_store_is_reached_all_the_same() -> None:
         for stranger in strangers:
             stranger.close()
     # If nobody answers at all, the error comes when the time is up.
-    with pytest.raises(adaps.RendezvousError, match="nobody opened the rendezvous store"):
+    with pytest.raises(adaps.RendezvousError, match="no process opened the rendezvous store"):
         rendezvous.open_store("127.0.0.1", free_port(), hosts=False, deadline=time.monotonic())
 
 

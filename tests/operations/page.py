@@ -20,11 +20,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operations.md"
 
 INTRODUCTION = """\
 This page is for users who check whether an operation of PyTorch can be applied to a table. It lists the
-{count} operations of PyTorch {version} that accept float32 tensors (`op_db`). Each operation ran with
-plain tensors, and with a table in place of each tensor and of each result (`out=`). Views of a table
-took part too: rows, one row, one column, one element, the transposed table and another shape. Results,
-gradients of finite values, the table afterwards and the random numbers are equal, or the operation is
-refused with an error. Uses that PyTorch itself refuses are left out."""
+{count} operations of PyTorch {version} that accept float32 tensors (`op_db`). Each operation was executed
+with plain tensors, and then with a table in place of each argument and of each result (`out=`). The same was
+done with views of a table: rows, one row, one column, one element, the transposed table and another shape.
+*Equal* means that results, gradients of finite values, the table afterwards and the random numbers are as
+with plain tensors. *Refused* means an error. Uses that PyTorch itself refuses are left out."""
 HEADINGS = {
     "read": "Reading a table",
     "second derivative": "Second derivatives",

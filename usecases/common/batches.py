@@ -126,7 +126,7 @@ class DealsBatches:
         require_worker(rank, world)
         sizes = self._batches or (self.params.batch,) * world
         if len(sizes) != world:
-            raise ValueError(f"{world} workers: batches were dealt to {len(sizes)}")
+            raise ValueError(f"{world} workers, but batches were assigned to {len(sizes)}")
         return sizes
 
 

@@ -29,7 +29,8 @@ def forward(old: str, *modules: str, **renamed: str) -> Callable[[str], Any]:
             for module in map(importlib.import_module, modules):
                 if hasattr(module, new):
                     warnings.warn(
-                        f"{old}.{name} is now {module.__name__}.{new}; the old name goes in the next version",
+                        f"{old}.{name} is now {module.__name__}.{new}; the old name will be removed in the "
+                        f"next version",
                         DeprecationWarning,
                         stacklevel=2,
                     )

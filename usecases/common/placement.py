@@ -121,8 +121,9 @@ class SamplePlacement:
         if self.placement == "greedy":
             if len(set(sizes)) > 1:
                 raise DataError(
-                    "placement is 'greedy', which deals equal shares, and batches of "
-                    f"{', '.join(map(str, sizes))} {self.what} need others: use random, label or cluster"
+                    "placement is 'greedy', which makes equal shares, but batches of "
+                    f"{', '.join(map(str, sizes))} {self.what} need unequal ones: use random, label or "
+                    f"cluster"
                 )
             rows = sum(self.tables.values())
             parts = greedy_parts(self.reads, sum(lengths), rows, len(sizes), SEED)

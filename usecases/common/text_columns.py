@@ -1,4 +1,4 @@
-"""Opens text files of any packing, encoding and CSV dialect, and reads their columns in blocks by pyarrow."""
+"""Opens text files of any compression, encoding and CSV dialect, and reads columns in blocks by pyarrow."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDA
     Raises
     ------
     DataError
-        If a name is empty; `path` and `line`, the number of the first, say where.
+        If a name is empty; `path` and `line`, the number of the first, show the place.
     """
     coded = column.dictionary_encode()
     if "" in (names := coded.dictionary.to_pylist()):

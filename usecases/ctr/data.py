@@ -4,7 +4,7 @@
 
 * a folder with the three files of `npy_files`;
 * a folder with raw files ``train``, ``dev`` and ``test``, each ending in ``.csv``, ``.tsv`` or ``.txt``,
-  packed or not, as in ``.csv.gz``;
+  compressed or not, as in ``.csv.gz``;
 * one raw file.
 
 Files are read once, into a cache (`cache`).
@@ -98,7 +98,7 @@ def _files(path: Path) -> tuple[list[Path], Blocks | None]:
     if not any(found.values()):
         raise DataError(
             f"{folder} holds no Criteo data: it must hold {LABELS}, {DENSE} and {SPARSE}, "
-            "or train.csv, dev.csv and test.csv (.tsv, .txt, packed: .gz)"
+            "or train.csv, dev.csv and test.csv (.tsv, .txt, compressed: .gz)"
         )
     for name, files in found.items():
         if len(files) != 1:

@@ -29,8 +29,14 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    epochs, batch, dim, lr
-        Common parameters of all use cases; `dim` is the width of a deep embedding.
+    epochs : int
+        Number of passes over the training split.
+    batch : int
+        Number of samples per step and worker.
+    dim : int
+        Number of floats of a feature's embedding.
+    lr : float
+        Learning rate of the optimizer.
     optimizer : "adagrad" or "sgd"
         Optimizer of all parameters.
     hidden : tuple of int

@@ -39,7 +39,7 @@ CSV_DIALECTS = (COMMA, *(one for one in DIALECTS if len(one.separator) == 1 and 
 
 
 def require(file: Path) -> Path:
-    """The file, which must exist, perhaps packed in another way than its name says."""
+    """The file, which must exist, perhaps with another compression than its name says."""
     if file.is_file():
         return file
     name = file.name.lower()
@@ -51,7 +51,7 @@ def require(file: Path) -> Path:
 
 
 def read_columns(file: Path, names: Sequence[str] | None = None, width: int | None = None) -> pd.DataFrame:
-    """Read a csv file, packed or not.
+    """Read a csv file, compressed or not.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def read_columns(file: Path, names: Sequence[str] | None = None, width: int | No
 
 
 def column_blocks(file: Path, width: int, rows: int) -> Iterator[pd.DataFrame]:
-    """A csv file without a header, packed or not, in blocks of at most so many rows.
+    """A csv file without a header, compressed or not, in blocks with a maximum number of rows.
 
     Parameters
     ----------

@@ -40,8 +40,8 @@ def load(name: str, folder: Path | None, features: bool = False) -> Graph:
     if name == "generated":
         if folder is not None:
             raise DataError(
-                f"graph=generated reads no data, so {folder} would be ignored: leave --data out, or name the "
-                "graph that is there, such as graph=cora"
+                f"graph=generated reads no data, so {folder} would be ignored: leave --data out, or name "
+                f"the graph in this folder, such as graph=cora"
             )
         if features:
             raise _no_features(name)

@@ -78,7 +78,7 @@ class _NumbersOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array or container")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is no array or container")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 

@@ -36,9 +36,14 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    epochs, batch, dim, lr
-        Common parameters of all use cases; `batch` counts training nodes, `dim` is the width of a node's
-        embedding.
+    epochs : int
+        Number of passes over the training split.
+    batch : int
+        Number of training nodes per step and worker.
+    dim : int
+        Number of floats of a node's embedding.
+    lr : float
+        Learning rate of the optimizer.
     graph : str
         Name of the graph; see `adabench.usecases.gcn.load.load`.
     hidden : int

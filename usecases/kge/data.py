@@ -71,7 +71,9 @@ def _whole(graph: Graph, what: str) -> Graph:
     for name in SPLITS:
         if len(getattr(graph, name)) == 0:
             total = sum(len(getattr(graph, split)) for split in SPLITS)
-            raise DataError(f"{what}: the {name} split has none of its {total} triples: more are needed")
+            raise DataError(
+                f"{what}: the {name} split is empty, because there are only {total} triples: more are needed"
+            )
     return graph
 
 

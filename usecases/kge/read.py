@@ -3,7 +3,7 @@
 A folder of OpenKE's has ``train2id.txt``, ``valid2id.txt`` and ``test2id.txt``: the number of triples, then
 lines of head, tail and relation, all numbers from 0; ``entity2id.txt`` and ``relation2id.txt`` begin with how
 many of each there are. Another folder has ``train``, ``valid`` (or ``dev``) and ``test``, each ending in
-``.txt``, ``.tsv`` or ``.del``, packed or not: lines of head, relation and tail. If a folder has ``.txt`` and
+``.txt``, ``.tsv`` or ``.del``, compressed or not: lines of head, relation, tail. If a folder has ``.txt`` and
 ``.del`` files, as LibKGE's folders do, the names in ``.txt`` files are read, and not the numbers. One file of
 lines is split by a hash of the line's number.
 

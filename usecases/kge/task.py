@@ -50,8 +50,14 @@ class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    epochs, batch, dim, lr
-        Common parameters of all use cases; `batch` counts triples, `dim` is the width of an entity's row.
+    epochs : int
+        Number of passes over the training split.
+    batch : int
+        Number of triples per step and worker.
+    dim : int
+        Number of floats of an entity's row.
+    lr : float
+        Learning rate of the optimizer.
     model : "complex", "distmult", "rotate" or "transe"
         Scoring method.
     negatives : int

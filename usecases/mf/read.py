@@ -82,7 +82,8 @@ def rating_file(path: Path) -> Path:
     if len(found) != 1:
         has = " and ".join(file.name for file in found) or "none of them"
         raise DataError(
-            f"{path} has {has}: it must have one of u.data, ratings.dat, ratings.csv (packed: .gz, .xz, …)"
+            f"{path} has {has}: it must have one of u.data, ratings.dat, ratings.csv (compressed: .gz, "
+            f".xz, …)"
         )
     return found[0]
 

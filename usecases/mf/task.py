@@ -35,9 +35,14 @@ class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes
     ----------
-    epochs, batch, dim, lr
-        Common parameters of all use cases; `dim` is the number of factors of a user or an item, in addition
-        to its bias.
+    epochs : int
+        Number of passes over the training split.
+    batch : int
+        Number of ratings per step and worker.
+    dim : int
+        Number of factors of a user or an item, in addition to its bias.
+    lr : float
+        Learning rate of the optimizer.
     optimizer : "adagrad" or "sgd"
         Optimizer of all parameters.
     regularization : float

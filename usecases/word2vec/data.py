@@ -146,7 +146,8 @@ def _whole(text: Text, what: str) -> Text:
     for name, count in counts.items():
         if count == 0:
             raise DataError(
-                f"{what}: the {name} split has none of its {sum(counts.values())} sentences: more are needed"
+                f"{what}: the {name} split has none of its {sum(counts.values())} sentences: more "
+                f"sentences are needed"
             )
     return text
 

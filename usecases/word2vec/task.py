@@ -40,8 +40,14 @@ class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes
     ----------
-    epochs, batch, dim, lr
-        Common parameters of all use cases; `batch` counts sentences, `dim` is the width of a word's vector.
+    epochs : int
+        Number of passes over the training split.
+    batch : int
+        Number of sentences per step and worker.
+    dim : int
+        Number of floats of a word's vector.
+    lr : float
+        Learning rate of the optimizer.
     window : int
         Maximum distance between a word and its contexts, in words.
     negatives : int

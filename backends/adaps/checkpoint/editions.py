@@ -140,7 +140,9 @@ class Publisher(Generic[Content]):
             if self._published(number, make(None if before is None else before.content)):
                 self._last = number
                 return
-        raise CheckpointError(f"{self._directory} keeps changing, and no known job changes it")
+        raise CheckpointError(
+            f"{self._directory} changes again and again, but no job is recorded as its writer"
+        )
 
     def check(self) -> None:
         """Raise CheckpointError if another job has begun to write to the directory since this one did."""
@@ -234,7 +236,7 @@ class Publisher(Generic[Content]):
                 if error.errno not in _NO_LOCKS:
                     raise
                 _log.warning(
-                    "%s cannot be locked, so no second job is told before it writes there: %s",
+                    "%s cannot be locked, so a second job is detected only when it writes there: %s",
                     self._directory,
                     error.strerror,
                 )

@@ -192,9 +192,9 @@ class Writer:
     Attributes
     ----------
     life : str
-        Digits that identify this start of the job.
+        Random hexadecimal digits that are different for each start of the job.
     process, host, since
-        Process, host and start time of the job's rank 0.
+        Process id, host name and start time of the job's rank 0.
     """
 
     life: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]

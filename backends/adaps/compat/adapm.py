@@ -263,9 +263,7 @@ class Worker:
 
     def _drawn_from(self) -> _core.NodeTable:
         if self._sampled is None:
-            raise AdapsError(
-                "it is not configured how keys are drawn: call Server.enable_sampling_support before"
-            )
+            raise AdapsError("no sampling is configured: call Server.enable_sampling_support before")
         return self._sampled
 
     def intent(self, keys: Int64Like, start: int, end: int = 0) -> int:

@@ -212,12 +212,12 @@ class Policy:
             if made_for.parameters is not None and made_for.parameters != catalogue.sha256:
                 raise PolicyError(
                     f"{self.source}: it was made for another model, whose parameters are "
-                    f"{made_for.parameters} and not {catalogue.sha256}; build it again, or take it by force"
+                    f"{made_for.parameters} and not {catalogue.sha256}; build it again, or accept it by force"
                 )
             if made_for.nodes is not None and made_for.nodes != nodes:
                 raise PolicyError(
                     f"{self.source}: it was made for {made_for.nodes} nodes, not {nodes}; build it again, or "
-                    "take it by force"
+                    "accept it by force"
                 )
         try:
             check_fit(self.rules, catalogue, nodes, self.folder)

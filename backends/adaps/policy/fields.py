@@ -272,14 +272,14 @@ def _checked_ranges(given: Any) -> tuple[tuple[int, int], ...]:
     ranges = _ranges_in_text(given) if isinstance(given, str) else given
     if not isinstance(ranges, Sequence) or not ranges:
         raise PolicyError(
-            f"rows ranges is {given!r}; it must be a list of [first, behind the last], or a text such as "
+            f"rows ranges is {given!r}; it must be a list of [first, end], or a text such as "
             "'0:100 5000:5100'"
         )
     before = 0
     checked = []
     for one in ranges:
         if not isinstance(one, Sequence) or len(one) != 2 or not all(map(_is_int, one)):
-            raise PolicyError(f"rows ranges holds {one!r}; it must be [first, behind the last]")
+            raise PolicyError(f"rows ranges holds {one!r}; it must be [first, end]")
         start, end = one
         if start < 0 or end <= start:
             raise PolicyError(
@@ -297,6 +297,6 @@ def _ranges_in_text(text: str) -> list[list[int]]:
     ranges = []
     for one in text.split():
         if not (found := _RANGE.fullmatch(one)):
-            raise PolicyError(f"rows ranges holds {one!r}; it must be first:behind the last, such as 0:100")
+            raise PolicyError(f"rows ranges holds {one!r}; it must be first:end, such as 0:100")
         ranges.append([int(end) for end in found.groups()])
     return ranges

@@ -26,8 +26,8 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
     """
     numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
     found = [
-        f"rule {number}: {what} is for the code that signals intent, which a node does not; give the "
-        "policy to autoada"
+        f"rule {number}: {what} is executed by the code that signals intent, not by a node; give the "
+        f"policy to autoada"
         for number in numbers
         for what, there in (
             ("lookahead", policy.rules[number - 1].lookahead is not None),
@@ -37,13 +37,13 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
     ]
     if policy.synchronization.every:
         found.append(
-            f"[synchronization]: every = {policy.synchronization.every} is for the code that trains, "
-            "which a node does not; give the policy to autoada"
+            f"[synchronization]: every = {policy.synchronization.every} is executed by the training code, "
+            f"not by a node; give the policy to autoada"
         )
     if policy.data.numbers:
         found.append(
-            f"[data]: shares = {policy.data.text()} is for the code that trains, whose gradients count by "
-            "them; give the policy to autoada"
+            f"[data]: shares = {policy.data.text()} is executed by the training code, which weights "
+            f"gradients by them; give the policy to autoada"
         )
     return found
 
@@ -73,35 +73,35 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
         which = " and ".join(str(part.rule) for part in managed.parts)
         if managed.parameter.kind == "dense":
             found += [
-                f"rules {which} give rows of {name} different {field}s, and every step reads all of a dense "
-                "parameter: name it whole"
+                f"rules {which} give rows of {name} different {field}s, but a dense parameter is managed "
+                f"as a whole: give all of its rows one rule"
                 for field in _ALIKE
                 if len({getattr(rule, field) for rule in rules}) > 1
             ]
         if len({rule.technique for rule in rules}) > 1 and any(rule.technique == AUTO for rule in rules):
             found.append(
-                f"rules {which} give rows of {name} different techniques, and 'auto' is for all rows of a "
-                "table"
+                f"rules {which} give rows of {name} different techniques, but 'auto' applies to all rows "
+                f"of a table"
             )
         if all(rule.technique == AUTO and rule.lookahead == 0 for rule in rules):
             found.append(
-                f"rule {managed.parts[0].rule}: lookahead of {name} is 0, by which no row is announced, and "
-                "technique 'auto' has nothing to choose; give it 'static'"
+                f"rule {managed.parts[0].rule}: lookahead of {name} is 0, so no intent is signalled and "
+                f"technique 'auto' has nothing to choose; give it 'static'"
             )
     found += _homes_not_executed(policy, catalogue)
     for number in sorted(numbers):
         rule = policy.rules[number - 1]
         if rule.technique == "allreduce":
             found += [
-                f"rule {number}: {field} of {numbers[number]} has no effect beside technique 'allreduce', by "
-                "which every node keeps all of it and the server sends nothing; leave it out"
+                f"rule {number}: {field} of {numbers[number]} has no effect with technique 'allreduce': "
+                f"every node has a copy and the server sends nothing; leave it out"
                 for field in ("home", "wire", "lookahead", "exchange")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
         if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
             found.append(
-                f"rule {number}: exchange of {numbers[number]} has no effect beside technique "
-                f"{rule.technique!r}, under which there are no copies; leave it 'auto'"
+                f"rule {number}: exchange of {numbers[number]} has no effect with technique "
+                f"{rule.technique!r}, which makes no copies; leave it 'auto'"
             )
     if policy.data.shares == SHARES_BY_SPEED:
         found.append(
@@ -111,8 +111,8 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
     aggregation = policy.synchronization.aggregation
     if aggregation.rule != MEAN and policy.data.numbers:
         found.append(
-            f"[synchronization]: aggregation {aggregation.rule!r} counts every worker alike, but [data] "
-            f"shares = {policy.data.text()}; leave them {SHARES_EQUAL!r}"
+            f"[synchronization]: aggregation {aggregation.rule!r} gives every worker the same weight, but "
+            f"[data] shares = {policy.data.text()}; leave them {SHARES_EQUAL!r}"
         )
     return found
 
@@ -129,7 +129,7 @@ def _homes_not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
             dense = [one for one in (name, table) if by_name[one].parameter.kind == "dense"]
             if dense:
                 found.append(
-                    f"rule {part.rule}: home of {name} is with {table}, but {dense[0]} is no table of rows: "
-                    "only rows can be kept together"
+                    f"rule {part.rule}: home of {name} is with {table}, but {dense[0]} is a dense "
+                    f"parameter: only tables can have the homes of another table"
                 )
     return found

@@ -127,8 +127,8 @@ def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: 
                 )
             if rule.technique == AUTO and parameter.kind == "dense":
                 raise PolicyError(
-                    f"rule {part.rule}: technique 'auto' is for tables of rows; {parameter.name} is dense, "
-                    "and every step reads all of it: give it 'adaptive'"
+                    f"rule {part.rule}: technique 'auto' is for tables of rows; {parameter.name} is a "
+                    f"dense parameter: give it 'adaptive'"
                 )
             if rule.home.table is not None:
                 homes[parameter.name] = (part.rule, rule.home.table)
@@ -162,7 +162,9 @@ def _check_rule(rule: Rule, catalogue: Catalogue, nodes: int, folder: Path) -> N
             catalogue.parameter(rule.parameters)
         names = [one.name for one in catalogue.parameters]
         hint = _argument_checks.nearest(rule.parameters, names)
-        raise PolicyError(f"parameters {rule.parameters!r} matches none{hint}; there are {', '.join(names)}")
+        raise PolicyError(
+            f"parameters {rule.parameters!r} matches no parameter{hint}; there are {', '.join(names)}"
+        )
     home = rule.home
     if home.node is not None and home.node >= nodes:
         raise PolicyError(f"home node is {home.node}; there are {nodes} nodes, from 0 to {nodes - 1}")
@@ -191,12 +193,12 @@ def _check_home_with(
     if table in homes:
         raise PolicyError(
             f"rule {number}: home with: {name} follows {table}, which follows {homes[table][1]}; "
-            "name a table that has a home of its own"
+            "name a table that follows no other table"
         )
     if other.rows != own.rows:
         raise PolicyError(
-            f"rule {number}: home with: {name} has {own.rows} rows and {table} {other.rows}; only tables of "
-            "as many rows can be kept together"
+            f"rule {number}: home with: {name} has {own.rows} rows and {table} {other.rows}; a table can "
+            f"only follow a table with the same number of rows"
         )
 
 

@@ -28,8 +28,8 @@ class Rule:
     home : Home
         Nodes that own the rows at first.
     lookahead : int, optional
-        Number of batches to announce in advance; 0 announces none. With None, the code that signals intent
-        chooses.
+        Number of batches for which intent is signalled in advance; 0 signals none. With None, the code that
+        signals intent chooses.
     exchange : "auto" or int
         Minimum number of clocks between two exchanges of changes. With "auto", the server chooses.
     wire : str

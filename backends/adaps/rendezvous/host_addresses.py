@@ -42,7 +42,10 @@ def address_towards(host: str, port: int) -> str:
     if all(is_loopback(where[0]) for _, where in found):
         # Debian's /etc/hosts maps the host's own name to a loopback address, which other hosts cannot reach.
         found = [(socket.AF_INET, (_ANYWHERE, port))]
-        why = f"the interface of the default route, for MASTER_ADDR={host} means loopback on this host"
+        why = (
+            "the interface of the default route, "
+            f"because MASTER_ADDR={host} is a loopback address on this host"
+        )
     problem: OSError | None = None
     for family, where in found:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -42,7 +42,7 @@ def secret_in_environment(environment: Mapping[str, str] = os.environ) -> str | 
     """
     secret, path = environment.get("ADAPS_SECRET"), environment.get("ADAPS_SECRET_FILE")
     if secret is not None and path is not None:
-        raise RendezvousError("ADAPS_SECRET and ADAPS_SECRET_FILE are both set; only one of them may be")
+        raise RendezvousError("ADAPS_SECRET and ADAPS_SECRET_FILE are both set; set only one of them")
     if path is not None:
         return _checked(_read(path), f"the file {path!r} of ADAPS_SECRET_FILE")
     return None if secret is None else _checked(secret, "ADAPS_SECRET")
@@ -104,8 +104,8 @@ def take_secret(name: str, deadline: float) -> str:
                 user = _user_of(asking)
                 if user != os.geteuid():
                     raise RendezvousError(
-                        f"user {user} offers this job's secret, not {os.geteuid()}, whose job this is: "
-                        "all ranks of a host must be processes of one user"
+                        f"user {user} offers this job's secret, not {os.geteuid()}, to whom the job "
+                        f"belongs: all ranks of a host must be processes of one user"
                     )
                 with asking.makefile("rb") as answer:
                     secret = answer.read(_HANDED + 1).decode("ascii", "replace")

@@ -119,7 +119,7 @@ class Rendezvous:
     def meet(self, address: str, deadline: float) -> RendezvousResult:
         """Publish this node's address. Blocks until the addresses of all nodes and the secret are known.
 
-        Every address comes from a process that takes part in this rendezvous.
+        Every address is from a process that takes part in this rendezvous.
 
         Raises
         ------

@@ -155,7 +155,8 @@ def _listener(host: str, port: int, deadline: float) -> socket.socket | None:
     except RendezvousError as error:
         listener.close()
         raise RendezvousError(
-            f"MASTER_ADDR={host} does not lead to this host, which rank 0 is on: set it to an address of "
+            f"MASTER_ADDR={host} is not an address of this host, on which rank 0 runs: set it to an "
+            f"address of "
             f"this host on every rank ({error.__cause__})"
         ) from error
     return listener
@@ -206,7 +207,7 @@ def _await_listener(host: str, port: int, deadline: float) -> None:
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise RendezvousError(
-                    f"nobody opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
+                    f"no process opened the rendezvous store at {host}:{port} in time (rank 0 is missing): "
                     f"{error.strerror or error}"
                 ) from error
         # Polling is the only way, because no event signals that the port is open.

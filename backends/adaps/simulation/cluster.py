@@ -60,8 +60,8 @@ class NetworkLink:
     gbit_per_second: float = 10.0
 
     def __post_init__(self) -> None:
-        _argument_checks.number("latency_ms of a line", self.latency_ms, low=0.0)
-        _argument_checks.positive("gbit_per_second of a line", self.gbit_per_second)
+        _argument_checks.number("latency_ms of a link", self.latency_ms, low=0.0)
+        _argument_checks.positive("gbit_per_second of a link", self.gbit_per_second)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Cluster:
         for one, other in self.lines:
             if not 0 <= one < other < len(self.machines):
                 raise ValueError(
-                    f"a line between nodes {one} and {other} of {len(self.machines)}: give the lesser first"
+                    f"a link between nodes {one} and {other} of {len(self.machines)}: give the lesser first"
                 )
         hosts: dict[str, Machine] = {}
         for machine in self.machines:

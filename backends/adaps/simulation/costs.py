@@ -25,7 +25,7 @@ class Costs:
     resume : float
         Additional computing time of a worker's step after a wait.
     key : float
-        Cost of a key that a worker reads, writes or announces.
+        Cost of a key that a worker reads, writes or signals intent for.
     value : float
         Cost of a byte of the rows that a worker reads or writes.
     copy : float
@@ -34,7 +34,7 @@ class Costs:
     elsewhere : float
         Additional cost, at the worker, of a key that is requested from another node.
     intent : float
-        Cost of an announced key that a channel acts on, for its begin and its end.
+        Cost of an intent for a key on which a channel acts, for its begin and its end.
     message : float
         Cost of a request or an answer, at each end.
     upkeep : float

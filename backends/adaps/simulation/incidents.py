@@ -36,7 +36,8 @@ class Straggler:
         _argument_checks.positive("speed of a straggler", self.speed)
         if self.end <= self.begin:
             raise ValueError(
-                f"node {self.node} straggles from step {self.begin} to {self.end}: its end must be later"
+                f"node {self.node} straggles from step {self.begin} to {self.end}: its end must be after "
+                f"its begin"
             )
 
 
@@ -130,6 +131,6 @@ def _check_together(one: Incident, other: Incident) -> None:
             )
     elif isinstance(one, Stall) and isinstance(other, Stall):
         if one.step == other.step:
-            raise ValueError(f"node {node} stalls twice at step {one.step}: give one, as long as both")
+            raise ValueError(f"node {node} stalls twice at step {one.step}: give one stall of both durations")
     elif isinstance(one, LostNode) and isinstance(other, LostNode):
         raise ValueError(f"node {node} is lost twice, at step {one.step} and at {other.step}: give one")

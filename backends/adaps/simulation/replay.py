@@ -31,18 +31,19 @@ class SimulationOptions(TypedDict, total=False):
     dense : sequence of str
         Names of tables whose rows are all accessed in every step. Streams do not contain them.
     compute : float
-        Computing time of a step, in seconds on a core of the machine of the costs, 0.01 by default.
+        Computing time of a step, in seconds on a core of the machine where the costs were measured, 0.01 by
+        default.
     lookahead : int or mapping of str to int
-        Number of batches to announce in advance, for all tables or by their names, 20 by default. Dense
-        tables are announced permanently, unless a mapping has 0 for them.
+        Number of batches for which intent is signalled in advance, for all tables or by their names, 20 by
+        default. Intent for dense tables is signalled once, for all steps, unless a mapping has 0 for them.
     warm_up : int or None
         Number of first steps of every worker that are not counted. Counting then ends when the first worker
-        has no batch left to announce. With None, all steps are counted: from the first step, for which
-        announced rows have already arrived, until no frame is on the network after the last step.
+        has signalled intent for its last batch. With None, all steps are counted: from the first step, whose
+        rows have already arrived, until no frame is on the network after the last step.
     epoch : int
         Number of steps of an epoch; 0, the default, for no epochs. After each epoch, a worker waits until all
-        writes are visible everywhere, and then for all other workers. No batch is announced beyond the end of
-        an epoch. The first batches are announced when the first step begins.
+        writes are visible everywhere, and then for all other workers. Intent for the batches of an epoch is
+        not signalled before the epoch begins.
     workers, channels, timing, max_rounds_per_second
         Options as in `NodeOptions`.
     traced_steps : int
@@ -82,7 +83,7 @@ def simulate(
 ) -> Simulation:
     """Replay the accesses of workers with the server's real code, on simulated machines and links.
 
-    Every worker repeats the steps of `autoada`. It announces the batch that is `lookahead` steps ahead, pulls
+    Every worker repeats the steps of `autoada`. It signals intent for the batch `lookahead` steps on, pulls
     the dense tables, except in its first step, and its rows, table after table. Then it computes, pushes the
     gradients of its rows and of dense tables, pulls the dense tables again, and advances its clock. Before
     its first step, it pulls the dense tables, first on node 0, as in a real training. Equal arguments give
@@ -176,7 +177,7 @@ def _managed(
 
 
 def _lookaheads(lookahead: int | Mapping[str, int], names: Sequence[str], dense: Sequence[str]) -> list[int]:
-    """Return the lookahead of each table; 1 announces a dense table permanently."""
+    """Return the lookahead of each table; with 1, intent for a dense table is signalled for all steps."""
     always = {name: 1 if name in dense else 0 for name in names}
     if not isinstance(lookahead, Mapping):
         given = _argument_checks.whole("lookahead", lookahead, "batches")

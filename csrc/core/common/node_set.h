@@ -11,7 +11,7 @@
 
 namespace adaps {
 
-// One bit per node. Finding the few members takes negligible time, even in the largest cluster.
+// One bit per node. Even in the largest cluster, finding the members of a small set takes negligible time.
 class NodeSet {
  public:
   explicit NodeSet(std::size_t nodes) : words_((nodes + kBits - 1) / kBits) {}
@@ -23,8 +23,8 @@ class NodeSet {
     return std::all_of(words_.begin(), words_.end(), [](std::uint64_t word) { return word == 0; });
   }
 
-  // Calls function(node) in ascending order. The function may insert and erase nodes; only changes after the
-  // current node's word affect the iteration.
+  // Calls function(node) in ascending order. The function may insert and erase nodes. Of these changes, only
+  // those in later words of the set affect the iteration.
   template <typename Function>
   void for_each(Function function) const {
     for (std::size_t i = 0; i < words_.size(); ++i) visit(i, words_[i], function);

@@ -1,4 +1,4 @@
-// A lock for critical sections of a few instructions. Rarely, a section grows a list.
+// A lock for critical sections of a few instructions. In rare cases, such a section grows a list.
 #pragma once
 
 #include <sched.h>
@@ -7,8 +7,8 @@
 
 namespace adaps {
 
-// Waits between two tries to take a lock that is held for tens of nanoseconds. After many tries, the holder
-// is probably not running, so the core is yielded to it.
+// Waits between two tries to take a lock that is held for tens of nanoseconds. After many tries, the thread
+// that holds the lock is probably not running, so the core is yielded to it.
 inline void pause(int spins) {
   if (spins < 64) {
 #if defined(__x86_64__)
@@ -22,7 +22,7 @@ inline void pause(int spins) {
 }
 
 // A mutex for std::lock_guard. A std::mutex takes two atomic operations and two calls per critical section,
-// which cost more than the sections that use this lock. A SpinLock takes one atomic operation and no call.
+// which take longer than a section under this lock. A SpinLock takes one atomic operation and no call.
 class SpinLock {
  public:
   void lock() {

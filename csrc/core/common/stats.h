@@ -22,7 +22,7 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// Number of keys of one operation, by the place that served them.
+// Number of keys of one operation, counted by the place that served them.
 struct AccessCounters {
   Counter local;    // at the owner
   Counter replica;  // from a replica on this node
@@ -38,13 +38,13 @@ struct TableAccesses {
 
 // Written by one worker thread.
 struct alignas(64) WorkerCounters {
-  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: age of the value in them
+  Counter staleness_micros, staleness_reads;  // sampled reads of replicas: sum of ages, number of reads
   Counter intents;                            // keys signalled
-  Counter intents_late;                       // keys signalled after their clocks were over
+  Counter intents_late;                       // keys signalled when their clocks were already over
   Counter gradients_skipped;                  // gradients that contain NaN or infinity
-  Counter blocked_micros;                     // in pull, push and set
+  Counter blocked_micros;                     // time in pull, push and set
   Counter queue_full_micros;  // time that calls waited for space in the request queue, see Worker
-  Counter sync_micros;        // in wait_sync
+  Counter sync_micros;        // time in wait_sync
   Counter barrier_micros;
 };
 
@@ -53,10 +53,10 @@ struct alignas(64) ChannelCounters {
   Counter rounds, frames_sent, frames_received, bytes_sent, bytes_received, messages_received;
   Counter upkeep_received;  // messages for which is_upkeep is true
   Counter intents_acted, intents_late;
-  Counter relocations;  // keys that became owned here by a transfer
+  Counter relocations;  // keys that this node came to own by a TRANSFER
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
-  Counter lead_micros, lead_keys;  // from sending an intent until the key is local
+  Counter lead_micros, lead_keys;  // time from INTENT until the key is local; number of such keys
   Counter unsent_full_micros;      // time during which data waited for space at any peer, see SendBacklog
 };
 

@@ -1,4 +1,4 @@
-// Whether this build uses ThreadSanitizer, from which deliberate races are hidden.
+// Whether this build uses ThreadSanitizer. In such a build, deliberate races are hidden from it.
 #pragma once
 
 #define ADAPS_THREAD_SANITIZER 0

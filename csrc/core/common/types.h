@@ -33,8 +33,8 @@ inline constexpr Clock kMaxClock = Clock{1} << 62;
 
 enum class Technique : std::uint8_t { kAdaptive, kReplication, kRelocation, kStatic, kFullReplication };
 
-// Encoding of a table's values and changes on the network: unchanged floats, or floats rounded to fewer
-// bytes.
+// Encoding of a table's values and changes on the network: floats that are unchanged, or floats that are
+// rounded to fewer bytes.
 enum class Wire : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt8 };
 
 // Encoding of a table's values in memory. Optimizer state is always float32.
@@ -63,29 +63,34 @@ struct Settings {
   Technique technique = Technique::kAdaptive;
   // Act on an intent only shortly before its start (see ActionTimer). If false, act at once.
   bool timing = true;
-  // Maximum rate of exchange rounds. A round takes place only if there are changes to exchange.
+  // Maximum number of rounds per second, in which a channel sends the changes that are due. A channel runs a
+  // round only if there are changes to send.
   double max_rounds_per_second = 500.0;
-  // Maximum rate at which a channel's rounds send bytes. Rounds are spaced accordingly.
+  // Maximum number of bytes per second that a channel sends in rounds. The time between rounds is chosen
+  // accordingly.
   double max_round_bytes_per_second = 400e6;
-  // Maximum time that messages without a waiting caller are kept to share a frame with later messages to the
-  // same node. If not set, frame_wait.h determines it; with few nodes it is 0.
+  // Maximum time for which a message is kept, so that later messages to the same node are sent in the same
+  // frame. Messages that a caller waits for are not kept. If not set, frame_wait.h determines the time; with
+  // few nodes it is 0.
   std::optional<Micros> frame_wait{};
   NonFinite nonfinite = NonFinite::kRaise;
   // Maximum time that nodes wait, at a barrier or when closing, for a node that is alive but does not arrive.
   Micros stall_timeout = kNever;
-  // Amount of one kind of work that a channel does between two polls of the network. It is limited so that a
-  // call with millions of keys neither delays other calls nor this node's keep-alives. A key counts as 1, and
-  // 64 floats of its row count as 1.
+  // Largest amount of one kind of work that a channel does between two polls of the network. The limit
+  // ensures that a call with millions of keys delays neither other calls nor this node's keep-alives. A key
+  // counts as 1, and 64 floats of its row count as 1.
   std::size_t slice = 16384;
-  // Number of consecutive requests or answers after which a frame is sent, if at least as many follow. The
-  // receiver then wakes up while the rest is being prepared.
+  // After this number of consecutive requests or answers, a frame is sent, if at least as many requests or
+  // answers follow. The receiver then wakes up while this node prepares the rest.
   std::size_t first_requests = 192;
-  // Maximum size of one key's gradients that are sent together. Later gradients wait for the answer.
+  // Maximum number of bytes of one key's gradients that are sent together. The remaining gradients are sent
+  // after the answer.
   std::size_t max_gradient_bytes = std::size_t{1} << 20;
-  // Maximum number of bytes of a worker's calls that are on the network. Further calls wait.
+  // Maximum number of bytes of a worker's calls that are unfinished at a time. Further calls wait.
   std::size_t max_queued_bytes = std::size_t{256} << 20;
-  // Maximum number of bytes of rows and changes, without a waiting caller, that are queued for one node that
-  // receives more slowly than this node sends. Further ones are kept back.
+  // Maximum number of bytes of rows and changes that are queued for one node, if this node receives more
+  // slowly than they are sent. Rows and changes that a caller waits for are not counted. Above the limit,
+  // further rows and changes are kept back.
   std::size_t max_unsent_bytes = std::size_t{64} << 20;
 
   // Minimum time between two rounds.

@@ -1,4 +1,4 @@
-// The blocking wait of all calls of workers and of a closing node.
+// The function in which all blocking calls wait: calls of workers, and the close of a node.
 #pragma once
 
 #include <chrono>

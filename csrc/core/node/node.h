@@ -41,7 +41,7 @@ class Node {
   Worker& worker(int index);
   Tables& tables();
   const Settings& settings() const;
-  // For snapshots (snapshot.h).
+  // The shared state of the node, which snapshots use (snapshot.h).
   NodeContext& context();
 
   // Throws PeerLost if a peer was lost.
@@ -49,8 +49,8 @@ class Node {
 
   // Names and values of all counters of the node; see stats.h.
   std::map<std::string, double> stats() const;
-  // Names and values of one table's counters: its keys by the place that served them, and messages about
-  // them.
+  // Names and values of one table's counters: accesses by the place that served them, and messages about keys
+  // of the table.
   std::map<std::string, double> table_stats(std::size_t table) const;
   // Records all later events of these keys, starting with an event for each key's current state.
   void trace(std::span<const Key> keys);

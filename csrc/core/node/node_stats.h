@@ -10,7 +10,8 @@
 namespace adaps {
 
 std::map<std::string, double> stats_of(const NodeState& state);
-// Counters of one table: its keys by the place that served them, and messages about them.
+// Names and values of one table's counters: accesses by the place that served them, and messages about keys
+// of the table.
 std::map<std::string, double> stats_of(const NodeState& state, std::size_t table);
 
 }  // namespace adaps

@@ -16,8 +16,8 @@ namespace adaps {
 
 namespace {
 
-// Number of candidates for each row, before another method is used: for a row that is not in the sample yet,
-// and for a row that is local.
+// Number of candidates that are tried for each row before another method is used. The first constant is for
+// rows that must not be in the sample yet, the second for rows that must be local.
 constexpr std::size_t kTriesPerRow = 8;
 constexpr std::size_t kTriesPerLocalRow = 64;
 // Number of candidates that are prefetched together.
@@ -105,7 +105,7 @@ class Naive : public Sampler {
   void prepare(Sample&, Clock, Clock, std::vector<Announcement>&) override {}
 };
 
-// Draws the same samples as `naive`, but in advance, and signals intent for them.
+// Draws the same samples as `naive`, but when a sample is prepared, and signals intent for its rows.
 class Preloc : public Sampler {
  public:
   using Sampler::Sampler;
@@ -118,8 +118,8 @@ class Preloc : public Sampler {
   }
 };
 
-// Has a pool of rows and returns them repeatedly, in random order. A row that was used often enough is
-// replaced by another row.
+// Has a pool of rows and returns each of them repeatedly, in random order. A row that was used `reuse` times
+// is replaced by a newly drawn row.
 class Pool : public Sampler {
  public:
   Pool(NodeContext& node, int worker, const Table& table, const SamplingSpec& spec)
@@ -147,7 +147,7 @@ class Pool : public Sampler {
         if (!drawn.empty())
           announcements.push_back({std::move(drawn), start, end + clocks_of_row(sample.size)});
         begin_pass();
-        // Rows that are already in the sample come later in this pass.
+        // Rows that are already in the sample are returned later in this pass.
         if (distinct)
           std::stable_partition(pool_.begin(), pool_.end(), [&](const Row& row) {
             return !decisions().is_left_out(taken.contains(row.key));
@@ -159,7 +159,7 @@ class Pool : public Sampler {
     announcements.push_back({sample.keys, start, end});
   }
 
-  // Replaces the rows that were used often enough by newly drawn rows.
+  // Replaces the rows that were used `reuse` times by newly drawn rows.
   std::vector<Key> renew() {
     const bool first = pool_.empty();
     if (first) pool_.resize(spec().replacement ? spec().pool_size : largest());
@@ -174,8 +174,8 @@ class Pool : public Sampler {
       draw(Random(random_.next()), drawn);
     }
     for (std::size_t i = 0; i < drawn.size(); ++i) {
-      // In the first pool, rows start with different numbers of remaining uses, so that each pass replaces a
-      // part of the pool.
+      // The rows of the first pool start with different numbers of remaining uses, so that each pass replaces
+      // an equal part of the pool.
       used_up[i]->uses_left = first && spec().replacement ? 1 + i % spec().reuse : spec().reuse;
       used_up[i]->key = drawn[i];
     }
@@ -191,7 +191,7 @@ class Pool : public Sampler {
     next_ = 0;
   }
 
-  // Number of clocks after which a row is used up, with one sample per clock.
+  // Number of clocks after which a row is used up, if each clock uses one sample.
   Clock clocks_of_row(std::size_t size) const {
     return static_cast<Clock>(pool_.size() * spec().reuse / size);
   }
@@ -202,7 +202,7 @@ class Pool : public Sampler {
   StratifiedDraws strata_;
 };
 
-// Takes local rows. If there are too few of them, draws the rest from all rows.
+// Uses local rows. If there are too few of them, draws the remaining rows from all rows of the table.
 class Local : public Sampler {
  public:
   using Sampler::Sampler;
@@ -214,8 +214,8 @@ class Local : public Sampler {
     RowSet taken(distinct ? keys.size() : 0);
     const Key first = table().first_key();
     std::size_t here = 0;
-    // Continues while at least one in kTriesPerLocalRow candidates is local. If none is, the loop ends after
-    // that number of candidates.
+    // Continues while at least one in kTriesPerLocalRow candidates is local. If no candidate is local, the
+    // loop ends after this number of candidates.
     for (std::size_t tried = 0; here < keys.size() && tried < kTriesPerLocalRow * (here + 1);) {
       Key candidates[kBlock];
       for (Key& candidate : candidates) {

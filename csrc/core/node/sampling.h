@@ -1,9 +1,9 @@
-// Draws a worker's samples from a table: the rows, the intent that is signalled for them, and the values that
-// are read at once (docs/concepts/protocol.md, section 19).
+// Draws a worker's samples from a table (docs/concepts/protocol.md, section 19). A sample is a list of rows.
+// Intent is signalled for some of them, and the values of others are read at once, depending on the scheme.
 //
 // A sample is prepared before it is taken. The rows of a sample depend on the seed, the node, the worker, the
-// table and the number of the sample. With the scheme `local`, they also depend on the rows that are local
-// when the sample is taken.
+// table and the number of the sample. With the scheme `local`, they also depend on the rows that are on this
+// node when the sample is taken.
 #pragma once
 
 #include <cstddef>
@@ -52,14 +52,14 @@ class Sampler {
   // possible.
   Sample prepare(std::size_t size, Clock start, Clock end, std::vector<Announcement>& announcements);
 
-  // Writes the keys of a sample, in the order drawn. Returns the number of the first keys that were local.
-  // Their values are written to `values`; the caller must pull the others. If `values` is null, no values are
-  // read.
+  // Writes the keys of a sample, in the order in which they were drawn. Returns the number of keys at the
+  // beginning that were local. The values of these keys are written to `values`; the caller must pull the
+  // others. If `values` is null, no values are read.
   virtual std::size_t take(const Sample& sample, std::span<Key> keys, float* values);
 
  protected:
   virtual void prepare(Sample& sample, Clock start, Clock end, std::vector<Announcement>& announcements) = 0;
-  // Maximum number of rows of a sample. By default, the number of rows that can be drawn.
+  // Maximum number of rows of a sample. By default, this is the number of rows with a probability above 0.
   virtual std::uint64_t largest() const;
 
   const SamplingSpec& spec() const { return spec_; }

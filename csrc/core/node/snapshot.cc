@@ -14,7 +14,7 @@ namespace adaps {
 
 namespace {
 
-// Number of keys by which slots are prefetched ahead of their use.
+// Number of keys between the prefetch of a slot and its use.
 constexpr std::size_t kScanPrefetchDistance = 16;
 
 void mark_changed(NodeContext& node, LockedKey& key) {
@@ -95,7 +95,7 @@ std::size_t ChangedRows::take(bool all) {
     if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
   }
   versions_.resize(rows_.size());
-  // make_unique would additionally clear the array, while all workers wait.
+  // make_unique would also clear the array, which would take time while all workers wait.
   values_ = std::make_unique_for_overwrite<float[]>(std::max<std::size_t>(rows_.size() * length_, 1));
   std::vector<float> initial(table_.width());
   std::size_t taken = 0;

@@ -34,21 +34,25 @@ struct Taken {
 Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
                  float* values, float* states);
 
-// Copies the values for an export of a table: all rows, or the rows that changed after the last export. A
-// row's version determines whether it changed. The version moves with the row and never decreases, so nodes
-// need not exchange which rows they exported. A row that returns to this node with the version that was
-// exported here is unchanged. A row that comes from another node is exported again if it was ever changed.
+// Copies the values for an export of a table: all rows, or the rows that changed after the last export. A row
+// has changed if its version differs from the exported version. The version moves with the row and never
+// decreases, so nodes need not inform each other of the rows that they exported. A row that returns to this
+// node with the version that this node exported is unchanged. A row that comes from another node is exported
+// again if it was ever changed.
 class ChangedRows {
  public:
   ChangedRows(NodeContext& node, const Table& table);
 
   // Copies changed rows that this node owns, and returns their number. Must be called between freeze() and
-  // thaw(). With `all`, copies all owned rows, including rows that have their home here and were never used.
+  // thaw(). With `all`, copies all owned rows, including rows that were never used and have this node as
+  // their home.
   std::size_t take(bool all);
-  // Writes rows.size() of the copied rows to `rows`, in ascending order, starting at the copied row with
-  // index `first`, and their values to `values`. May be called while the node works, and after it was closed.
+  // Copies a part of the copied rows to the caller: as many as `rows` has elements, in ascending order, from
+  // the copied row with index `first` on. Writes their numbers to `rows` and their values to `values`. May be
+  // called while the node works, and after it was closed.
   void read(std::size_t first, std::span<std::int64_t> rows, float* values) const;
-  // Frees the copied rows. If they were exported (`told`), they are not exported again until they change.
+  // Frees the copied rows. `told` is true if they were exported. In this case they are exported again only
+  // after they have changed.
   void settle(bool told);
 
   std::size_t count() const { return rows_.size(); }
@@ -63,15 +67,15 @@ class ChangedRows {
   std::unique_ptr<float[]> values_;
 };
 
-// Restores a table: every node calls put() for every row of a checkpoint. A later file of the checkpoint may
-// turn out to be invalid, so the rows are stored separately and change nothing before finish().
+// Restores a table. Every node calls put() for every row of a checkpoint. The rows are stored separately and
+// change nothing before finish(), because a later file of the checkpoint may turn out to be invalid.
 class TableRestore {
  public:
   TableRestore(NodeContext& node, const Table& table);
 
-  // Stores the rows that this node owns, and returns their number. Throws std::out_of_range or
-  // std::invalid_argument that names the first row that does not exist or was put before. The restore cannot
-  // be finished after such an error.
+  // Stores those of the rows that this node owns, and returns their number. Throws std::out_of_range or
+  // std::invalid_argument that names the first row that does not exist or was put before. After such an
+  // error, the restore cannot be finished.
   std::size_t put(std::span<const std::int64_t> rows, const float* values, const float* states);
   // Writes the stored rows. All other owned rows get their initial value.
   void finish();

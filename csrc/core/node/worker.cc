@@ -116,8 +116,8 @@ class GradientBlocks {
   std::vector<float> gradients_;
 };
 
-// Computes the change that the user's code wrote into a row. Returns whether there is any; a NaN that stays
-// NaN is no change.
+// Computes the change that the user's code wrote into a row. Returns whether there is a change. A NaN that
+// was NaN before is no change.
 bool find_written(const float* value, const float* pulled, std::span<float> delta) {
   if (std::memcmp(value, pulled, delta.size_bytes()) == 0) return false;
   bool any = false;
@@ -175,7 +175,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
     finite = finite_rows(node_.tables, keys, in);
     state.counters.gradients_skipped.add(keys.size() - finite.keys.size());
     keys = finite.keys;
-    operation->kept = std::move(finite.values);  // until the last message is sent
+    operation->kept = std::move(finite.values);  // kept until the last message is sent
     operation->in = operation->kept.data();
   }
   start(node_, *operation, keys);

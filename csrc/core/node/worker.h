@@ -43,19 +43,21 @@ struct RowCopies {
 
 // The handle of one worker thread. Several threads must not use it at once, except to read its clock.
 //
-// If Settings::max_queued_bytes of its calls are on the network, a call that needs a message waits.
+// A call that needs a message waits while the worker's unfinished calls have Settings::max_queued_bytes or
+// more.
 //
 // A key outside [0, num_keys) throws std::out_of_range that names the key. A value array of the wrong size
-// throws std::invalid_argument that names both sizes. Such calls change nothing. After the loss of a peer,
-// every call throws PeerLost.
+// throws std::invalid_argument that names both sizes. Calls that throw one of these errors change nothing.
+// After the loss of a peer, every call throws PeerLost.
 class Worker {
  public:
   Worker(NodeContext& node, int index);
   ~Worker();
 
-  // Reads, adds to, or sets the rows of the keys. The values are concatenated, and `floats` is the size of
-  // the array. Duplicates are allowed and behave as if given one after the other. The arrays must exist until
-  // the call is complete. Returns a ticket if `asynchronous` is true, and kDone otherwise.
+  // Reads, adds to, or sets the rows of the keys. The values of all keys are concatenated, and `floats` is
+  // the size of the array. A key may occur several times; the result is as if its occurrences were given one
+  // after the other. The arrays must exist until the call is complete. Returns a ticket if `asynchronous` is
+  // true, and kDone otherwise.
   Ticket pull(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket push(std::span<const Key> keys, const float* deltas, std::size_t floats, bool asynchronous);
   // Applies gradients. Settings::nonfinite determines the treatment of NaN and infinity. If it refuses them,
@@ -63,12 +65,13 @@ class Worker {
   Ticket push_gradients(std::span<const Key> keys, const float* gradients, std::size_t floats,
                         bool asynchronous);
   Ticket set(std::span<const Key> keys, const float* values, std::size_t floats, bool asynchronous);
-  // The same for the optimizer states of rows. Their owners serve these calls, also where there are replicas.
+  // Reads or sets the optimizer states of the rows. The owners of the rows serve these calls, also if this
+  // node has replicas.
   Ticket pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket set_state(std::span<const Key> keys, const float* states, std::size_t floats, bool asynchronous);
-  // Whether a pull of the keys may give other values than one did after the last look at them; never blocks.
-  // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
-  // std::invalid_argument if it has another size.
+  // Whether a pull of these keys could return other values now than at the previous call of this function.
+  // Never blocks. `seen` has one number for each key, which the previous call wrote and which this call
+  // replaces. Throws std::invalid_argument if `seen` has another size.
   bool changed(std::span<const Key> keys, std::span<std::int64_t> seen);
   // Like push_gradients, but sums the gradients of each key first, in the given order. All keys are of
   // `table`.
@@ -83,20 +86,21 @@ class Worker {
   // needs only one pass over local rows. If Settings::nonfinite refuses a gradient, nothing is changed.
   void step_copies(const RowCopies& copies, std::span<const RowStep> parts, float scale);
 
-  // Announces that this worker will access the keys in its clocks [start, end). Returns at once.
+  // Signals the intent to access the keys in this worker's clocks [start, end). Returns at once.
   void intent(std::span<const Key> keys, Clock start, Clock end);
-  // Blocks until the keys can be read without a message. This worker must have signalled them for its current
-  // clock. Does not wait for keys that no intent makes local. Its purpose is the start of a pipeline; later
-  // keys arrive while earlier ones are used.
+  // Blocks until the keys can be read without a message. This worker must have signalled intent for them in
+  // its current clock. Does not wait for keys that no intent makes local. It is meant for the first batches
+  // of a pipeline; the keys of later batches arrive while earlier batches are used.
   void wait_intent(std::span<const Key> keys);
 
-  // Announces that this worker will read a sample of `size` rows of a table in its clocks [start, end). The
-  // effect depends on the table's scheme (SamplingSpec). Returns at once, with a number for pull_sample.
-  // Throws std::invalid_argument if no such sample is possible.
+  // Prepares a sample of `size` rows of a table, which this worker will read in its clocks [start, end). The
+  // table's scheme (SamplingSpec) determines when the rows are drawn and for which rows intent is signalled.
+  // Returns at once, with a number for pull_sample. Throws std::invalid_argument if no such sample is
+  // possible.
   Ticket prepare_sample(const Table& table, std::size_t size, Clock start, Clock end);
-  // Reads the rows of a sample, as indices in the table, and their values, like pull(). If `values` is null,
-  // reads only the rows. Each sample can be read once. Throws std::invalid_argument for any other number, or
-  // if an array has the wrong size.
+  // Reads the rows of a sample, as row numbers of the table, and their values, like pull(). If `values` is
+  // null, reads only the row numbers. Each sample can be read once. Throws std::invalid_argument for any
+  // other number, or if an array has the wrong size.
   Ticket pull_sample(Ticket sample, std::span<std::int64_t> rows, float* values, std::size_t floats,
                      bool asynchronous);
 
@@ -110,8 +114,8 @@ class Worker {
   // Throws std::invalid_argument for an unknown ticket.
   void wait(Ticket ticket);
   void waitall();
-  // Completes when all writes of this node are applied, and all writes that were applied anywhere before the
-  // call are visible here.
+  // Completes when two conditions are true: all writes of this node are applied at their owners, and all
+  // writes that any owner had applied before the call are visible on this node.
   Ticket wait_sync(bool asynchronous = false);
   // Waits for all workers of all nodes.
   void barrier();
@@ -127,12 +131,12 @@ class Worker {
   void set_interrupt_check(std::function<void()> check);
 
  private:
-  // The keys as they are now: other threads may write to the caller's array, and what was checked must be
-  // what is used. Valid until the next call. `floats` gets how many floats a call of the kind has for them.
-  // Throws for the first key that is not valid.
+  // Returns a copy of the keys, after checking it. A copy is necessary because other threads may change the
+  // caller's array after the check. Valid until the next call. Sets `floats` to the number of floats that a
+  // call of this kind has for the keys. Throws for the first invalid key.
   std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats,
                                OperationKind kind = OperationKind::kPull);
-  // Of the keys that checked() gave, those for which intent has an effect.
+  // Returns those keys of the last result of checked() for which intent has an effect.
   std::span<const Key> checked_with_effect();
   void wait_until_queue_drains();
   Sampler& sampler(const Table& table);

@@ -7,7 +7,7 @@ namespace adaps {
 
 namespace {
 constexpr double kQuantile = 0.9999;
-// quantile kQuantile of the standard normal distribution
+// The quantile kQuantile of the standard normal distribution.
 constexpr double kNormalQuantile = 3.719016485455709;
 constexpr double kSmoothing = 0.1;
 constexpr double kLargestSummedMean = 500.0;

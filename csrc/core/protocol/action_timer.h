@@ -1,4 +1,4 @@
-// Determines when to act on an intent: as late as is safe, so that parameters are not held longer than
+// Determines when to act on an intent: as late as is safe, so that a node does not have rows longer than
 // necessary.
 #pragma once
 
@@ -11,27 +11,28 @@ namespace adaps {
 // Returns the smallest k with P[X <= k] >= 0.9999 for X ~ Poisson(mean).
 Clock poisson_quantile(double mean);
 
-// Estimates how many clocks of a worker pass until an intent has its effect. The estimate is a window: an
-// intent is acted on when start <= clock + window. The pace of the clock is smoothed exponentially (0.1), and
-// is never below the last observed pace. The window is the 0.9999 quantile of a Poisson distribution whose
-// mean is the number of clocks in two rounds (Renz-Wieland et al., "Good Intentions: Adaptive Parameter
-// Management via Intent Signaling", 2023).
+// Estimates how many clocks of a worker pass from the action on an intent until the key is local. This
+// estimate is called the window: the node acts on an intent when start <= clock + window. The pace is the
+// number of clocks per time. It is smoothed exponentially (0.1), and is never below the last observed pace.
+// The window is the 0.9999 quantile of a Poisson distribution whose mean is the number of clocks in two
+// rounds (Renz-Wieland et al., "Good Intentions: Adaptive Parameter Management via Intent Signaling", 2023).
 //
-// Here, rounds take place only if there is work, and a tick of the clock creates work. Therefore the pace is
-// measured between two ticks, not within one round. If keys take longer to arrive (LeadTime), because other
-// nodes are busy, `ahead` returns a larger number, to a fraction of a clock.
+// In this server, rounds take place only if there is work, and a tick of the clock creates work. Therefore
+// the pace is measured between two ticks, not within one round. If keys take longer to arrive (LeadTime),
+// because other nodes are busy, `ahead` returns a larger number, which takes fractions of a clock into
+// account.
 class ActionTimer {
  public:
   // Records that the clock advanced by `ticks` in the `elapsed` microseconds since the last call. Two rounds
   // take `two_rounds`. Time without a tick is added to the next call's time.
   void observe(Clock ticks, Micros elapsed, Micros two_rounds);
   Clock window() const { return window_; }
-  // Number of clocks to act ahead if keys take `lead` to arrive, `later` microseconds after the last
-  // observation.
+  // Number of clocks before its start at which an intent must be acted on, if keys take `lead` to arrive.
+  // `later` is the number of microseconds since the last observation.
   Clock ahead(Micros lead, Micros later) const;
-  // Maximum of `ahead` before the next observation.
+  // Largest value that `ahead` can have before the next observation.
   Clock reach(Micros lead) const;
-  // Time from the last observation until `ahead` returns `clocks`. kNever if a tick is earlier.
+  // Time from the last observation until `ahead` returns `clocks`. kNever if the next tick comes earlier.
   Micros until_ahead(Clock clocks, Micros lead) const;
   // Time until the clock has made `clocks` ticks, `later` microseconds after the last observation. 0 if
   // unknown.

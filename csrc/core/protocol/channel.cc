@@ -37,7 +37,9 @@ void Channel::take_submissions() {
         batch_.requests.begin(), batch_.requests.end(),
         [](const KeyRequest* request) { return request->operation->kind == OperationKind::kLocalize; });
   }
-  // Intents are taken after the requests, because a worker that waits for keys has signalled them before.
+  // Intents are taken after the requests. A worker that waits for keys has signalled intent for them before
+  // it submitted the request, so every request that was taken has its intent among the intents that are taken
+  // now.
   partition().intents.take_submitted();
 }
 

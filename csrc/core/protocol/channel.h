@@ -4,16 +4,10 @@
 // One thread, or the simulator, drives a channel with on_frame, on_tick, on_peer_down and on_sent, and then
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
-// The channel dispatches messages and slices of work to its parts. A part depends only on the parts above it
-// in this list:
-//   Refreshes      refreshes from an owner to its holders, some of which are held back
-//   Replicas       life cycle of a replica, and the merging of its changes at the owner
-//   Ownership      ownership of keys, and the decision to relocate
-//   IntentHandler  begin and end of intents
-//   Requests       calls of workers, and requests on their way to a key's owner
-//   Flusher        the time at which changes are sent
-//   Syncs          wait_sync
-// Membership handles the nodes of the cluster. IntentQueues decides when intents are acted on.
+// The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
+// Refreshes, Replicas, Ownership, IntentHandler, Requests, Flusher and Syncs. Each part depends only on parts
+// before it in this list. Membership handles the nodes of the cluster. IntentQueues decides when intents are
+// acted on.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +47,8 @@ class Channel : public TransportEvents {
     membership_.on_peer_down(peer, reason);
   }
   void on_sent(Frame frame) override { context_.outbox.reuse(std::move(frame)); }
-  // Does all work that is due. Returns when more will be due, unless a submission or a frame arrives earlier.
+  // Does all work that is due. Returns the time when more work will be due, unless a submission or a frame
+  // arrives earlier.
   Micros on_tick();
   Outbox& outbox() { return context_.outbox; }
   const Outbox& outbox() const { return context_.outbox; }
@@ -73,7 +68,7 @@ class Channel : public TransportEvents {
   ChannelCounters& counters() { return context_.counters; }
 
  private:
-  // Submissions that were taken at one time. They are processed in order; later ones wait.
+  // Submissions that were taken together. They are processed in order; later submissions wait.
   struct Batch : Partition::Submissions {
     bool begins_round = false;     // Intents are acted on before calls that wait for keys to arrive.
     bool follows_intents = false;  // Requests wait until all due intents have been acted on.
@@ -87,7 +82,7 @@ class Channel : public TransportEvents {
   void flush(bool everything);
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);
-  // Continues requests that waited until a replica was set up or its change was applied.
+  // Continues requests that waited until a replica was set up, or until its change was applied at the owner.
   void settle(Key key);
 
   ChannelContext context_;

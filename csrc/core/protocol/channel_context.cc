@@ -43,8 +43,8 @@ std::size_t ChannelContext::affordable(std::span<const Key> keys) {
   return count;
 }
 
-// After two outdated hops, the request is sent via the home node, once. The home node's location is not
-// updated.
+// After two stale hops, the request is sent to the home node, once. This does not change the home node's
+// location entry.
 NodeId ChannelContext::next_hop(LockedKey& key, Route& route) const {
   if (route.hops < kMaxHops) ++route.hops;
   const NodeId home = node.directory.home(key.key());

@@ -30,8 +30,8 @@ struct ChannelContext {
 
   // Throws ProtocolError if no table has the key of a message.
   void check_key(Key key) const;
-  // Throws ProtocolError if a request or an intent cannot come from its origin: a node outside of the
-  // cluster, or another node than the sender although no node has passed it on.
+  // Throws ProtocolError if a request or an intent cannot come from its origin: if the origin is outside of
+  // the cluster, or if it is not the sender although no node has forwarded the message.
   void check_origin(NodeId from, Route route, NodeId origin) const;
   LockedKey lock(Key key) { return {node.store, key, table_hint}; }
   // Gives a key its initial value if this is its home node and it was never used.
@@ -52,14 +52,14 @@ struct ChannelContext {
   void release_changes(LockedKey& key) {
     partition.tables.unapplied.release(std::exchange(key.header().changes(), 0));
   }
-  // Records that a requested key has arrived.
+  // Records, for statistics, that a requested key has arrived.
   void note_lead(const SlotHeader& header);
 
   // --- work in slices ---
 
   void spend(Key key) { slice.spend(node.tables.find(key, table_hint).width()); }
-  // Calls function(key) for the keys after the first `done` ones, as far as the slice allows. Returns whether
-  // all keys are done.
+  // Calls function(key) for as many of the keys as the slice allows, beginning after the first `done` keys.
+  // Returns whether all keys are done.
   template <typename Function>
   bool process_slice(std::span<const Key> keys, std::size_t& done, Function function) {
     const std::span<const Key> some = keys.subspan(done, affordable(keys.subspan(done)));
@@ -90,9 +90,9 @@ struct ChannelContext {
     counters.requests_forwarded.add();
     const NodeId to = next_hop(key, message.route);
     outbox.append(to, message, {payload});
-    outbox.leave_now(to);  // it has already waited at its origin
+    outbox.leave_now(to);  // the message has already waited at its origin
   }
-  // Sends the last message about the key now, because a call waits for its answer.
+  // Lets the last message about the key leave now, because a call waits for its answer.
   void send_request_now(const LockedKey& key) { outbox.leave_now(key.location()); }
 
   NodeContext& node;
@@ -108,7 +108,7 @@ struct ChannelContext {
   std::vector<float> encoded;  // encoding of one row or change, until it is in the outbox
 
  private:
-  // Number of keys that fit into the slice.
+  // Number of these keys that the slice allows.
   std::size_t affordable(std::span<const Key> keys);
   NodeId next_hop(LockedKey& key, Route& route) const;
 };

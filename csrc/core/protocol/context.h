@@ -1,5 +1,5 @@
-// State that the workers and channels of a node share. Both refer to it, and it refers to neither. NodeState
-// owns all of them.
+// State that the workers and channels of a node share. Workers and channels refer to this state, and it
+// refers to neither. NodeState owns all three.
 #pragma once
 
 #include <atomic>
@@ -43,14 +43,16 @@ class Trace {
   std::vector<TraceEvent> events_;
 };
 
-// Counts the workers of a node that have arrived at a barrier or have left. After the last one, the node
-// notifies node 0.
+// Counts the workers of a node that have arrived at a barrier or have left. When the last one has arrived or
+// left, the node notifies node 0.
 class LocalBarrier {
  public:
   explicit LocalBarrier(int workers) : present_(workers) {}
-  // A worker arrives and may report a failure. Returns whether all remaining workers have arrived.
+  // Records the arrival of a worker, which may report a failure. Returns whether all remaining workers have
+  // arrived.
   bool arrive(Operation& operation, bool failed = false);
-  // A worker leaves permanently. Returns whether other workers remain and all of them have arrived.
+  // Records that a worker has left permanently. Returns whether other workers remain and all of them have
+  // arrived.
   bool leave();
   // Whether no worker is left.
   bool all_left() const;
@@ -70,10 +72,10 @@ class LocalBarrier {
   std::vector<Operation*> waiting_;
 };
 
-// How far this node has left the cluster. The value only increases.
+// How far this node is in leaving the cluster. The value only increases.
 enum class Leaving : std::uint8_t {
   kNot,       // its workers train
-  kWaiting,   // it has sent BARRIER with `for_good`, and serves its rows until every node has
+  kWaiting,   // it has sent BARRIER with `for_good`, and serves its rows until all nodes have sent it
   kComplete,  // every node has left
 };
 
@@ -102,7 +104,7 @@ struct NodeContext {
 
   const Settings settings;
   Tables tables;
-  // Whether some rows or tables have a technique that differs from the settings.
+  // Whether the technique of some rows or tables differs from the technique in the settings.
   const bool mixed;
   Directory directory;
   Store store;
@@ -112,7 +114,7 @@ struct NodeContext {
   LocalBarrier barrier;
   std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;
-  std::atomic<Micros> now{0};       // the last time that a channel received
+  std::atomic<Micros> now{0};       // the last time that was set in a channel
   std::atomic<bool> frozen{false};  // no key moves; see snapshot.h
   std::atomic<bool> exact{false};   // no wire rounds changes; see wire_encoding.h
   std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };

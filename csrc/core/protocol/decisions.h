@@ -1,4 +1,4 @@
-// Decisions that the protocol's correctness depends on, one function for each (docs/concepts/protocol.md,
+// Decisions on which the protocol's correctness depends, one function for each (docs/concepts/protocol.md,
 // section 15). The callers execute the decisions.
 //
 // In the simulation build the functions are virtual: tests/simulation/mutants.cc replaces one at a time,
@@ -42,7 +42,7 @@ enum class IntentResponse : std::uint8_t { kRelocate, kReplicate };
 struct PendingSync {
   Operation* operation;
   std::uint32_t number;
-  NodeSet awaited;  // nodes whose ECHO is missing
+  NodeSet awaited;  // nodes whose ECHO has not arrived
 };
 
 struct Decisions {
@@ -58,7 +58,7 @@ struct Decisions {
   }
   // Whether intent for a key has an effect. It has none if the key's technique never moves or copies rows.
   ADAPS_DECISION bool uses_intent(const NodeContext& node, Key key) const;
-  // Whether a node keeps a permanent copy of the key, without any intent.
+  // Whether a node has a permanent copy of the key, without any intent.
   ADAPS_DECISION bool keeps_for_good(const NodeContext& node, Key key) const;
   // Whether an owner may relocate a key to its last holder. Under replication a key stays at its home node.
   ADAPS_DECISION bool may_give_to_last_holder(Technique technique) const {
@@ -91,14 +91,15 @@ struct Decisions {
     }
     return IntentResponse::kReplicate;
   }
-  // Returns the number of active intents after one more begins. A key is wanted until its last intent ends.
+  // Returns the number of active intents after one more has begun. A node wants a key until the last of its
+  // intents for the key ends.
   ADAPS_DECISION std::uint32_t begun(std::uint32_t count) const { return count + 1; }
-  // Whether an intent begins without a message, because this node already owns or holds the key.
+  // Whether an intent begins without a message, because this node already owns or replicates the key.
   ADAPS_DECISION bool begins_without_message(const Store& store, Key key) const {
     const std::uint32_t seen = store.peek(key);
     return is_owned_or_copied(seen) || store.untouched_here(key, seen);
   }
-  // Whether an intent ends without a message, because no other node holds the key.
+  // Whether an intent ends without a message, because no other node has a copy of the key.
   ADAPS_DECISION bool ends_without_message(const Store& store, Key key) const {
     const std::uint32_t seen = store.peek(key);
     return is_owned_alone(seen) || store.untouched_here(key, seen);
@@ -109,23 +110,24 @@ struct Decisions {
   ADAPS_DECISION void add_holder(Holders holders, NodeId node, Version sent) const {
     holders.add(node, sent);
   }
-  // Whether a holder can become owner without receiving the value. Its copy must be up to date.
+  // Whether a holder can become owner without receiving the value: its copy must be up to date.
   ADAPS_DECISION bool has_value(const Holder& holder, Version version) const {
     return holder.sent == version;
   }
   // Gives up a key. Reading its value and giving it up are one critical section.
   ADAPS_DECISION void give_up(LockedKey& key, NodeId to, RelocationCount rc) const { key.release(to, rc); }
-  // Whether a location entry is newer than the known one. Only a larger relocation count replaces an entry.
+  // Whether a location entry is newer than the known one. Only an entry with a larger relocation count is
+  // newer.
   ADAPS_DECISION bool is_newer_location(RelocationCount rc, RelocationCount known) const {
     return newer_entry(rc, known);
   }
-  // Whether a new replica is unwanted, because its last intent ended during the set-up. It is dropped at
-  // once.
+  // Whether a new replica is unwanted, because the last intent ended while the replica was set up. Such a
+  // replica is dropped at once.
   ADAPS_DECISION bool is_unwanted(std::uint32_t intents) const { return intents == 0; }
-  // Whether a replica stays until the owner has confirmed, with DROP_ACK, that it is no holder any more.
+  // Whether a replica that is given up stays until DROP_ACK shows that the owner has removed it.
   ADAPS_DECISION bool stays_until_drop_ack() const { return true; }
-  // Whether an owner reconsiders the key's location after a drop. The last holder may be the only node with
-  // intent.
+  // Whether an owner reconsiders the key's location after a drop, because the only node with intent may now
+  // be the last remaining holder.
   ADAPS_DECISION bool reconsiders_after_drop(const SlotHeader& header) const { return header.has_holders(); }
 
   // --- values and changes ---
@@ -138,46 +140,47 @@ struct Decisions {
   ADAPS_DECISION void take_stored(LockedKey& key, Reader& reader) const {
     key.take(reader.floats(key.table().stored_words(key.width())));
   }
-  // Rounds a packed row stochastically, so that the stored value has the exact value as its expectation.
+  // Rounds a packed row at random, so that the expected value of the stored number is the exact number.
   ADAPS_DECISION void round(LockedKey& key, std::uint64_t seed) const { key.keep(seed); }
   // Returns the seed for rounding a row. It differs between versions and is equal on all nodes.
   ADAPS_DECISION std::uint64_t seed_of_rounding(LockedKey& key) const {
     return mix(mix(key.key()) ^ key.header().version());
   }
-  // Applies an acknowledged change to a packed copy. The copy is stored as at its owner. Changes that the
-  // owner has not applied yet are stored separately.
+  // Adds an acknowledged change to a packed copy, which is stored in the same format as at its owner. Changes
+  // that the owner has not applied yet are stored separately.
   ADAPS_DECISION void settle(LockedKey& key, const Delta& applied) const {
     const Table& table = key.table();
     if (applied.change != Change::kGradient || applied.hyperparameters != table.now().with.fingerprint()) {
       merge(key, applied);
-    } else {  // The delta could differ from the owner's result in the last bit.
+    } else {  // Adding the delta could give another last bit than at the owner.
       apply_sent(key, applied.floats.get() + table.change_length());
     }
   }
-  // Whether a value that becomes the owner's lacks this node's changes. A copy that is not packed contains
-  // them.
+  // Whether this node's changes must still be added to a value that becomes the owner's value. A copy that is
+  // not packed already contains them.
   ADAPS_DECISION bool lacks_changes(const Table& table, bool has_come) const {
     return has_come || table.is_packed();
   }
-  // Merges both kinds of unapplied changes into the value of a TRANSFER, which contains neither. A delta that
-  // crosses the TRANSFER is discarded.
+  // Adds both kinds of unapplied changes to the value of a TRANSFER. The message contains neither, because
+  // the old owner discards a delta that was on its way.
   ADAPS_DECISION void absorb(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
-  // Counts a write at the owner. Every new value needs a new version, also without holders.
+  // Counts a write at the owner. Every new value needs a new version, also if there are no holders.
   ADAPS_DECISION void count_change(SlotHeader& owner) const { owner.advance_version(); }
-  // Returns the key word after a write to a key without holders. A bit in it defers the count until the
-  // version is read.
+  // Returns the key word after a write to a key without holders. A bit in the word means that the version
+  // must be raised before it is next read.
   ADAPS_DECISION std::uint32_t written_alone(std::uint32_t word, const SlotHeader&) const {
     return word | word::kUncounted;
   }
-  // Returns the version after absorbing changes, which make a new value.
+  // Returns the version after changes were absorbed, which give a new value.
   ADAPS_DECISION Version absorbed(Version version) const { return next_version(version); }
-  // Merges unapplied changes into a value that contains neither of them: the value of a REFRESH, or a packed
+  // Adds unapplied changes to a value that contains neither of them: the value of a REFRESH, or a packed
   // copy.
   ADAPS_DECISION void add_again(LockedKey& key, const Unapplied& changes) const { merge_both(key, changes); }
   // Returns the number format of a key's value and changes on the network, which its table defines for each
   // row.
   ADAPS_DECISION Wire wire_of(const Table& table, Key key) const { return table.management(key).wire; }
-  // Returns the number of the row's management in its table, which defines how often changes are exchanged.
+  // Returns the index of the row's management in its table. The management defines how often changes are
+  // exchanged.
   ADAPS_DECISION std::size_t cadence_of(const Table& table, Key key) const {
     return table.management_number(key);
   }
@@ -186,16 +189,17 @@ struct Decisions {
   ADAPS_DECISION bool is_due(Clock since, Clock exchange) const { return since >= exchange; }
   // Returns the clock of the next requested round: the first clock when changes are due.
   ADAPS_DECISION Clock round_at(Clock due) const { return due; }
-  // Whether newly dirty keys may be added to a flush that has begun. Otherwise they could be sent twice.
+  // Whether keys that become dirty may be added to a flush that has begun. Otherwise a key could be sent
+  // twice.
   ADAPS_DECISION bool may_join_flush(bool everything) const { return everything; }
   // Decodes a row that came through a lossy wire, with that row's scale.
   ADAPS_DECISION void decode(const Table& table, Wire wire, std::span<const float> words,
                              std::span<float> floats) const {
     adaps::decode(table, wire, words, floats);
   }
-  // Returns the rounding error of a sent change, which its sender keeps exactly once.
+  // Returns the rounding error of a sent change. The sender keeps the error and adds it to one later change.
   ADAPS_DECISION float rest(float change, float sent) const { return change - sent; }
-  // Whether an unsent change is sent with DROP. A rounding error must also be sent.
+  // Whether an unsent change is sent with DROP. A change that is only a rounding error must also be sent.
   ADAPS_DECISION bool goes_with_drop(const Delta& unsent) const { return static_cast<bool>(unsent); }
   // Whether rounding errors are merged into changes before a checkpoint.
   ADAPS_DECISION bool merges_rests() const { return true; }
@@ -205,28 +209,29 @@ struct Decisions {
   ADAPS_DECISION bool has_exact_copies(const Table& table, Key key) const { return !rounds(table, key); }
   // Whether a replica may send a change. At most one is in flight at a time.
   ADAPS_DECISION bool may_send_delta(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
-  // Whether a replica may send DROP, which needs the same.
+  // Whether a replica may send DROP: as for a change, nothing may be in flight.
   ADAPS_DECISION bool may_send_drop(LockedKey&, Unapplied& changes) const { return !changes.in_flight; }
-  // Whether a change belongs to the owner's current tenure. Its sender has absorbed a change of an earlier
-  // one.
-  ADAPS_DECISION bool is_of_tenure(RelocationCount rc, RelocationCount tenure) const { return rc == tenure; }
-  // Discards a change of an earlier tenure.
+  // Whether a change was made in the owner's current ownership period. If it was made in an earlier one, its
+  // sender has become owner since then and has absorbed the change.
+  ADAPS_DECISION bool is_of_period(RelocationCount rc, RelocationCount period) const { return rc == period; }
+  // Discards a change of an earlier ownership period.
   ADAPS_DECISION void discard(Outbox&, LockedKey&, const DeltaMessage&, std::span<const float>) const {}
-  // Whether owner and holder have the same row after a change, so that the holder needs no refresh.
+  // Whether owner and holder have equal rows after a change, so that the holder needs no refresh.
   ADAPS_DECISION bool is_exact(bool gave_same_row, bool was_up_to_date) const {
     return gave_same_row && was_up_to_date;
   }
-  // Whether owner and holder compute the same row from a gradient.
+  // Whether a gradient gives equal rows at owner and holder.
   ADAPS_DECISION bool gives_same_row(Version applied_to, Version version, bool same_hyperparameters) const {
     return applied_to == version && same_hyperparameters;
   }
-  // Returns the form of several pushes: a delta, not the gradient of one of them.
+  // Returns the form in which the change of several pushes is sent: as a delta, because the gradient of one
+  // push would not contain the others.
   ADAPS_DECISION Change change_of_several(Change) const { return Change::kDelta; }
   // Whether a replica serves an operation. A set goes to the owner, which orders the sets of all nodes.
   ADAPS_DECISION bool is_served_by_replica(OperationKind kind) const {
     return kind != OperationKind::kSet && !is_about_state(kind);
   }
-  // Whether a copy that is being given up serves an operation while it is readable: only a pull.
+  // Whether a readable copy that is being given up serves an operation. It serves only pulls.
   ADAPS_DECISION bool is_served_while_dropping(OperationKind kind) const {
     return !is_write(kind) && !is_about_state(kind);
   }
@@ -251,58 +256,60 @@ struct Decisions {
 
   // --- exports ---
 
-  // Whether a row is unchanged since it was last exported. Versions stay comparable when the row is
-  // relocated.
+  // Whether a row is unchanged since it was last exported. The comparison of versions is valid even if the
+  // row was relocated.
   ADAPS_DECISION bool is_reported(Version told, Version version) const { return told == version; }
 
   // --- requests ---
 
-  // Whether two occurrences belong to one request. All occurrences of a key do, so that none overtakes
+  // Whether two occurrences belong to one request. All occurrences of one key do, so that none overtakes
   // another.
   ADAPS_DECISION bool go_together(Key a, Key b) const { return a == b; }
-  // Whether a request waits for the answer to the part before it. Parts of a long push are sent one at a
-  // time.
+  // Whether a request waits for the answer to the previous part of its push. The parts of a long push are
+  // sent one at a time.
   ADAPS_DECISION bool waits_for_part_before(const KeyRequest& request) const { return request.follows; }
   // Returns the occurrence that determines the value of a set: the last one.
   ADAPS_DECISION std::uint32_t occurrence_that_counts(const KeyRequest& set) const { return set.last; }
-  // Whether a set, pull_state or set_state is preceded by a flush of the node's earlier pushes to the key.
+  // Whether the replica's earlier pushes to the key are sent before a set, pull_state or set_state.
   ADAPS_DECISION bool is_to_be_flushed_before(OperationKind, const Unapplied& changes) const {
     return static_cast<bool>(changes.unsent);
   }
-  // Whether an answer makes a replica unreadable. A later owner's answer may overtake the earlier owner's
+  // Whether an answer makes a replica unreadable. The answer of a later owner may overtake an earlier owner's
   // DROP_ACK.
   ADAPS_DECISION bool makes_unreadable(bool answer_is_newer, State state) const {
     return answer_is_newer && state == State::kDropping;
   }
-  // Whether a holder is refreshed before its request is answered. Its replica must not show an older value
-  // then.
+  // Whether a holder is refreshed before its request is answered. When the answer arrives, the holder's
+  // replica must not show an older value.
   ADAPS_DECISION bool is_refreshed_before_answer(const Holder* holder) const { return holder != nullptr; }
-  // Whether a worker may submit another call: while its queued bytes are below the limit.
+  // Whether a worker may submit another call. It may while the bytes of its unfinished calls are below the
+  // limit.
   ADAPS_DECISION bool may_queue_more(std::size_t queued_bytes, std::size_t limit) const {
     return queued_bytes < limit;
   }
-  // Returns how many bytes of a finished call leave the queue.
+  // Returns how many bytes are no longer counted when a call is finished.
   ADAPS_DECISION std::size_t freed(std::size_t bytes) const { return bytes; }
 
   // --- samples ---
 
   // Returns the bits of the key word that a sampled row needs to be read without a message.
   ADAPS_DECISION std::uint32_t needed_for_sample() const { return word::kSlot | word::kReadable; }
-  // Returns for how many rows of a prepared sample intent is signalled: all of them.
+  // Returns for how many rows of a prepared sample intent is signalled. It is signalled for all of them.
   ADAPS_DECISION std::size_t announced(std::size_t rows) const { return rows; }
-  // Returns how many rows of a pool are handed out: all of them, so that each comes equally often.
+  // Returns how many rows of a pool are used in a pass. All of them are used, so that each row occurs equally
+  // often.
   ADAPS_DECISION std::size_t handed_out(std::size_t pool) const { return pool; }
-  // Whether a row is skipped in a sample without replacement: if it is in the sample already.
+  // Whether a sample without replacement skips a row. It skips a row that it already contains.
   ADAPS_DECISION bool is_left_out(bool in_sample) const { return in_sample; }
 
   // --- wait_sync ---
 
   // Whether a wait_sync needs a separate MARK. An earlier MARK does not cover later writes.
   ADAPS_DECISION bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
-  // Flushes all changes that existed when MARK arrived, and returns the position where this flush ends. The
-  // ECHO follows the changes.
+  // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
+  // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
-  // Returns how many held-back refreshes precede the ECHO: all of them.
+  // Returns how many held-back refreshes are sent before the ECHO: all of them.
   ADAPS_DECISION std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
   // Queues a refresh that is held back.
   ADAPS_DECISION void hold_back(std::deque<HeldBack>& waiting, const HeldBack& refresh) const {
@@ -311,8 +318,8 @@ struct Decisions {
 
   // --- frames that wait ---
 
-  // Whether a message may wait for its frame. Messages that a node sends on its own initiative may; answers
-  // to other nodes may not.
+  // Whether a message may wait for other messages to the same node. Messages that a node sends without being
+  // asked may wait; answers to other nodes may not.
   ADAPS_DECISION bool may_wait(MessageType type) const {
     switch (type) {
       case MessageType::kIntent:
@@ -329,18 +336,19 @@ struct Decisions {
   ADAPS_DECISION Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
   // Whether a waiting frame is due.
   ADAPS_DECISION bool is_time(Micros due, Micros now) const { return due <= now; }
-  // Whether a frame leaves at once because a wait_sync of this node waits for its changes.
+  // Whether a frame leaves at once because a wait_sync of this node waits for its changes to be applied.
   ADAPS_DECISION bool leaves_for_sync(bool anyone_waits) const { return anyone_waits; }
-  // Whether a frame leaves at once because a wait_sync of its receiver waits for its refreshes.
+  // Whether a frame leaves at once because a wait_sync of its receiver waits for the refreshes in the frame.
   ADAPS_DECISION bool leaves_for_echo() const { return true; }
-  // Whether changes that were kept until a frame leaves are sent with it.
+  // Whether changes that were kept until the departure of a frame are sent in this frame.
   ADAPS_DECISION bool goes_with_frame() const { return true; }
 
   // --- limits on unsent bytes ---
 
-  // Whether further rows and changes that no call requested are kept back from a node.
+  // Whether further rows and changes for a node are kept back. Those that a call has requested are never kept
+  // back.
   ADAPS_DECISION bool is_full(std::uint64_t waiting, std::size_t limit) const { return waiting >= limit; }
-  // Returns how many of the bytes that the network has taken are no longer counted.
+  // Returns how many of the bytes that the network has taken are no longer counted as waiting.
   ADAPS_DECISION std::uint64_t taken(std::uint64_t bytes) const { return bytes; }
   // Queues a change that is kept back.
   ADAPS_DECISION void keep_change(std::deque<Key>& waiting, Key key) const { waiting.push_back(key); }
@@ -359,12 +367,13 @@ struct Decisions {
     key.table().apply_gradient(key.value(), floats + kGradientHeader, nullptr, step);
   }
 
-  // Packs a row again that was unpacked and written, rounded as its version demands.
+  // Packs a row again that was unpacked and written. Its version determines the random bits of the rounding.
   void keep(LockedKey& key) const {
     if (key.is_unpacked()) round(key, seed_of_rounding(key));
   }
 
-  // Whether the wire of a key is lossy. The row is looked up only if the table has any lossy wire.
+  // Whether the wire of a key is lossy. The row's own wire is looked up only if some row of the table has a
+  // lossy wire.
   bool rounds(const Table& table, Key key) const {
     return table.is_lossy() && wire_of(table, key) != Wire::kFloat32;
   }

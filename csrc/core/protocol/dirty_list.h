@@ -21,9 +21,9 @@
 namespace adaps {
 
 // A change of a replica's row that its owner has not received yet, in the form that UpdateRule defines. If
-// the change comes from a single gradient, the gradient follows in `floats`, in its message format. A
+// the change comes from a single gradient, `floats` also contains the gradient, in its message format. A
 // rounding error that a lossy wire left of earlier changes is called a rest, and has the kind kNone. A rest
-// waits for the next change, and no wait_sync waits for it.
+// waits for the next change, and no wait_sync waits for the rest.
 struct Delta {
   BlockPool::Block floats;
   std::uint64_t epoch = 0;
@@ -39,14 +39,14 @@ struct Delta {
   }
 };
 
-// Whether the gradient of a row takes fewer floats than the alternative message.
+// Whether the gradient of a row takes fewer floats than another message.
 inline bool is_shorter_as_gradient(const Table& table, std::size_t otherwise) {
   return kGradientHeader + table.length() < otherwise;
 }
 
 // Maximum number of floats of a row's change, including a gradient.
 inline std::size_t floats_of_change(const Table& table) {
-  // On a lossy wire, the encoding of a very short row is longer than the row.
+  // On a lossy wire, the encoding of a very short row can be longer than the row itself.
   const bool follows = table.is_lossy() || is_shorter_as_gradient(table, table.width());
   return table.change_length() + (follows ? kGradientHeader + table.length() : 0);
 }
@@ -57,16 +57,16 @@ struct Unapplied {
   Delta in_flight;
 };
 
-// A refresh that waits for the network to accept the previous refresh of the same key and holder, or for the
-// next frame to the holder. The number of waiting refreshes is bounded by the number of held keys, regardless
-// of the number of writes.
+// A refresh that must wait, either until the network has accepted the previous refresh of this key to this
+// holder, or until the next frame to the holder leaves. At most one refresh per key and holder waits,
+// regardless of the number of writes.
 struct HeldBack {
   Key key;
   std::uint32_t frame;  // the frame with the previous refresh
 };
 
-// Data of keys outside their slots, with one object per partition. An entry belongs to one key, and the key's
-// header contains the entry's index. It is accessed only under that key's lock.
+// Data of keys that are stored outside the keys' slots, with one object per partition. Each entry belongs to
+// one key, and the key's header contains the entry's index. An entry is accessed only under its key's lock.
 struct KeyTables {
   explicit KeyTables(const Tables& tables) {
     for (std::size_t i = 0; i < tables.size(); ++i)
@@ -92,8 +92,8 @@ struct KeyTables {
     }
   }
 
-  // Fetches the changes of a copy, after the entry: the changes that a DELTA sends, or the changes that are
-  // added to the value of a REFRESH.
+  // Prefetches the changes of a copy after their entry was fetched: the changes that a DELTA sends, or the
+  // changes that are added to the value of a REFRESH.
   enum class Changes : std::uint8_t { kToSend, kToAdd };
   void prefetch_changes(Store& store, Key key, const Table*& hint, Changes which) const {
     if constexpr (!kLooksWithoutLock) return;

@@ -22,7 +22,7 @@ class Epochs {
   // and of all earlier ones are applied.
   void wait(Operation& operation);
   bool anyone_waits() const { return waiting_.load(std::memory_order_seq_cst) > 0; }
-  // For failures: removes and returns the waiting operations.
+  // Removes and returns the waiting operations, after a failure.
   std::vector<Operation*> abandon();
   std::int64_t outstanding() const;
 

@@ -6,7 +6,7 @@
 namespace adaps {
 
 namespace {
-// Maximum size of a row, value and state, that is exchanged in every round, in bytes.
+// Maximum size in bytes of rows, including their optimizer state, that are exchanged in every round.
 constexpr double kShort = 16.0;
 }  // namespace
 

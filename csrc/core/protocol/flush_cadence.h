@@ -9,13 +9,13 @@
 
 namespace adaps {
 
-// An exchange costs network bytes in proportion to a row's size. A longer interval between exchanges costs
-// freshness. The sum of both costs is minimal if the interval is proportional to the square root of the size.
-// Therefore short rows are exchanged in every round, and the long rows of a dense layer, which every step
-// changes, once in several clocks. A row can also have an explicit number of clocks. Only a wait_sync, which
-// sends all changes, overrides it.
+// The bytes of an exchange are proportional to a row's size. With a longer interval between exchanges, copies
+// are older. The sum of both costs is minimal if the interval is proportional to the square root of the size.
+// Therefore short rows are exchanged in every round. The long rows of a dense layer, which every step
+// changes, are exchanged once in several clocks. A policy can also set the number of clocks for a row. In
+// this case only a wait_sync sends the changes earlier.
 //
-// Rows of a table with equal numbers form a group. They are due at the same time.
+// Rows of a table with equal numbers of clocks form a group. They are due at the same time.
 class FlushCadence {
  public:
   explicit FlushCadence(const Tables& tables);
@@ -26,7 +26,7 @@ class FlushCadence {
     const std::vector<std::size_t>& found = groups_[table];
     return found[found.size() == 1 ? 0 : decisions().cadence_of(tables[table], key)];
   }
-  // Whether the group has an explicit number of clocks.
+  // Whether a policy has set the number of clocks for the group.
   bool by_clocks(std::size_t group) const { return last_[group].exchange != 0; }
   bool any_by_clocks() const { return any_by_clocks_; }
 
@@ -40,13 +40,13 @@ class FlushCadence {
     last_[group].time = now;
     last_[group].clock = clock;
   }
-  // Latest time when the group's changes are due, if no clock advances. Directly after an exchange there are
-  // few new changes, so the limit is longer before kSomeClocks clocks have passed.
+  // Latest time when the group's changes are due, even if no clock advances. Shortly after an exchange there
+  // are few new changes, so this time is later as long as fewer than kSomeClocks clocks have passed.
   Micros latest(std::size_t group, Clock clock) const {
     const Last& last = last_[group];
     return last.time + (clock - last.clock < kSomeClocks ? kLongestPause : kLongest);
   }
-  // The clock when a group with an explicit number of clocks is due.
+  // The clock when the group is due, if a policy has set the number of clocks for it.
   Clock due_at(std::size_t group) const { return last_[group].clock + last_[group].exchange; }
 
  private:
@@ -56,12 +56,12 @@ class FlushCadence {
 
   struct Last {
     Clock interval = 1;  // clocks between two exchanges, derived from the length
-    Clock exchange = 0;  // explicit number of clocks, or 0
+    Clock exchange = 0;  // number of clocks that a policy has set, or 0
     Clock clock = 0;
     Micros time = 0;
   };
   std::vector<Last> last_;                        // by group
-  std::vector<std::vector<std::size_t>> groups_;  // by table and management; one if all have the same
+  std::vector<std::vector<std::size_t>> groups_;  // by table and management
   bool any_by_clocks_ = false;
 };
 

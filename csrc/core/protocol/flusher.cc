@@ -114,7 +114,7 @@ void Flusher::keep_back(LockedKey& key) {
   }
 }
 
-// Lets the frames leave that carry the key's changes, to its owner or its holders.
+// Lets the frames leave that contain the key's changes, to its owner or to its holders.
 void Flusher::leave_now(LockedKey& key) {
   if (key.state() == State::kReplica) {
     channel_.outbox.leave_now(key.header().location);
@@ -161,8 +161,8 @@ void Flusher::send_kept_back(NodeId owner) {
   }
 }
 
-// Defers newly dirty keys of groups with explicit clocks. They do not join a flush that has begun, because it
-// may have sent them already.
+// Defers keys that became dirty, if a policy has set the number of clocks for them. They are not added to a
+// flush that has begun, because it may already have sent them.
 void Flusher::let_wait() {
   const Table* hint = nullptr;
   std::erase_if(newly_dirty_, [&](Key key) {

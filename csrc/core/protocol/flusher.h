@@ -20,8 +20,9 @@ class Flusher {
  public:
   Flusher(ChannelContext& channel, Replicas& replicas);
 
-  // Sends the changes of dirty keys, as far as the slice allows, or defers them if they are not due yet. If a
-  // flush has already begun, the keys join it, except for groups with an explicit number of clocks.
+  // Sends the changes of as many dirty keys as the slice allows. Changes that are not due yet are deferred.
+  // If a flush has already begun, the keys are added to it, except those whose number of clocks a policy has
+  // set.
   void flush(bool everything);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
@@ -33,17 +34,18 @@ class Flusher {
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // Time of the next flush; kNever if no change waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
-  // Sends changes that were kept back because too many bytes waited for their owners, as far as the slice
+  // Sends changes that were kept back because too many bytes waited for their owners, as many as the slice
   // allows.
   void send_kept_back();
   // Sends the kept-back changes for an owner when a frame to it leaves.
   void send_kept_back(NodeId owner);
-  // Whether the slice ended before all of them were sent.
+  // Whether some of these changes remain because the slice was used up.
   bool may_go_on() const { return more_kept_back_; }
-  // Adds bytes that were sent later for flushes. They delay the next flush according to the rate limit.
+  // Counts bytes that belong to a flush but were sent later. They delay the next flush according to the rate
+  // limit.
   void count(std::uint64_t bytes) { bytes_ += bytes; }
 
-  // Total number of keys in flushes so far, and number of those that were processed.
+  // Total number of keys in all flushes so far, and the number of those that were processed.
   std::uint64_t end() const { return end_; }
   std::uint64_t flushed() const { return flushed_; }
 
@@ -59,14 +61,14 @@ class Flusher {
   ChannelContext& channel_;
   Replicas& replicas_;
   FlushCadence cadence_;
-  Micros allowed_ = 0;                      // earliest time, because of the rate limit
-  Micros wanted_ = kNever;                  // latest time
+  Micros allowed_ = 0;                      // earliest time of the next flush, because of the rate limit
+  Micros wanted_ = kNever;                  // latest time of the next flush
   std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
   std::vector<Key> newly_dirty_;
   std::vector<std::deque<Key>> kept_back_;  // by owner
-  NodeSet room_awaited_;                    // owners with changes that are kept back until there is space
+  NodeSet room_awaited_;                    // owners whose links must have space first
   bool more_kept_back_ = false;
   // The flush that has begun:
   std::vector<Key> keys_;

@@ -6,9 +6,9 @@
 namespace adaps {
 
 namespace {
-// With at most this number of nodes, a frame to each of them in every round costs almost nothing.
+// Up to this number of nodes, it costs almost nothing to send a frame to each node in every round.
 constexpr double kFew = 8.0;
-// Factors of the square root of the number of further nodes.
+// These constants are multiplied by the square root of the number of nodes beyond kFew.
 constexpr double kMicros = 1500.0;
 constexpr double kClocks = 0.15;
 }  // namespace

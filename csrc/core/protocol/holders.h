@@ -1,4 +1,4 @@
-// The nodes that have a replica of an owner's key.
+// The nodes that have a replica of a key, as recorded by the key's owner.
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 namespace adaps {
 
 namespace {
-// Number of keys that one tick requests under full replication, which limits the size of frames.
+// Number of keys that a node with full replication requests in one tick. It limits the size of frames.
 constexpr Key kPermanentBatch = 8192;
 
 // Whether any row of a table is replicated permanently. One row of each range suffices, because a range has
@@ -52,7 +52,8 @@ void IntentHandler::start(Key number, Micros until_start) {
   if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
 
-// Ends an intent. After the node's last intent for the key, it drops a replica that it held only for intents.
+// Ends an intent. If it was the node's last intent for the key, gives up a replica that exists only because
+// of intents.
 void IntentHandler::end(Key number) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
@@ -70,8 +71,8 @@ void IntentHandler::end(Key number) {
       replicas_.try_drop(key);
       return;
     case State::kNone:  // under relocation, another node got the key, and this node did not request it again
-    case State::kPending:   // on_setup will try to drop
-    case State::kDropping:  // the answer to its DROP checks the count
+    case State::kPending:   // on_setup will give up the replica
+    case State::kDropping:  // on_drop_ack will check the count
       return;
   }
 }

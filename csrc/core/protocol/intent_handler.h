@@ -1,4 +1,4 @@
-// Handles the begin and the end of intents, at times that IntentQueues decides.
+// Executes the begin and the end of intents, at times that IntentQueues decides.
 #pragma once
 
 #include "common/types.h"

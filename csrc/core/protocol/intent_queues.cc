@@ -77,8 +77,8 @@ void IntentQueues::note_next(Queue& queue, Clock clock, Micros now, Micros last_
   update_next_due(queue, clock);
 }
 
-// Computes the next clock that needs a round: to act on an intent, or to check an intent that may become due
-// before the clock advances again.
+// Computes the next clock at which a round has work: to act on an intent, or to check an intent that may
+// become due before the clock advances again.
 void IntentQueues::update_next_due(Queue& queue, Clock clock) {
   const std::lock_guard guard(mutex_);
   const Clock reach = queue.reach.load(std::memory_order_relaxed);

@@ -1,6 +1,7 @@
-// Two queues of intents for each worker: intents that wait for their start and, after they were acted on, for
-// their end (docs/concepts/protocol.md, section 8). This class decides when an intent is acted on. The key's
-// owner decides the effect (Ownership::grant).
+// Two queues of intents for each worker (docs/concepts/protocol.md, section 8). The first contains intents
+// that wait until they are acted on, sorted by their start. The second contains intents that were acted on,
+// sorted by their end. This class decides when an intent is acted on. The key's owner decides the effect
+// (Ownership::grant).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class IntentQueues {
  public:
   IntentQueues(const Settings& settings, const WorkerStates& workers);
 
-  // --- for workers, from any thread; submit() and on_clock() return whether a round has work to do now ---
+  // --- for workers, from any thread; submit() and on_clock() return whether a round has work now ---
 
   bool submit(int worker, std::vector<Key> keys, Clock start, Clock end);
   bool on_clock(int worker, Clock clock);
@@ -35,7 +36,7 @@ class IntentQueues {
   void note_lead(Micros lead);
   // Begins a round, `since` microseconds after the last one, and measures the pace of the workers' clocks.
   void begin_round(Micros since);
-  // Whether some due intents were not processed in the last slice.
+  // Whether the last slice was used up before all due intents were processed.
   bool acting() const { return acting_; }
   // Time when the next intent is due if no clock advances before.
   Micros due() const { return due_; }
@@ -43,10 +44,10 @@ class IntentQueues {
   // Clocks of the fastest worker per microsecond; 0 if unknown.
   double pace() const;
 
-  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` process the keys after
-  // the first `done` ones until the slice is used up. They add the number of processed keys to `done` and
-  // return whether all are processed. `until` is the time until the intent starts, in microseconds. act()
-  // returns whether another round is due.
+  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` process keys until the
+  // slice is used up, beginning after the first `done` keys. They add the number of processed keys to `done`
+  // and return whether all keys are processed. `until` is the time until the intent starts, in microseconds.
+  // act() returns whether another round is due.
   template <typename Begin, typename End>
   bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end) {
     acting_ = true;
@@ -56,8 +57,7 @@ class IntentQueues {
       Queue& queue = *queues_[i];
       const Clock clock = workers_[i]->clock.load();
       const Clock horizon = horizon_of(queue, clock, now - last_round);
-      // Starts are processed before ends, so that a key has an intent at all times while its intent is
-      // extended.
+      // Starts are processed before ends, so that an intent that is extended is counted without a gap.
       while (!queue.waiting.empty() && queue.waiting.begin()->first <= horizon) {
         const auto first = queue.waiting.begin();
         const Micros until = queue.timer.until(first->first - clock, now - last_round);
@@ -87,8 +87,8 @@ class IntentQueues {
     std::multimap<Clock, Signal> acted_on;  // by end
     ActionTimer timer;
     Clock observed_clock = 0;
-    std::atomic<Clock> next_due{kForever};  // the next clock that needs a round
-    std::atomic<Clock> reach{9};            // reach of the timer
+    std::atomic<Clock> next_due{kForever};  // the next clock at which a round has work
+    std::atomic<Clock> reach{9};            // the last ActionTimer::reach
   };
   struct Submitted {
     int worker;
@@ -110,7 +110,8 @@ class IntentQueues {
       queue.acted_on.emplace(signal.end, Signal{std::move(signal.keys), signal.end});
     return true;
   }
-  // Latest start of the intents that are acted on now, `since_round` microseconds after the last round.
+  // Latest start of intents that are acted on now. `since_round` is the time since the last round in
+  // microseconds.
   Clock horizon_of(Queue& queue, Clock clock, Micros since_round);
   void note_next(Queue& queue, Clock clock, Micros now, Micros last_round);
   void update_next_due(Queue& queue, Clock clock);
@@ -122,8 +123,8 @@ class IntentQueues {
   std::mutex mutex_;  // guards submitted_, and updates of next_due while intents are submitted
   std::vector<Submitted> submitted_;
   LeadTime lead_;
-  std::atomic<bool> lead_pending_{false};      // lead_ has received observations since it last settled
-  std::atomic<bool> settle_requested_{false};  // a clock has advanced since then
+  std::atomic<bool> lead_pending_{false};      // lead_ has new observations since its last settle()
+  std::atomic<bool> settle_requested_{false};  // a clock has advanced since the last settle()
   bool acting_ = false;
   Micros due_ = kNever;
 };

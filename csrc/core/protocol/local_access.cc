@@ -21,13 +21,15 @@ namespace adaps {
 
 namespace {
 
-// Memory of a request before it is complete, without its floats: its message and its own objects.
+// Bytes that a request takes until it is complete, in addition to its floats: its message and its own
+// objects.
 constexpr std::size_t kRequestBytes = sizeof(RequestMessage) + sizeof(KeyRequest) + sizeof(Occurrence);
 // Number of keys that are prefetched together before they are locked. A lock waits for all pending memory
-// accesses of its core, so it follows a block of prefetches instead of interrupting them.
+// accesses of its core. Therefore the keys of a block are first prefetched together and then locked, and not
+// prefetched and locked in turn.
 constexpr std::size_t kBlock = 32;
-// Distance in keys between the prefetch of a row and a read without a lock. The prefetch of the key's word
-// has twice this distance.
+// Number of keys between the prefetch of a row and its read without a lock. The key's word is prefetched
+// twice as many keys before the read.
 constexpr std::size_t kReadPrefetchDistance = 24;
 
 // Bits of a key word that allow a call without looking at the header: a pull needs a readable value, and a
@@ -37,8 +39,8 @@ constexpr std::uint32_t needed_bits(OperationKind kind) {
   return word::kSlot | (reads ? word::kReadable : word::kAlone);
 }
 
-// The table of the last key, and the addresses of its rows. They are copied to one object, because calls and
-// atomic accesses would make the compiler reload them.
+// The table of the last key, and the addresses of the table's rows. They are copied to one object, because
+// the compiler would reload them after every call and atomic access.
 class Rows {
  public:
   explicit Rows(const Store& store) : store_(store) {}
@@ -100,8 +102,8 @@ class MissedKeys {
     return true;
   }
 
-  // Adds a request for the key. A request takes at most `most` occurrences; further ones are added to a
-  // request that follows it.
+  // Adds a request for the key. A request contains at most `most` occurrences; further occurrences are added
+  // to another request that is sent after it.
   void add(Key key, std::size_t offset, std::uint32_t most) {
     if (slots_.empty()) slots_.assign(std::bit_ceil(2 * keys_ + 2), kFree);
     const std::size_t slot = find(key);
@@ -192,7 +194,7 @@ void write(const Table& table, float* value, const float* in) {
   }
 }
 
-// Returns the change of a replica that the next write is added to.
+// Returns the change of a replica to which the next write is added.
 Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kind, LockedKey& key,
                       const float* in, const UpdateStep& step) {
   SlotHeader& header = key.header();
@@ -210,8 +212,8 @@ Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kin
   if (kind == OperationKind::kPushGradients && sends_gradients(key.table(), key.key())) {
     unsent.change = Change::kGradient;
     unsent.hyperparameters = step.with.fingerprint();
-    // If a change is in flight, the row equals no version of the owner, so the base is a version that cannot
-    // match. on_ack corrects the base if that change turns out to be exact.
+    // If a change is in flight, the row equals no version of the owner. Then the base is a version that
+    // cannot be equal to the owner's. on_ack corrects the base if the change in flight turns out to be exact.
     const Version base = changes.in_flight ? header.version() - 1 : header.version();
     const GradientHeader applied{step.with.learning_rate, static_cast<std::uint32_t>(step.number), base};
     ADAPS_ASSERT(key.table().change_length() + kGradientHeader + key.length() <= pool.floats());
@@ -255,7 +257,7 @@ void serve(NodeContext& node, Partition& partition, LockedKey& key, float* out, 
   }
 }
 
-// Serves all occurrences of a request. The key's state must allow it.
+// Serves all occurrences of one key in a request. The key's state must allow it.
 template <OperationKind kKind>
 void serve_all(NodeContext& node, Partition& partition, LockedKey& key, const KeyRequest& request) {
   const Operation& operation = *request.operation;
@@ -274,7 +276,7 @@ void serve_all(NodeContext& node, Partition& partition, LockedKey& key, const Ke
   }
 }
 
-// One occurrence of a call about the optimizer state of a row that this node owns.
+// Serves one occurrence in a call about the optimizer state of a row that this node owns.
 void serve_state(Partition& partition, LockedKey& key, const Operation& operation, std::size_t offset) {
   if (operation.kind == OperationKind::kPullState) {
     std::ranges::copy(stored_state(key), operation.out + offset);
@@ -284,7 +286,7 @@ void serve_state(Partition& partition, LockedKey& key, const Operation& operatio
   if (decisions().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
 }
 
-// The initial value of a key that is at home here and was never used.
+// Writes the initial value of a key whose home is this node and that was never used.
 void touch(NodeContext& node, LockedKey& key) {
   if (!key.untouched_here()) return;
   key.materialize();
@@ -326,7 +328,7 @@ void note_read_of_copy(const NodeContext& node, Key key, WorkerCounters& counter
 }
 
 // Reads rows without their locks, as long as they are local and in one table. Returns their number, and adds
-// the number of owned rows to `owned`. Each key prefetches later keys.
+// the number of owned rows to `owned`. For each key, data of later keys is prefetched.
 template <typename OfCopy>
 std::size_t read_run(const Store& store, const Rows rows, std::span<const Key> keys, float* out,
                      std::uint64_t& owned, OfCopy of_copy) {
@@ -407,7 +409,7 @@ AccessCounters& accesses_of(TableAccesses& table) {
                                         : table.pushed;
 }
 
-// `kMayPack`: whether any table's values are packed. If not, keys are not checked for it.
+// `kMayPack`: whether any table is packed. If not, the keys' tables are not checked for this.
 template <OperationKind kKind, bool kMayPack>
 void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kNeeded = needed_bits(kKind);
@@ -424,7 +426,8 @@ void run_over(NodeContext& node, Operation& operation, std::span<const Key> keys
     note_read_of_copy(node, key, worker.counters);
   };
   std::size_t offset = 0;
-  // Table and first index of the current run of keys in one table.
+  // The keys are counted in runs of consecutive keys of one table. These are the run's table and its first
+  // index.
   const Table* counted = nullptr;
   std::size_t counted_from = 0;
   const auto count_until = [&](std::size_t end) {
@@ -523,7 +526,7 @@ void run(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   }
 }
 
-// Serves what concerns the optimizer state of rows that this node owns.
+// Serves those occurrences of a call about optimizer states whose rows this node owns.
 void run_over_states(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   MissedKeys missed(operation, keys.size());
   const Table* hint = nullptr;
@@ -542,7 +545,7 @@ void run_over_states(NodeContext& node, Operation& operation, std::span<const Ke
   }
 }
 
-// The keys that cannot be read here now.
+// Collects the keys that cannot be read on this node now.
 void find_absent(NodeContext& node, Operation& operation, std::span<const Key> keys) {
   constexpr std::uint32_t kReadable = needed_bits(OperationKind::kLocalize);
   MissedKeys missed(operation, keys.size());

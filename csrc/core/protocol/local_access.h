@@ -15,12 +15,12 @@ namespace adaps {
 struct NodeContext;
 class Partition;
 
-// Starts a call. Serves local keys at once and fills operation.requests with the others. Sets operation.left.
-// The caller must submit the requests to their channels (submit_requests). Without requests, the operation is
-// complete.
+// Starts a call. Serves local keys at once, and adds requests for the other keys to operation.requests. Sets
+// operation.left. The caller must submit the requests to their channels (submit_requests). If there are no
+// requests, the operation is complete.
 void start(NodeContext& node, Operation& operation, std::span<const Key> keys);
 
-// Treatment of optimizer steps that a row without gradients has missed.
+// Treatment of optimizer steps that a row has missed because it had no gradient in them.
 enum class MissedSteps : std::uint8_t { kApply, kForget };
 // Applies the table's steps that owned rows have missed (see UpdateRule), or marks these rows as up to date
 // without applying the steps.
@@ -33,25 +33,26 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys,
 std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<float> values,
                           const float* gradients, bool skips);
 
-// How many floats of a call's array belong to a key.
+// Number of floats of a call's array that belong to one key.
 inline std::size_t floats_per_key(OperationKind kind, const Table& table) {
   return is_about_state(kind) ? table.state_length() : table.length();
 }
 
 // The optimizer state of a row that this node owns, as it is stored.
 std::span<const float> stored_state(const LockedKey& key);
-// Overwrites it; the row's value stays.
+// Overwrites this state. The row's value stays unchanged.
 void write_state(LockedKey& key, const float* state);
 
-// Whether a call of the worker may be submitted, or has to wait until others are done.
+// Whether a call of the worker may be submitted now. Otherwise it must wait until other calls are finished.
 bool may_queue_more(const NodeContext& node, int worker);
 
-// Reads a key for a worker if this needs no message. Returns whether it did. If `out` is null, it only
-// checks.
+// Reads a key for a worker if this is possible without a message. Returns whether it did. If `out` is null,
+// it only checks.
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out);
 
-// Whether a pull of these keys could return other values than at the last call. `seen` has one number for
-// each key, which the last call wrote and which this call updates. 0 stands for an unknown row.
+// Whether a pull of these keys could return other values now than at the previous call of this function.
+// `seen` has one number for each key, which the previous call wrote and which this call replaces. The number
+// 0 means that the row was not readable without a message.
 bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<std::int64_t> seen);
 
 // Counts the requests that are writes, for wait_sync, and submits all requests to their channels.
@@ -60,10 +61,11 @@ void submit_requests(NodeContext& node, Operation& operation);
 // Serves a request under the key's lock if the state allows it. The caller must finish the operation.
 bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const KeyRequest& request);
 
-// Adds the separately stored changes of a packed copy to its unpacked value. Does nothing for other rows.
+// Adds the changes that are stored separately from a packed copy to its unpacked value. Does nothing for
+// other rows.
 void apply_pending_changes(Partition& partition, LockedKey& key);
 
-// Returns the sum of a push request's occurrences. `scratch` is used if there are several.
+// Returns the sum of the occurrences of a push request. If there are several, the sum is stored in `scratch`.
 std::span<const float> summed(const KeyRequest& request, std::size_t length, std::vector<float>& scratch);
 
 }  // namespace adaps

@@ -73,7 +73,7 @@ void Membership::release_if_complete(Micros now) {
   release(message);
 }
 
-// The failed node is passed to the workers, so the message must name an existing rank.
+// The number of the failed node is passed to the workers, so the message must contain an existing rank.
 void Membership::on_release(NodeId from, const ReleaseMessage& message) {
   if (from != kCounting || !counts_) refuse(from, "ends a barrier, which only rank 0 may on channel 0");
   const bool has_left = node_.leaving.load() == Leaving::kWaiting;
@@ -100,9 +100,9 @@ void Membership::say_goodbye() {
   node_.announce_ending();
 }
 
-// A node says goodbye when rank 0 has reported to it that every node has left. Rank 0 itself knows this
-// before any other node does; another node at least has left. The message ends nothing: only rank 0 ends the
-// job.
+// A node says goodbye when rank 0 has informed it that every node has left. Rank 0 may receive this message
+// only when it has recorded that all nodes have left, and any other node only when it has left itself. The
+// message does not end the job: only rank 0 ends it.
 void Membership::on_goodbye(NodeId from) {
   const Leaving earliest = rank_ == kCounting ? Leaving::kComplete : Leaving::kWaiting;
   if (node_.leaving.load() < earliest) refuse(from, "says goodbye before all nodes have left");
@@ -110,15 +110,15 @@ void Membership::on_goodbye(NodeId from) {
   said_goodbye_[from] = true;
 }
 
-// --- nodes that do not come ---
+// --- nodes that do not arrive ---
 
 Micros Membership::stall_due() const {
   const Micros timeout = node_.settings.stall_timeout;
   return waiting_since_ == kNever || timeout == kNever ? kNever : waiting_since_ + timeout;
 }
 
-// Gives up on a node that does not arrive. A node with blocked workers still answers messages and keeps its
-// connections, so only the wait at a barrier or at the end detects it.
+// Treats a node that does not arrive as lost. A node with blocked workers still answers messages and keeps
+// its connections, so only the wait at a barrier or at the end detects it.
 void Membership::give_up_on_stalled() {
   waiting_since_ = kNever;
   NodeId missing = 0;
@@ -128,7 +128,7 @@ void Membership::give_up_on_stalled() {
   announce_loss(missing, true);
 }
 
-// --- nodes that are gone ---
+// --- nodes that are lost ---
 
 void Membership::on_peer_down(NodeId peer, const std::string& reason) {
   if (said_goodbye_[peer] || closed() || lost_peer_ || node_.failed.load()) return;

@@ -1,7 +1,7 @@
-// Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
-// (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports
-// and passes on losses. Each on_ function throws ProtocolError for a message that its sender may not send
-// now.
+// The nodes that are in the cluster: barriers, nodes that leave, nodes that stall, and the loss of a peer
+// (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0. Every channel reports
+// losses and informs the other nodes. Each on_ function throws ProtocolError for a message that its sender
+// may not send now.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class Membership {
  public:
   Membership(NodeContext& node, Outbox& outbox, int channel);
 
-  // All workers of this node have arrived at a barrier, or have left permanently.
+  // Records that all workers of this node have arrived at a barrier, or have left permanently.
   void arrived(bool for_good, Micros now);
   void on_barrier(NodeId from, const BarrierMessage& message, Micros now);
   void on_release(NodeId from, const ReleaseMessage& message);
@@ -29,10 +29,10 @@ class Membership {
   void say_goodbye();
   void on_goodbye(NodeId from);
   bool goodbye_sent() const { return goodbye_sent_.load(std::memory_order_acquire); }
-  // Every node has left the cluster.
+  // Whether every node has left the cluster.
   bool closed() const { return node_.leaving.load() == Leaving::kComplete; }
 
-  // Time to give up on nodes that do not arrive while others wait; kNever if no node waits.
+  // Time at which nodes that have not arrived count as stalled; kNever if no node waits for them.
   Micros stall_due() const;
   void give_up_on_stalled();
 
@@ -63,7 +63,7 @@ class Membership {
   NodeContext& node_;
   const NodeId rank_;
   Outbox& outbox_;
-  const bool counts_;            // this is channel 0, which arrivals and releases use
+  const bool counts_;            // whether this is channel 0, which handles arrivals and releases
   bool awaits_release_ = false;  // this node has arrived at a barrier, and its end has not been reported
   // On node 0, channel 0, by node:
   std::vector<bool> at_barrier_, left_;

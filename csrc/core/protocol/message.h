@@ -79,8 +79,8 @@ struct AnswerMessage {  // followed by what a pull or pull_state reads; the orig
   Version version = 0;
   RelocationCount rc = 0;
 };
-// Whether a message carries a value. Initial values are not sent, because the receiver computes them. An
-// encoded value uses the row's wire, which is not float32 in this case. Any other value has its table's
+// The form of the value in a message. Initial values are not sent, because the receiver computes them. An
+// encoded value is in the row's wire, which is not float32 in this case. Any other value is in its table's
 // storage format.
 enum class Payload : std::uint8_t { kNone, kValue, kInitial, kEncoded };
 
@@ -101,12 +101,12 @@ struct RefreshMessage {  // followed by the row
 };
 // The form of a holder's change in a message to the owner. If the optimizer state is as long as the value, a
 // gradient takes about half as many floats as the change that it causes. Therefore a single gradient is sent
-// instead of its change, and the owner applies it like the holder did.
+// instead of its change, and the owner applies it in the same way as the holder did.
 enum class Change : std::uint8_t { kNone, kDelta, kGradient, kEncoded };
 struct GradientHeader {
   float learning_rate;
   std::uint32_t number;  // number of the step; see UpdateStep
-  Version base;          // version that the holder applied the gradient to
+  Version base;          // version of the row to which the holder applied the gradient
 };
 struct DeltaMessage {  // kDelta, kDrop; followed by a change's floats, or a GradientHeader and length floats
   MessageType type = MessageType::kDelta;

@@ -31,9 +31,9 @@ inline bool encode_row(LockedKey& key, std::size_t floats, std::vector<float>& w
          encode(table, decisions().wire_of(table, key.key()), {key.value(), floats}, words);
 }
 
-// Writes the value of a message, or the initial value if the message requires it. The caller stores it (see
-// Decisions::keep) after it has set the version in the key's header. Storing does not round, because each
-// wire maps numbers of bfloat16 to numbers of bfloat16.
+// Writes the value of a message, or the initial value if the message requires it, to the key's unpacked row.
+// After the caller has set the version in the key's header, it stores the row (see Decisions::keep). Storing
+// does not round, because each wire maps numbers of bfloat16 to numbers of bfloat16.
 inline void read_value(LockedKey& key, Payload payload, Reader& reader) {
   switch (payload) {
     case Payload::kValue:

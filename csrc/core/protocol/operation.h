@@ -32,8 +32,8 @@ constexpr bool is_write(OperationKind kind) {
 
 struct Operation;
 
-// All occurrences of one key in one call that could not be served at once. They are applied in order at one
-// node, so that no occurrence overtakes an earlier one.
+// All occurrences of one key in one call that could not be served at once. One node applies them in order, so
+// that no occurrence overtakes an earlier one.
 struct KeyRequest {
   Operation* operation = nullptr;
   Key key = 0;
@@ -42,7 +42,7 @@ struct KeyRequest {
   std::uint32_t occurrences = 0;
   // index of the request with the remaining occurrences, which is sent after this one is complete
   std::uint32_t next_part = kNoPart;
-  bool follows = false;     // it is the next_part of another request
+  bool follows = false;     // this request is the next_part of another request
   std::uint64_t epoch = 0;  // for a write, the epoch in which wait_sync counts it
 
   static constexpr std::uint32_t kNoPart = 0xffffffffU;
@@ -50,7 +50,7 @@ struct KeyRequest {
 
 struct Occurrence {
   static constexpr std::uint32_t kEnd = 0xffffffffU;
-  std::size_t offset = 0;  // offset of its value in the call's array, in floats
+  std::size_t offset = 0;  // offset of the key's value in the call's array, in floats
   std::uint32_t next = kEnd;
 };
 
@@ -76,8 +76,8 @@ struct Operation {
   std::vector<float> kept;  // memory of `in`, unless it is an array of the caller
   std::vector<KeyRequest> requests;
   std::vector<Occurrence> occurrences;
-  std::uint64_t epoch = 0;  // kSync
-  std::size_t bytes = 0;    // of the operation's messages
+  std::uint64_t epoch = 0;  // only for kSync
+  std::size_t bytes = 0;    // bytes of the operation's messages
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // Lock for the caller's arrays. If a worker stops waiting, because of a failure or an interrupt, it

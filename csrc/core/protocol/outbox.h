@@ -22,13 +22,14 @@
 
 namespace adaps {
 
-// Messages are appended while the lock of their key is held. Therefore the order of messages on a link equals
-// the order of the state changes. Frames contain whole messages.
+// Collects messages in frames, one list of frames for each destination. A message is appended while the lock
+// of its key is held, so the order of messages on a link equals the order of the state changes. Frames
+// contain complete messages.
 //
-// In a large cluster, a frame costs more than its contents. Therefore messages without a waiting caller,
-// which a node sends on its own initiative, wait for other messages to the same node
-// (docs/concepts/protocol.md, section 8). All messages that wait for a node leave together and in order: when
-// the first of them has waited long enough, or with the first message that leaves at once.
+// In a large cluster, a frame costs more than its contents. Therefore a message that no caller waits for, and
+// that is not an answer, waits for other messages to the same node (docs/concepts/protocol.md, section 8).
+// All messages that wait for a node leave together and in order: when the first of them has waited long
+// enough, or with the first message that leaves at once.
 class Outbox {
  public:
   // If `tables` is not null, counts sent messages by table. Messages wait only after set_wait().
@@ -53,9 +54,9 @@ class Outbox {
     if constexpr (requires { header.key; }) table = table_of(header.key);
     return put(table, to, header, payload);
   }
-  // Appends a message without a payload. `fill` writes its fields directly to the frame. A header that is
-  // first built and then copied would be read across parts that were just written. Such a read waits until
-  // all earlier stores have left the processor's store buffer.
+  // Appends a message without a payload. `fill` writes its fields directly to the frame. If a header was
+  // first built and then copied, the copy would read memory that was just written in smaller parts. Such a
+  // read waits until all earlier stores have left the processor's store buffer.
   template <typename Header, typename Fill>
   void append_in_place(Key key, NodeId to, Fill fill) {
     const std::size_t table = table_of(key);
@@ -89,11 +90,10 @@ class Outbox {
   // --- departure of frames ---
 
   void set_now(Micros now) { now_ = now; }
-  // Sets the time that messages wait for others from now on. With 0, they do not wait.
+  // Sets for how long messages wait for other messages from now on. With 0, they do not wait.
   void set_wait(Micros wait) { wait_ = wait; }
   bool lets_wait() const { return wait_ > 0; }
-  // Limits the departure of messages that wait for the node, in this object or outside, to `due` at the
-  // latest.
+  // Ensures that messages for the node that wait, in this object or outside, leave at `due` at the latest.
   void leave_by(NodeId to, Micros due) {
     if (due >= due_[to]) return;
     due_[to] = due;
@@ -105,17 +105,19 @@ class Outbox {
       departures_.push({due, to});
     }
   }
-  // Lets messages that wait for the node leave at once.
+  // Lets all waiting messages for the node leave at once.
   void leave_now(NodeId to) { leave_by(to, kAtOnce); }
   void leave_all_now() {
     waiting_.for_each([this](NodeId to) { leave_now(to); });
   }
-  // Registers that a message outside this object must be added before the next frame to the node leaves.
+  // Registers that a message outside of this object must be added to the next frame to the node before the
+  // frame leaves.
   void expect(NodeId to) {
     expected_.insert(to);
     leave_by(to, now_ + wait_);
   }
-  // Registers messages that did not fit into the departing frame, so that the next frame follows at once.
+  // Registers that some messages did not fit into the departing frame, so that the next frame follows at
+  // once.
   void go_on_leaving(NodeId to) {
     if (!lets_wait()) return;
     expected_.insert(to);
@@ -139,7 +141,7 @@ class Outbox {
     return departures_.empty() ? kNever : departures_.top().first;
   }
 
-  // --- frames that have left ---
+  // --- frames that were sent ---
 
   // Number of the frame that contains the last message. Frames of a link are numbered from 1, modulo 2^32.
   std::uint32_t last_frame(NodeId to) const {

@@ -18,7 +18,7 @@ void Ownership::ask_for(LockedKey& key, Micros until_start) {
     message.origin = channel_.rank;
     message.key = key.key();
   });
-  // The other half of the time is for the answer.
+  // The INTENT may wait for half of the remaining time. The other half is for the answer.
   channel_.outbox.leave_by(key.location(), channel_.now + until_start / 2);
 }
 
@@ -113,7 +113,7 @@ void Ownership::on_intent(NodeId from, const IntentMessage& message) {
   decide(message);
 }
 
-// Grants or postpones an intent, or passes it on.
+// Grants an intent, postpones it, or forwards it to the owner.
 void Ownership::decide(const IntentMessage& message) {
   LockedKey key = channel_.lock(message.key);
   if (channel_.node.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {

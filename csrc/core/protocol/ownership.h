@@ -17,7 +17,7 @@ class Ownership {
 
   // Sends INTENT for an intent that starts in `until_start` microseconds.
   void ask_for(LockedKey& key, Micros until_start);
-  // Gives the key to the only interested node, if the owner has no intent.
+  // Gives the key to the only interested node, if there is one and the owner has no intent.
   void reconsider(LockedKey& key);
 
   void on_intent(NodeId from, const IntentMessage& message);
@@ -26,14 +26,14 @@ class Ownership {
   void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
   void on_drop_ack(const AckMessage& message);
 
-  // Processes intents and decisions that were postponed while the node was frozen (see snapshot.h), as far as
-  // the slice allows.
+  // Processes intents and decisions that were postponed while the node was frozen (see snapshot.h), as many
+  // as the slice allows.
   void take_up_postponed();
   bool has_postponed() const { return !postponed_intents_.empty() || !postponed_decisions_.empty(); }
-  // Decides intents that were kept back because too many bytes waited for their nodes, as far as the slice
-  // allows.
+  // Decides on intents that were kept back because too many bytes waited for their nodes, as many as the
+  // slice allows.
   void take_up_kept_back();
-  // Whether the slice ended before all of them were decided.
+  // Whether some of these intents remain because the slice was used up.
   bool may_go_on() const { return more_kept_back_; }
 
  private:

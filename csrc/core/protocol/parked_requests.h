@@ -1,4 +1,4 @@
-// Requests of this node's workers that wait for a change of their key's state.
+// Requests of this node's workers that wait until the state of their key changes.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class ParkedRequests {
     requests_.erase(found);
     return taken;
   }
-  // Whether one of them is for the owner, behind what a replica has changed.
+  // Whether one of the key's requests must be sent to the owner after the replica's changes.
   bool has_one_for_owner(Key key) const {
     const auto found = requests_.find(key);
     return found != requests_.end() &&

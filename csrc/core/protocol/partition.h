@@ -1,8 +1,9 @@
-// State that a node's workers share with one of its channels. It is the workers' only access to the channel.
+// State that a node's workers share with one of its channels. Workers access the channel only through this
+// state.
 //
 // A partition contains the keys of one channel. Workers submit operations here that they cannot complete
-// themselves. They also find the data that they need to serve a key: changes of replicas, the list of dirty
-// keys, and the age of copies.
+// themselves. They also find the data here that they need to serve a key: changes of replicas, the list of
+// dirty keys, and the age of copies.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ namespace adaps {
 
 class Partition {
  public:
-  // All submissions that the channel takes at one time.
+  // All submissions that the channel takes together.
   struct Submissions {
     std::vector<KeyRequest*> requests;
     std::vector<Operation*> syncs;
@@ -46,7 +47,8 @@ class Partition {
   void submit_goodbye();
   void on_clock(int worker, Clock clock);
   void request_round();
-  // Requests a round when any worker's clock reaches `clock`. Replaces the previous such request.
+  // Requests a round at the time when any worker's clock reaches `clock`. Replaces the previous request of
+  // this kind.
   void request_round_at(Clock clock);
   // Marks the key as dirty. Its lock must be held.
   void mark_dirty(LockedKey& key);
@@ -55,7 +57,8 @@ class Partition {
 
   // Sets a function that any thread calls when the driver must call Channel::on_tick.
   void set_waker(std::function<void()> waker) { waker_ = std::move(waker); }
-  // While this object exists, the current thread drives the channel, and its own submissions do not wake it.
+  // While an object of this class exists, the current thread drives the channel, and submissions of this
+  // thread do not wake it.
   class Driving {
    public:
     explicit Driving(const Partition& partition);

@@ -1,8 +1,8 @@
 // Prefetches data of keys into the processor's cache. The address of each item is in the previous item: the
-// key word contains the slot, the slot's header contains the changes' entry or the first holder, and that
-// entry contains the address of the changes. Therefore there are four stages. The word is fetched 2 *
-// kPrefetchDistance keys ahead, header and value kPrefetchDistance keys ahead, the entry kEntryDistance keys
-// ahead, and a copy's changes kChangesDistance keys ahead.
+// key word contains the slot, the slot's header contains the entry of the changes or the first holder, and
+// the entry contains the address of the changes. Therefore there are four stages, each a number of keys
+// before the key is handled: the word 2 * kPrefetchDistance keys before, header and value kPrefetchDistance
+// keys before, the entry kEntryDistance keys before, and a copy's changes kChangesDistance keys before.
 #pragma once
 
 #include <algorithm>
@@ -45,8 +45,8 @@ void for_each_prefetched(Store& store, const KeyTables& tables, std::span<const 
   }
 }
 
-// Like for_each_prefetched, for a function that mostly reads words and intent counts. It reads the header
-// only if other nodes also hold the key.
+// Like for_each_prefetched, for a function that mostly reads key words and intent counts. It fetches the
+// header only if other nodes also have the key.
 template <typename Function>
 void for_each_counted(Store& store, std::span<const Key> keys, Function function) {
   const Table* hint = nullptr;
@@ -59,7 +59,7 @@ void for_each_counted(Store& store, std::span<const Key> keys, Function function
   }
 }
 
-// How many floats follow a request; nothing if its kind is unknown.
+// Number of floats after a REQUEST; nothing if its kind is unknown.
 inline std::optional<std::size_t> payload_floats(const RequestMessage& message, const Table& table) {
   switch (static_cast<OperationKind>(message.kind)) {
     case OperationKind::kPull:
@@ -91,7 +91,8 @@ inline std::optional<std::size_t> payload_floats(const DeltaMessage& message, co
   }
   return std::nullopt;
 }
-// Number of words of a row's first `floats` floats, either encoded in the row's wire or in storage format.
+// Number of words that the first `floats` floats of a row take, either encoded in the row's wire or in
+// storage format.
 inline std::size_t payload_floats(bool encoded, const Table& table, Key key, std::size_t floats) {
   return encoded ? encoded_floats(table, decisions().wire_of(table, key), floats)
                  : table.stored_words(floats);
@@ -101,7 +102,7 @@ inline std::size_t payload_floats(Payload payload, const Table& table, Key key) 
   return payload_floats(payload == Payload::kEncoded, table, key, table.width());
 }
 
-// How many floats follow an answer: a value, or an optimizer state, which is never encoded.
+// Number of floats after an ANSWER: those of a value, or those of an optimizer state, which is never encoded.
 inline std::size_t payload_floats(const AnswerMessage& message, const Table& table, Key key) {
   switch (message.content) {
     case Answered::kValue:
@@ -113,8 +114,8 @@ inline std::size_t payload_floats(const AnswerMessage& message, const Table& tab
   }
 }
 
-// Prefetches the keys that the next messages of a frame name. It reports no errors: at a malformed message it
-// stops, and the code that handles the message refuses it.
+// Prefetches the data of the keys in the next messages of a frame. At a malformed message it stops without an
+// error; the code that handles the message reports the error.
 class Prefetcher {
  public:
   // `awaiting` has the channel's requests by number, because an answer contains its request's number instead
@@ -124,8 +125,8 @@ class Prefetcher {
 
   // Must be called before each message is handled.
   void step() {
-    // Fetches one item of each stage per message, because a processor supports few pending memory accesses,
-    // and further ones stall it.
+    // Fetches one item of each stage per message. A processor supports only few pending memory accesses, and
+    // more of them stall it.
     fetch_slot(ahead_[(handled_ + kPrefetchDistance) % kRingSize]);
     fetch_entry(ahead_[(handled_ + kEntryDistance) % kRingSize]);
     fetch_changes(ahead_[(handled_ + kChangesDistance) % kRingSize]);

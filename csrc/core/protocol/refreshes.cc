@@ -37,8 +37,9 @@ void Refreshes::expect_echo(NodeId to) {
   if (decisions().leaves_for_echo()) channel_.outbox.leave_now(to);
 }
 
-// While the peer waits for an ECHO, refreshes need not wait until the network has accepted the previous one.
-// The number of ECHOs is limited by the number of the peer's waiting workers.
+// While the peer waits for an ECHO, refreshes need not wait until the network has accepted the previous
+// refresh. This cannot lead to unlimited memory, because the number of ECHOs is limited by the number of the
+// peer's waiting workers.
 bool Refreshes::waits_for_network(NodeId to, std::uint32_t frame) const {
   if (channel_.backlog.is_full(to)) return true;
   return echoes_due_[to] == 0 && channel_.backlog.untaken(to, frame);

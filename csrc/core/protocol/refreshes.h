@@ -19,14 +19,15 @@ class Refreshes {
  public:
   explicit Refreshes(ChannelContext& channel);
 
-  // Sends the current value to the holder, unless it has it. Returns the size of the message in bytes.
+  // Sends the current value to the holder, unless the holder already has it. Returns the size of the message
+  // in bytes.
   std::size_t send(LockedKey& key, Holder& holder);
   void send_or_hold_back(LockedKey& key, Holder& holder);
-  // Sends held-back refreshes that the network has space for, as far as the slice allows.
+  // Sends held-back refreshes for which the network has space, as many as the slice allows.
   void send_held_back();
   // Sends the held-back refreshes for a node when a frame to it leaves.
   void send_held_back(NodeId to);
-  // Whether the slice ended before send_held_back() was done.
+  // Whether some of these refreshes remain because the slice was used up.
   bool may_go_on() const { return more_held_back_; }
   // Total number of refreshes that were held back for the peer so far.
   std::uint64_t held_back(NodeId to) const { return ever_held_back_[to]; }

@@ -1,5 +1,5 @@
-// Records when replicas last agreed with their owner, for one key in sixteen. A time in every slot header
-// would cost each row memory for a statistic.
+// Records when replicas last had the values of their owners, for one key in sixteen. If every slot header
+// contained a time, each row would take more memory, only for a statistic.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace adaps {
 
-// Two sampled keys may share an entry, which contains the time of the key that was renewed last.
+// Two sampled keys may share an entry. The entry contains the time of the key that was renewed last.
 class ReplicaAges {
  public:
   static bool sampled(Key key) { return (mix(key) & 15) == 0; }
 
-  // Records that the replica agrees with its owner now.
+  // Records that the replica has the value of its owner now.
   void renew(Key key, Micros now) {
     if (!sampled(key)) return;
     Entry& entry = entry_of(key);

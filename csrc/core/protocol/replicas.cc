@@ -88,7 +88,7 @@ void Replicas::try_drop(LockedKey& key) {
   header.state = State::kDropping;
   channel_.counters.replicas_dropped.add();
   if (changes != nullptr && decisions().goes_with_drop(changes->unsent)) {
-    // The change is sent exactly, because no replica remains on this node that could keep a rest.
+    // The change is not rounded, because no replica remains on this node that could keep a rest.
     const std::span<const float> content = take_off(key, *changes, message, true);
     channel_.outbox.append(header.location, message, {content});
   } else {
@@ -132,7 +132,7 @@ Unapplied* Replicas::change_to_send(LockedKey& key, bool exact) const {
   if (key.state() != State::kReplica) return nullptr;
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr || !changes->unsent || (changes->unsent.is_rest() && !exact)) return nullptr;
-  // If it may not, the ACK of the change in flight marks the key dirty again.
+  // If it may not be sent, the key becomes dirty again when the ACK of the change in flight arrives.
   return decisions().may_send_delta(key, *changes) ? changes : nullptr;
 }
 
@@ -154,7 +154,7 @@ std::size_t Replicas::flush(LockedKey& key, bool exact) {
 }
 
 // Applies a holder's change. Returns whether the owner's row now equals the row of a holder that applied the
-// change to the previous version.
+// change to the owner's previous version.
 bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::span<const float> floats) {
   SlotHeader& header = key.header();
   bool gave_same_row = true;
@@ -176,10 +176,10 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
   return gave_same_row;
 }
 
-// Returns the sender of a change, or null if it is not a holder in this tenure. In that case, it became the
-// owner in between and has absorbed its change.
+// Returns the holder that sent a change. Returns null if the sender is not a holder in this ownership period:
+// then it became the owner in between and has absorbed its change.
 Holder* Replicas::find_holder(LockedKey& key, NodeId from, RelocationCount rc) {
-  if (key.state() != State::kOwner || !decisions().is_of_tenure(rc, key.header().rc)) return nullptr;
+  if (key.state() != State::kOwner || !decisions().is_of_period(rc, key.header().rc)) return nullptr;
   return channel_.holders_of(key).find(from);
 }
 
@@ -220,7 +220,8 @@ void Replicas::on_ack(NodeId from, const AckMessage& message) {
   if (message.exact != 0) {
     header.set_version(next_version(header.version()));
     channel_.partition.ages.renew(message.key, channel_.now);
-    // The next gradient was applied after this exact change, so its base is the owner's current row.
+    // The next gradient was applied to the replica after the change that this exact ACK confirms, so the base
+    // of the gradient is the owner's current version.
     if (changes->in_flight.change == Change::kGradient && changes->unsent &&
         changes->unsent.change == Change::kGradient) {
       changes->unsent.set_base(key.table().change_length(), header.version());
@@ -251,7 +252,8 @@ bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message,
 Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value) {
   Unapplied* changes = channel_.changes_of(key);
   if (changes == nullptr) return version;
-  // A transfer without a value finds the changes already in the replica, unless it is packed.
+  // If the TRANSFER has no value, the replica's own value is used. It already contains the changes, unless it
+  // is packed.
   if (decisions().lacks_changes(key.table(), has_value)) decisions().absorb(key, *changes);
   if (changes->in_flight || changes->unsent) version = decisions().absorbed(version);
   forget(changes->in_flight);
@@ -260,7 +262,7 @@ Version Replicas::absorb_changes(LockedKey& key, Version version, bool has_value
   return version;
 }
 
-// Forgets a delta that was applied at its owner or absorbed, so that no wait_sync waits for it.
+// Forgets a delta that was applied at its owner or absorbed, so that no wait_sync waits for it any more.
 void Replicas::forget(Delta& delta) {
   if (!delta) return;
   const bool counts = !delta.is_rest();

@@ -11,8 +11,8 @@
 
 namespace adaps {
 
-// Whether a message about a copy comes from the owner that has registered it. During a drop the location
-// entry may name a later owner, so any node may be the one that the message is from.
+// Whether a message about a copy comes from the owner that has registered the copy. During a drop, the
+// location entry may already name a later owner, so any sender is accepted.
 inline bool is_from_owner(const SlotHeader& header, NodeId from) {
   return header.state != State::kReplica || header.location == from;
 }
@@ -27,7 +27,7 @@ class Replicas {
   // Makes a node a holder.
   void set_up(LockedKey& key, NodeId to);
   void on_delta(NodeId from, const DeltaMessage& message, Reader& reader);
-  // Removes the sender from the holders. Returns false if it was not a holder in this tenure.
+  // Removes the sender from the holders. Returns false if it was not a holder in this ownership period.
   bool on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader);
 
   // --- at a holder ---
@@ -39,14 +39,14 @@ class Replicas {
   void drop_if_unwanted(Key number);
   void try_drop(LockedKey& key);
   void finish_drop(LockedKey& key);
-  // Makes the replica the owner's row and returns its version. `has_value` is true if the owner's value was
-  // received.
+  // Turns the replica's row into the owner's row and returns its version. `has_value` is true if the owner's
+  // value was received.
   Version absorb_changes(LockedKey& key, Version version, bool has_value);
 
-  // --- at both ---
+  // --- at the owner and at a holder ---
 
   // Sends the changes of one key. With `exact`, they are not rounded, even on a lossy wire. Refreshes to
-  // holders may be held back. Returns the size of the message with a replica's change, in bytes.
+  // holders may be held back. Returns the size in bytes of the message with a replica's change.
   std::size_t flush(LockedKey& key, bool exact);
   // Whether a replica has a change to send.
   bool has_to_flush(LockedKey& key, bool exact) const { return change_to_send(key, exact) != nullptr; }

@@ -61,7 +61,8 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
   if (kind == OperationKind::kLocalize) return false;
   if (state == State::kReplica) {
     ADAPS_INVARIANT(kind == OperationKind::kSet || is_about_state(kind), "a replica refuses a pull or push");
-    // It must come behind what this node pushed before; while a delta is in flight no other can be sent.
+    // The request must come after all earlier pushes of this node. While a delta is in flight, no other delta
+    // can be sent.
     const Unapplied* changes = channel_.changes_of(key);
     if (changes != nullptr && decisions().is_to_be_flushed_before(kind, *changes)) {
       if (changes->in_flight) {
@@ -77,7 +78,7 @@ bool Requests::defer(LockedKey& key, KeyRequest& request) {
 }
 
 bool Requests::serve(LockedKey& key, KeyRequest& request) {
-  // the request will be sent, so the arrays need not be locked here
+  // The request will be sent and not served here, so the lock of the operation's arrays is not needed.
   if (key.state() == State::kNone) return false;
   Operation& operation = *request.operation;
   const std::lock_guard guard(operation.arrays);
@@ -110,7 +111,7 @@ void Requests::send(LockedKey& key, KeyRequest& request) {
   }
   scratch_.clear();
   const std::lock_guard guard(request.operation->arrays);
-  if (operation.abandoned) {  // its values may be gone: a push of zeros takes the message's place
+  if (operation.abandoned) {  // its values may no longer exist, so a push of zeros is sent instead
     scratch_.assign(length, 0.0F);
     message.kind = static_cast<std::uint64_t>(OperationKind::kPush);
     message.count = 1;
@@ -191,7 +192,7 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       const std::lock_guard guard(operation.arrays);
       for (std::uint32_t i = request.first; !operation.abandoned && i != Occurrence::kEnd;
            i = operation.occurrences[i].next) {
-        if (!value.empty())  // a state can have no floats, and then there may be no array
+        if (!value.empty())  // a state can have 0 floats, and then there may be no array
           std::memcpy(operation.out + operation.occurrences[i].offset, value.data(), value.size_bytes());
       }
     }

@@ -22,19 +22,19 @@ class Requests {
   Requests(ChannelContext& channel, Refreshes& refreshes, Replicas& replicas, ParkedRequests& parked)
       : channel_(channel), refreshes_(refreshes), replicas_(replicas), parked_(parked) {}
 
-  // --- of this node's workers ---
+  // --- requests of this node's workers ---
 
-  // Serves the request, sends it to the key's owner, or parks it.
+  // Serves the request, sends it to the key's owner, or parks it until the key's state changes.
   void attempt(KeyRequest& request);
   // Attempts the parked requests of a key after its state has changed.
   void retry(Key key);
-  // The next parts of completed requests.
+  // Whether some completed requests have a next part that must be sent.
   bool has_next_parts() const { return !next_parts_.empty(); }
   std::vector<KeyRequest*> take_next_parts() { return std::exchange(next_parts_, {}); }
   // Requests that wait for an answer, by their number in messages.
   const std::vector<KeyRequest*>& awaiting() const { return awaiting_; }
 
-  // --- of any node ---
+  // --- requests of any node ---
 
   void on_request(NodeId from, const RequestMessage& message, Reader& reader);
   void on_answer(NodeId from, const AnswerMessage& message, Reader& reader);
@@ -42,7 +42,7 @@ class Requests {
  private:
   bool defer(LockedKey& key, KeyRequest& request);
   void send(LockedKey& key, KeyRequest& request);
-  // Serves the request if the key's state allows it. Drops it if its worker has abandoned it.
+  // Serves the request if the key's state allows it. Drops the request if its worker has abandoned it.
   bool serve(LockedKey& key, KeyRequest& request);
   void complete(KeyRequest& request);
   std::uint32_t await(KeyRequest& request);

@@ -37,8 +37,8 @@ void SendBacklog::look(Micros now) {
   }
 }
 
-// Holders store 31 bits of a frame's number, so an old frame may look like a recent one. A refresh is then
-// only sent later than necessary.
+// Holders store 31 bits of a frame's number, so an old frame may look like a recent one. The only consequence
+// is that a refresh is sent later than necessary.
 bool SendBacklog::untaken(NodeId to, std::uint32_t frame) const {
   if (!frames_) return false;
   const std::uint32_t last = outbox_.last_frame(to);
@@ -59,7 +59,7 @@ bool SendBacklog::is_full(NodeId to) const {
 
 void SendBacklog::note_waiting(NodeId to) {
   newly_waiting_ = true;
-  if (!is_full(to)) return;  // it only waits until the network has accepted a frame
+  if (!is_full(to)) return;  // it waits for a frame, not for room
   waiting_[to] = true;
   any_waiting_ = true;
 }

@@ -14,9 +14,10 @@
 
 namespace adaps {
 
-// Rows and changes that no call requested are kept back while many of them wait for the same peer. Kept back,
-// they take no memory, and newer changes merge into older ones. Rows that calls requested are bounded by the
-// number of calls; they are not counted, so that neither kind blocks the other forever.
+// While many rows and changes wait for the same peer, further ones that no call has requested are kept back.
+// Kept-back rows and changes take no memory, and newer changes are merged into older ones. The number of
+// calls limits the rows that calls have requested; these rows are not counted, so that neither kind blocks
+// the other forever.
 class SendBacklog {
  public:
   SendBacklog(const Settings& settings, Outbox& outbox, ChannelCounters& counters);
@@ -27,17 +28,17 @@ class SendBacklog {
   // Updates the number of frames that the network has taken.
   void look(Micros now);
 
-  // Whether the network has not taken a frame yet.
+  // Whether the frame is one that the network has not taken yet.
   bool untaken(NodeId to, std::uint32_t frame) const;
-  // Whether the limit for the peer is reached, so that more is kept back.
+  // Whether the limit for the peer is reached, so that further rows and changes are kept back.
   bool is_full(NodeId to) const;
-  // Counts the last appended message, which has `bytes` bytes. It must be a message that could have been kept
-  // back.
+  // Counts the last appended message, which has `bytes` bytes. Must be called only for messages that may be
+  // kept back.
   void add(NodeId to, std::size_t bytes);
-  // Notes that something is kept back for the peer.
+  // Records that a row or change is kept back for the peer.
   void note_waiting(NodeId to);
-  // Whether something was kept back since the last call. The network may take the awaited frame at once,
-  // without any event that reports it.
+  // Whether a row or change was kept back since the last call of this function. The channel must then check
+  // again, because the network may take a frame at once, without any event that reports it.
   bool may_go_on() { return std::exchange(newly_waiting_, false); }
 
  private:
@@ -46,7 +47,7 @@ class SendBacklog {
   ChannelCounters& counters_;
   std::function<std::size_t(NodeId)> frames_;
   std::vector<std::uint32_t> taken_;  // by peer: the last frame that the network has taken
-  std::vector<bool> waiting_;         // by peer: something is kept back because the limit is reached
+  std::vector<bool> waiting_;         // by peer: rows or changes are kept back because the limit is reached
   bool any_waiting_ = false;
   bool newly_waiting_ = false;
   Micros last_look_ = 0;

@@ -24,20 +24,21 @@ class Syncs {
   void begin(Operation& operation);
   void on_mark(NodeId from, const SyncMessage& message);
   void on_echo(NodeId from, const SyncMessage& message);
-  // Sends the MARKs whose changes are flushed, and ECHOs.
+  // Sends MARKs and ECHOs whose preceding changes are flushed.
   void send_flushed();
-  // Sends ECHOs after their refreshes were sent.
+  // Sends ECHOs whose preceding refreshes were sent.
   void send_echoes();
 
  private:
-  // A MARK or an ECHO that follows all changes that existed when it was requested.
+  // A MARK or an ECHO that must be sent after all changes that existed when it was requested.
   struct AfterFlush {
     std::uint64_t end;  // position of the last of these changes in the flushes
     Operation* sync;    // the wait_sync of a MARK; null for an ECHO
     NodeId to;
     std::uint32_t number;
   };
-  // An ECHO that follows flushed changes and `held_back` refreshes that were held back for the node.
+  // An ECHO that must be sent after flushed changes and after `held_back` refreshes that were held back for
+  // the node.
   struct BehindHeldBack {
     NodeId to;
     std::uint32_t number;

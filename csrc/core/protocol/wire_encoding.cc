@@ -28,7 +28,8 @@ Parts parts_of(const Table& table, std::size_t floats) {
   return {length, floats == length ? 0 : state};
 }
 
-// Bits of the key word of a copy. If kSet is not set, the key is not owned, so the copy may have a rest.
+// Bits of the key word of any copy. If kSet is not set, this node does not own the key, so the copy may have
+// a rest.
 constexpr std::uint32_t kOfCopies = word::kSlot | word::kReadable;
 
 }  // namespace
@@ -87,7 +88,8 @@ void leave_no_rests(NodeContext& node) {
     if (!decisions().may_have_rests(table)) continue;
     for (Key name = table.first_key(); name < table.end_key(); ++name) {
       if ((node.store.peek(name) & (kOfCopies | word::kSet)) != kOfCopies) continue;
-      // A change that is sent after this lock is released is sent exactly.
+      // From now on, changes are sent without rounding, so a change that is sent after this lock is released
+      // leaves no rest.
       LockedKey key(node.store, name);
       if (key.state() != State::kReplica || !key.header().has_changes()) continue;
       Partition& partition = node.partition_of(name);

@@ -13,7 +13,7 @@ class WorkSlice {
 
   explicit WorkSlice(std::size_t size) : size_(size) {}
 
-  // Begins a slice for another kind of work, or for the same kind at a later time.
+  // Begins a new slice, for another kind of work or for the same kind at a later time.
   void begin() { left_ = size_; }
   bool is_used_up() const { return left_ == 0; }
   // Counts work on a key with `floats` floats.

@@ -11,8 +11,8 @@
 namespace adaps {
 
 struct WorkerAccesses {
-  std::vector<Key> placed;  // rows that are placed on its node at the start
-  std::vector<Key> keys;    // keys of all steps, concatenated; each step's are distinct and sorted by table
+  std::vector<Key> placed;        // rows that this worker's node owns at the start
+  std::vector<Key> keys;          // keys of all steps; those of a step are distinct and sorted by table
   std::vector<std::size_t> ends;  // end of each step in keys
 
   std::size_t steps() const { return ends.size(); }

@@ -12,7 +12,7 @@ namespace adaps {
 
 namespace {
 
-// A clock that no training reaches.
+// A clock that is larger than any clock of a training.
 constexpr Clock kForGood = Clock{1} << 40;
 constexpr float kGradient = 1e-3F;
 constexpr auto kInterruptDistance = std::chrono::milliseconds(200);
@@ -185,7 +185,7 @@ void Replay::set_up() {
       }
       thread.worker->intent(thread.accesses->placed, 0, 1);
     }
-    // Node 0 comes first, so it requests dense parameters before the other nodes know that they exist.
+    // Node 0 is the first in this loop, so it requests dense parameters before the other nodes do.
     if (&node == &nodes_.front()) run_until_quiet();
   }
   run_until_quiet();
@@ -282,7 +282,7 @@ void Replay::end_work(Host& host) {
   set_timer_of(host);
 }
 
-// The thread processes all its input at once, works, and then sends.
+// A channel thread processes all its input at once, then works for the time that this takes, and then sends.
 void Replay::begin_turn(NodeId rank, std::size_t number, bool slept) {
   ChannelThread& thread = nodes_[rank].channels[number];
   Channel& channel = *nodes_[rank].state->channels[number];
@@ -374,7 +374,7 @@ Replay::Handled Replay::handled_by(const Channel& channel) const {
   return found;
 }
 
-// A call first takes its time and then has its effect.
+// In the simulation, a call first takes its time, and then it has its effect.
 void Replay::begin_work(NodeId rank, std::size_t number) {
   WorkerThread& thread = nodes_[rank].workers[number];
   if (thread.actions.empty()) thread.actions = actions_of(thread);
@@ -581,8 +581,8 @@ void Replay::end_stall(NodeId rank) {
   }
 }
 
-// Detects lost nodes by their silence. The simulation needs no keep-alive frames: a node that is not lost
-// counts as heard.
+// Detects lost nodes by their silence. The simulation sends no keep-alive frames: it assumes that a node
+// which is not lost was heard.
 void Replay::check_lost_nodes(NodeId rank) {
   Node& node = nodes_[rank];
   if (node.state->failed.load()) return;
@@ -703,7 +703,8 @@ void Replay::begin_counting() {
 ReplayResult Replay::counted() {
   const auto since = [](std::map<std::string, double> now, const std::map<std::string, double>& then) {
     for (auto& [name, count] : now) {
-      // These values are states, not counts of events.
+      // These values are current sizes and not counts of events, so the values at the beginning are not
+      // subtracted.
       if (name != "resident_bytes" && name != "slots" && name != "queued_bytes") count -= then.at(name);
     }
     return now;

@@ -1,4 +1,5 @@
-// Replays a training's accesses with the parameter server's real code on simulated machines and links.
+// Simulates a training: it replays the training's accesses with the parameter server's real code on simulated
+// machines and links.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +25,22 @@ namespace adaps {
 
 // Costs of actions, in microseconds of a core of speed 1.
 struct ReplayCosts {
-  double call = 20.0;      // call of a worker, or turn of a channel's thread
+  double call = 20.0;      // call of a worker, or one wake-up of a channel's thread
   double wake = 0.0;       // wake-up of a thread after it has waited
   double resume = 0.0;     // additional computing time of a worker after it has waited
-  double key = 0.0;        // key that a worker reads, writes or announces
+  double key = 0.0;        // key that a worker reads, writes or signals intent for
   double value = 0.0;      // byte of a row that is read or written
-  double copy = 0.0;       // key that the worker reads or writes in a replica, in addition to `key`
-  double elsewhere = 0.0;  // key that is requested from another node, at the worker, in addition to `key`
-  double intent = 0.0;     // intent that a channel acts on: its begin and its end
-  double message = 0.0;    // request or answer, at each end
-  double upkeep = 0.0;     // message that moves or copies a row or updates copies, at each end
-  double frame = 0.0;      // frame, at each end
-  double byte = 0.0;       // byte of a frame, at each end
+  double copy = 0.0;       // key that a worker accesses in a replica, in addition to `key`
+  double elsewhere = 0.0;  // key that a worker requests from another node, in addition to `key`
+  double intent = 0.0;     // begin and end of an intent, at the channel
+  double message = 0.0;    // request or answer, at its sender and at its receiver
+  double upkeep = 0.0;     // message that moves or copies a row or updates copies, likewise
+  double frame = 0.0;      // frame, likewise
+  double byte = 0.0;       // byte of a frame, likewise
 };
 
 struct Machine {
-  // The node that identifies the host. Nodes of one host share the cores of its first node.
+  // The node that identifies the host. All nodes of a host share the cores of the host's first node.
   std::optional<NodeId> host = std::nullopt;
   int cores = 1;
   double speed = 1.0;
@@ -62,11 +63,12 @@ struct ReplaySettings {
   double max_rounds_per_second = 500.0;
   int workers = 1;  // workers per node
   int channels = 1;
-  // by table: batches announced ahead; 0: none; dense tables are announced forever
+  // by table: number of batches for which intent is signalled in advance; 0: no intent. Intent for dense
+  // tables is signalled once, for all steps.
   std::vector<std::size_t> lookahead{};
-  // Number of first steps of every worker that are not counted. Counting ends when the first worker has no
-  // step left whose later batches are all announced. Without a value, everything is counted, from the first
-  // step until no frame is on the network after the last step.
+  // Number of first steps of every worker that are not counted. Counting ends when the first worker reaches a
+  // step whose lookahead extends beyond the worker's last step. Without a value, everything is counted, from
+  // the first step until no frame is on the network after the last step.
   std::optional<std::size_t> warm_up;
   // Number of steps of an epoch; 0: no epochs. After each epoch, workers wait until all writes are visible on
   // all nodes, and then for each other. Intents are not signalled beyond the end of an epoch.
@@ -74,7 +76,7 @@ struct ReplaySettings {
   double compute = 10'000.0;  // computing time of a step: microseconds of a core of speed 1
   ReplayCosts costs{};
   std::vector<Machine> machines{};  // by node
-  std::vector<LinkTraits> links{};  // from each node to each node, sorted by sender
+  std::vector<LinkTraits> links{};  // one for each pair of sender and receiver, sorted by sender
   std::uint64_t seed = 1;
   std::size_t traced_steps = 0;  // number of steps of each worker that are recorded as spans
   std::vector<Incident> incidents{};
@@ -85,8 +87,8 @@ struct NodeReplay {
   std::uint64_t steps = 0;
   // Time of the node's workers, by activity:
   Micros computing = 0;
-  Micros visiting = 0;  // calls, as far as they are executed on this node
-  Micros waiting = 0;   // calls, while they wait for other nodes
+  Micros visiting = 0;  // time in calls in which this node works
+  Micros waiting = 0;   // time in calls that wait for other nodes
   // the part of `waiting` during which a frame to or from this node was on the network
   Micros on_network = 0;
   // Times since counting began:
@@ -102,7 +104,7 @@ struct NodeReplay {
   std::vector<std::map<std::string, double>> tables;
 };
 
-// One activity of a thread, or the way of a frame.
+// One activity of a thread, or the transfer of a frame.
 struct ReplaySpan {
   enum class Kind : std::uint8_t {
     kAnnounce,
@@ -124,20 +126,22 @@ struct ReplaySpan {
 const char* name_of(ReplaySpan::Kind kind);
 
 struct ReplayResult {
-  Micros elapsed = 0;  // time when the last counted worker completed its last step
+  Micros elapsed = 0;  // time when the last worker completed its last counted step
   std::vector<NodeReplay> nodes;
   std::vector<ReplaySpan> spans;
 };
 
 // Replays the training. In each step, a worker does the same as with autoada:
-//
-// 1. It signals intent for the batch that is `lookahead` steps ahead. 2. It pulls dense tables, except in its
-// first step, and then its rows, table after table. 3. It computes. 4. It pushes the gradients of its rows
-// and of dense tables. 5. It pulls the dense tables again, to read their new values. 6. It advances its
-// clock.
+// 1. It signals intent for the batch that is `lookahead` steps ahead.
+// 2. It pulls dense tables, except in its first step, and then its rows, table after table.
+// 3. It computes.
+// 4. It pushes the gradients of its rows and of dense tables.
+// 5. It pulls the dense tables again, to read their new values.
+// 6. It advances its clock.
 //
 // Workers start with different delays and do not wait for each other. A lost node sends nothing any more.
-// Calls of the other nodes raise PeerLost as soon as one of them has noticed the loss, which ends the worker.
+// Calls of the other nodes raise PeerLost as soon as one of them has noticed the loss. Such a call ends its
+// worker.
 class Replay {
  public:
   // `accesses` must outlive this object. Throws std::invalid_argument if they are too short for the settings.
@@ -160,12 +164,12 @@ class Replay {
     std::size_t step = 0;
     std::vector<Action> actions;  // actions of the current step
     std::size_t next = 0;         // index of the next action
-    bool slept = false;           // it has waited after its last call
-    bool cold = false;            // it has waited after its last computation
+    bool slept = false;           // the worker has waited since its last call
+    bool cold = false;            // the worker has waited since its last computation
     bool waits = false;
-    bool at_barrier = false;  // it waits for all other workers
-    double owed = 0.0;   // additional micros of its last call, known only at its end; part of its next work
-    bool ended = false;  // it has no step left, or a call has raised PeerLost
+    bool at_barrier = false;  // the worker waits for all other workers
+    double owed = 0.0;        // time of its last call that was known only at its end; added to its next work
+    bool ended = false;       // the worker has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
     Micros began = 0;  // begin of the current action
     Micros network_then = 0;
@@ -174,18 +178,18 @@ class Replay {
     NodeId from;
     Frame frame;
   };
-  struct Handled {  // number of messages that a channel has sent or received
+  struct Handled {  // numbers of messages that a channel has sent or received
     std::uint64_t messages = 0;
-    std::uint64_t upkeep = 0;  // not included in messages
+    std::uint64_t upkeep = 0;  // upkeep messages, which `messages` does not include
   };
   struct ChannelThread {
     bool busy = false;
     bool woken = false;
     Micros due = 0;
     Micros began = 0;
-    Handled handled;  // count before this turn
+    Handled handled;  // counts before this wake-up
     std::vector<Received> inbox;
-    std::vector<std::pair<NodeId, Frame>> sending;  // sent at the end of this turn
+    std::vector<std::pair<NodeId, Frame>> sending;  // frames to send at the end of this wake-up
   };
   struct Node {
     std::unique_ptr<NodeState> state;
@@ -198,7 +202,7 @@ class Replay {
     bool lost = false;
     // for lost nodes, the time when this node last received a frame after the loss
     std::map<NodeId, Micros> heard;
-    std::size_t under_way = 0;  // number of frames to or from it that are on the network
+    std::size_t under_way = 0;  // number of frames on the network to or from the node
     Micros network_since = 0;
     Micros network_time = 0;  // total time with at least one such frame
   };
@@ -235,7 +239,7 @@ class Replay {
   void check_calls(NodeId rank);
   void end_worker(WorkerThread& thread);
   void release_workers_if_all_wait();
-  // Cost of the worker's keys so far that were found in replicas or requested from other nodes.
+  // Cost of those of the worker's keys so far that were accessed in replicas or requested from other nodes.
   double micros_of_accesses(NodeId rank, std::size_t worker, std::size_t table) const;
 
   void apply_incident(NodeId rank, std::size_t step);
@@ -243,7 +247,8 @@ class Replay {
   void check_lost_nodes(NodeId rank);
   void note_failure(NodeId rank);
   void announce(WorkerThread& thread, std::size_t table, std::size_t step);
-  // First step, and step after the last step, whose rows are announced in the current step.
+  // The steps for which intent is signalled in the current step: the first of them, and the one after the
+  // last.
   std::pair<std::size_t, std::size_t> announced_in(const WorkerThread& thread, std::size_t table) const;
   std::size_t keys_announced_in(const WorkerThread& thread) const;
   // The rows of a table that the worker accesses in a step. Empty for dense tables and after its last step.

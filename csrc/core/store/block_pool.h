@@ -14,8 +14,8 @@
 
 namespace adaps {
 
-// Allocates blocks for rows that workers push, and that channels release later. Blocks are not cleared,
-// because every user overwrites them. The block that was released last is reused first, and the memory of
+// Allocates blocks for rows that workers push and that channels release later. Blocks are not cleared,
+// because every user overwrites them. A new block is the one that was released last, and the memory of
 // released blocks is kept. All calls may be made from any thread.
 class BlockPool {
  public:
@@ -44,7 +44,7 @@ class BlockPool {
     free_.pop_back();
     return Block(block, Release(*this));
   }
-  // Fetches the blocks that are allocated next into the processor's cache, kPrefetched of them at most.
+  // Fetches the blocks that will be allocated next into the processor's cache, at most kPrefetched of them.
   void prefetch(std::size_t blocks) const {
     std::array<const float*, kPrefetched> next;
     std::size_t count = 0;
@@ -69,7 +69,7 @@ class BlockPool {
 
   void release(float* block) {
 #ifdef ADAPS_CHECKED
-    // A read after the release finds NaN.
+    // If released memory is read, the result is NaN.
     std::fill_n(block, floats_, std::numeric_limits<float>::quiet_NaN());
 #endif
     const std::lock_guard guard(lock_);

@@ -10,11 +10,12 @@
 
 namespace adaps {
 
-// A hash or the tables' homes determine both, so every node computes them without a message.
+// A hash or the tables' homes determine the home node and the channel of a key, so every node computes them
+// without a message.
 class Directory {
  public:
   Directory(NodeId nodes, int channels) : nodes_(nodes), channels_(static_cast<std::uint64_t>(channels)) {}
-  // Uses the homes that the tables give their rows.
+  // Uses the homes that the tables define for their rows.
   Directory(NodeId nodes, int channels, const Tables& tables);
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
@@ -42,8 +43,9 @@ class Directory {
   std::vector<Key> distances_;  // modulo 2^64
 };
 
-// A location entry contains 18 bits of the relocation count. They are compared modulo 2^18. No relocation has
-// the count 0, which means that the location is unknown and the home node must be asked.
+// A location entry contains 18 bits of the relocation count, which are compared modulo 2^18. No relocation
+// has the count 0. The count 0 means that the location is unknown, and that requests must be sent to the home
+// node.
 inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
 
 inline bool newer_entry(RelocationCount a, RelocationCount b) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kWhole = ~std::uint64_t{0};
 
-// A share of 0 must stay 0, so that rows without weight are never drawn.
+// A share of 0 must stay exactly 0, so that rows without weight are never drawn.
 std::uint64_t share_of(double fraction) {
   return fraction >= 1.0 ? kWhole : static_cast<std::uint64_t>(fraction * 0x1p64);
 }
@@ -73,8 +73,8 @@ Distribution Distribution::weighted(std::span<const double> weights) {
     large.pop_back();
     small.push_back(giver);
   }
-  // Shares that remain because of rounding become whole. A row without weight remains only if rounding used
-  // up the large rows. It then gives its whole share to the row with the largest weight.
+  // Some rows remain because of rounding; they keep their whole interval. A row without weight remains only
+  // if rounding used up all large rows. It then gives its whole interval to the row with the largest weight.
   const auto heaviest = static_cast<std::uint32_t>(
       std::distance(weights.begin(), std::max_element(weights.begin(), weights.end())));
   for (const std::vector<std::uint32_t>* rest : {&small, &large}) {

@@ -1,5 +1,5 @@
 // Finds NaN and infinity in gradients. One such value would make its row useless for the rest of the
-// training, and then all parameters that are trained with the row.
+// training, and later all parameters that are trained together with the row.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ bool all_finite(const float* values, std::size_t count);
 // Describes the first row with a value that is not finite: table, row and value. Such a row must exist.
 std::string describe_nonfinite(const Tables& tables, std::span<const Key> keys, const float* values);
 
-// The keys and values of the rows without NaN and infinity.
+// The keys and values of those rows that contain neither NaN nor infinity.
 struct FiniteRows {
   std::vector<Key> keys;
   std::vector<float> values;

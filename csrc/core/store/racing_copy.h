@@ -14,13 +14,13 @@ namespace adaps {
 #if ADAPS_THREAD_SANITIZER
 [[gnu::noinline, gnu::no_sanitize("thread")]] inline void copy_racing(float* out, const float* in,
                                                                       std::size_t floats) {
-  // volatile, as a compiler would otherwise call memcpy, which the sanitizer checks
+  // The pointer is volatile, because a compiler would otherwise call memcpy, which the sanitizer checks.
   const volatile float* from = in;
   for (std::size_t i = 0; i < floats; ++i) out[i] = from[i];
 }
 #else
-// Copies the usual lengths without a call. A call of memcpy spends as much time on the choice of its method
-// as on such a row.
+// Copies rows of usual lengths without a call. For such a row, memcpy would need as much time to choose its
+// method as to copy.
 inline void copy_racing(float* out, const float* in, std::size_t floats) {
   constexpr std::size_t kBlock = 16;
   constexpr std::size_t kLongest = 8 * kBlock;

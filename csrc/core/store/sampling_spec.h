@@ -18,7 +18,7 @@ struct SamplingSpec {
   std::uint64_t seed = 0;
   // For the scheme `pool`: the number of rows in the pool.
   std::uint64_t pool_size = 0;
-  // For the scheme `pool`: the number of times that a row is used before another row replaces it.
+  // For the scheme `pool`: the number of times that a row of the pool is used before another row replaces it.
   std::uint64_t reuse = 0;
 };
 

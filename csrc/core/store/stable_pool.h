@@ -15,8 +15,9 @@
 
 namespace adaps {
 
-// allocate() and release() may be called from any thread. at() takes no lock, so a thread that passes a name
-// to another thread must synchronize with it (here by the key's lock). The name 0 is never used.
+// allocate() and release() may be called from any thread. at() takes no lock. Therefore a thread that passes
+// a name to another thread must synchronize with it; in this code, the key's lock does this. The name 0 is
+// never used.
 template <typename T>
 class StablePool {
  public:
@@ -65,7 +66,7 @@ class StablePool {
   }
 
  private:
-  // Chunk i holds 64 * 2^i objects, so that a small pool takes little memory.
+  // Chunk i contains 64 * 2^i objects, so that a small pool takes little memory.
   static constexpr std::size_t kFirst = 64;
   static constexpr std::size_t kChunks = 20;
   struct Place {

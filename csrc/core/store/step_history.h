@@ -1,4 +1,5 @@
-// Records the hyperparameters of an optimizer's steps, so that rows can catch up with steps that they missed.
+// Records the hyperparameters of an optimizer's steps. With this record, a row can apply steps later that it
+// has missed.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ class StepHistory {
   // Sets the hyperparameters of `step` and all later steps. Erases the records of `step` and later steps, if
   // there are any.
   void note(std::uint64_t step, const Hyperparameters& with);
-  // Visits the steps in (last, through] in order, grouped by equal hyperparameters. `visit(stretch)` returns
-  // whether to continue.
+  // Visits the steps in (last, through] in order. Consecutive steps with equal hyperparameters are visited as
+  // one group. `visit(stretch)` returns whether to continue.
   template <typename Visit>
   void for_each(std::uint64_t last, std::uint64_t through, Visit visit) const {
     const std::lock_guard guard(mutex_);

@@ -46,7 +46,7 @@ template <bool kOnce>
   }
 }
 
-// Duchi, Hazan, Singer (2011)
+// Adagrad: Duchi, Hazan, Singer (2011)
 template <bool kShrinks, bool kChange>
 [[gnu::always_inline]] inline void adagrad(float* __restrict value, float* __restrict state,
                                            const float* __restrict gradient, std::size_t length,

@@ -9,7 +9,7 @@
 
 namespace adaps {
 
-// Adds the same update to `change`, if it is not null.
+// The update that a step makes to the value is also added to `change`, if it is not null.
 
 void step_sgd(float* value, const float* gradient, std::size_t length, float* change, float rate,
               float weight_decay);
@@ -19,7 +19,8 @@ void step_sgd(float* value, const float* gradient, std::size_t length, float* ch
 void step_momentum(float* value, const float* gradient, std::size_t length, const Hyperparameters& with,
                    bool nesterov, bool again);
 
-// Updates value[length] and the state after it, and both parts of the change if it is not null.
+// Updates value[length] and the state after it. If `change` is not null, also adds the update to both parts
+// of the change.
 void step_adagrad(float* value, const float* gradient, std::size_t length, float* change,
                   const Hyperparameters& with, float eps);
 

@@ -11,7 +11,7 @@ namespace adaps {
 namespace {
 
 constexpr std::uint64_t kMaxSlots = word::kIndexMask;
-// Number of slots by which the header of a free slot is fetched ahead of its use.
+// Number of free slots whose headers are fetched before they are allocated.
 constexpr std::size_t kPrefetched = 8;
 
 }  // namespace
@@ -79,7 +79,7 @@ std::uint64_t KeyWords::first_of_new_stamps() {
 }
 
 std::uint64_t Store::resident_bytes() const {
-  // A node without peers counts no intents.
+  // A cluster of one node counts no intents.
   std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
@@ -144,7 +144,8 @@ void LockedKey::allocate(State state) {
   const NodeId owner = location();
   const RelocationCount rc = location_count();
   attach(store_.arena(table_).allocate());
-  // orders this after all accesses to the slot's last key, as a lock would
+  // This fence orders the following writes after all accesses to the previous key of the slot, as a lock
+  // would.
   KeyWords::fence(std::memory_order_release);
   *header_ = SlotHeader{};
   header_->location = owner;

@@ -58,7 +58,8 @@ inline bool is_replica(std::uint32_t seen) {
 inline bool is_owned_or_copied(std::uint32_t seen) {
   return (seen & word::kSlot) != 0 && (seen & (word::kAlone | word::kPush)) != 0;
 }
-// Whether the value was written after the version was last raised, so that the header's version is too old.
+// Whether the value was written after the version was last raised, so that the version in the header is too
+// old.
 inline bool is_uncounted(std::uint32_t seen) {
   return is_owned_alone(seen) && (seen & word::kUncounted) != 0;
 }
@@ -82,7 +83,7 @@ class SlotHeader {
     ADAPS_ASSERT(has_value());
     version_ = version;
   }
-  // The owner's value has changed.
+  // Owner: records that the value has changed.
   void advance_version() {
     ADAPS_ASSERT(state == State::kOwner);
     version_ = next_version(version_);
@@ -117,7 +118,7 @@ class SlotHeader {
     return entry_;
   }
 
-  // The index of holders or changes, read without the key's lock, to prefetch them.
+  // The index of holders or changes, as a hint for prefetching. It is read without the key's lock.
   std::uint32_t entry_hint() const { return entry_; }
 
   NodeId location = 0;  // replica, dropping: the owner; pending: location entry
@@ -136,8 +137,8 @@ inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's 
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of changes that wait for space
 
-// Slots of one width, in words of the size of a float. Address space is reserved for every row, but only used
-// slots take memory. Freed slots are reused.
+// Slots of one width. The unit of the width is a word, which has the size of a float. Address space is
+// reserved for every row, but only used slots take memory. Freed slots are reused.
 class Arena {
  public:
   Arena(std::size_t width, std::uint64_t rows);
@@ -177,8 +178,8 @@ class KeyWords {
   explicit KeyWords(void* lines)
       : words_(static_cast<std::atomic<std::uint32_t>*>(lines)),
         stamps_(static_cast<std::atomic<std::uint64_t>*>(lines)) {}
-  // Number of key words that share a cache line with a stamp. The stamp takes the space of two words. A
-  // lock-free read therefore loads no further cache line to detect a concurrent writer.
+  // Number of key words that share a cache line with a stamp. A stamp takes the space of two words. Because
+  // of the shared line, a lock-free read loads no further line to detect a concurrent writer.
   static constexpr std::size_t kOfLine = 14;
   static std::size_t bytes_for(std::uint64_t keys) { return (keys + kOfLine - 1) / kOfLine * kLine; }
 
@@ -210,8 +211,9 @@ class KeyWords {
     return 0;
   }
 
-  // Returns the key's stamp, if its word has all bits of `needed`. The row is unchanged for as long as the
-  // stamp is. Does the loads of a read_if that copies nothing, and returns 0 if that would.
+  // Returns the key's stamp, if its word has all bits of `needed`. As long as the stamp does not change, the
+  // row does not change. Makes the same loads as a read_if that copies nothing, and returns 0 in the cases in
+  // which read_if would.
   template <typename Between = Nothing>
   std::uint64_t known_by(Key key, std::uint32_t needed, Between between = {}) const {
     const std::uint64_t before = stamp_of(key).load(std::memory_order_acquire);
@@ -220,10 +222,10 @@ class KeyWords {
     return (seen & (needed | word::kLock)) == needed && stamp(key) == before ? before : 0;
   }
 
-  // The stamp of the key and its neighbours. It changes when any of them is locked.
+  // The stamp that the key shares with its neighbours. It changes when any of these keys is locked.
   std::uint64_t stamp(Key key) const { return stamp_of(key).load(std::memory_order_relaxed); }
-  // Writes a stamp that no line ever had. Two threads that lock keys of one line need not wait for each
-  // other: both stamps are new, so either may remain.
+  // Stores a stamp that no line ever had. If two threads lock keys of one line, they need not wait for each
+  // other: both stamps are new, so either of them may remain.
   void put_stamp(Key key) const {
     const std::uint64_t fresh = next_stamp();
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -236,7 +238,7 @@ class KeyWords {
   static void fence(std::memory_order order) {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-// ThreadSanitizer supports no fences, and it does not check the accesses that these fences order
+// ThreadSanitizer does not support fences, and it does not check the accesses that these fences order.
 #pragma GCC diagnostic ignored "-Wtsan"
 #endif
     std::atomic_thread_fence(order);
@@ -285,9 +287,9 @@ class Store {
     return seen == 0 && directory_.home(key) == rank_;
   }
 
-  // Number of this node's active intents for a key: they were acted on and have not ended. Only the key's
-  // channel counts them, so they need no lock. The counts are stored outside the slots, so that the begin and
-  // end of an intent do not access the slot of a key that only this node uses.
+  // Number of this node's active intents for a key: the node has acted on them, and they have not ended. Only
+  // the key's channel changes the count, so it needs no lock. The counts are stored outside of the slots, so
+  // that the begin and end of an intent do not access the slot of a key that only this node uses.
   std::uint32_t intents(Key key) const { return intents_[key].load(std::memory_order_relaxed); }
   void set_intents(Key key, std::uint32_t count) { intents_[key].store(count, std::memory_order_relaxed); }
   // Fetches a key's word and intent count into the cache.
@@ -310,7 +312,8 @@ class Store {
     prefetch_value(slots, seen, slots.width());
   }
 
-  // Returns the header of a readable key that other nodes also hold, for use without its lock, or nullptr.
+  // Returns the header of a readable key of which other nodes also have a copy, for use without the key's
+  // lock. Returns nullptr for any other key.
   const SlotHeader* shared_header(Key key, const Table*& hint) {
     const std::uint32_t seen = peek(key);
     if ((seen & (word::kSlot | word::kReadable | word::kAlone)) != (word::kSlot | word::kReadable))
@@ -372,7 +375,7 @@ class LockedKey {
   // `hint`: as for Tables::find.
   LockedKey(Store& store, Key key, const Table*& hint)
       : LockedKey(store, key, store.tables().find(key, hint), store.lock(key)) {}
-  // Takes ownership of a lock that is held. `word` is the result of locking it.
+  // Takes over the lock of a key that the thread already holds. `word` is the result of locking it.
   LockedKey(Store& store, Key key, std::uint32_t word)
       : LockedKey(store, key, store.tables().find(key), word) {}
   ~LockedKey() { store_.unlock(key_, final_word()); }
@@ -387,8 +390,8 @@ class LockedKey {
   bool has_slot() const { return header_ != nullptr; }
   State state() const { return header_ != nullptr ? header_->state : State::kNone; }
   SlotHeader& header() { return *header_; }
-  // Value and optimizer state as floats. A packed table's row is unpacked into thread-local memory for one
-  // row, which suffices because a thread holds one lock at a time. Changes of this memory take effect with
+  // Value and optimizer state as floats. The row of a packed table is unpacked into thread-local memory for
+  // one row; this is enough because a thread holds one lock at a time. Writes to this memory take effect with
   // keep().
   float* value() { return value_ != nullptr ? value_ : unpack(); }
   // Whether the row is unpacked, so that its floats may have been changed.
@@ -399,12 +402,12 @@ class LockedKey {
   void discard() {
     if (is_unpacked()) value_ = nullptr;
   }
-  // The first `floats` floats of the row as stored; `floats` is the row's length or its width.
+  // The first `floats` floats of the row in its stored format. `floats` is the row's length or its width.
   std::span<const float> stored(std::size_t floats) const { return {slot_, table_.stored_words(floats)}; }
   // Replaces the stored row.
   void take(std::span<const float> stored);
 
-  // The location entry of a key that is not held here.
+  // The owner in the location entry of a key that has no slot on this node.
   NodeId location() const;
   RelocationCount location_count() const;
   void set_location(NodeId owner, RelocationCount rc);

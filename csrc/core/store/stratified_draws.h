@@ -1,4 +1,5 @@
-// Draws from a distribution more evenly than independent draws.
+// Draws rows from a distribution, so that the numbers of draws of the rows vary less than with independent
+// draws.
 #pragma once
 
 #include <bit>
@@ -9,8 +10,8 @@
 
 namespace adaps {
 
-// A pseudorandom permutation of the numbers below `size`, which depends on the key and takes no memory. It is
-// a Feistel network on an even number of bits; results that are too large are encrypted again (Black and
+// A pseudorandom permutation of the numbers below `size`. It depends on the key and takes no memory. It is a
+// Feistel network on an even number of bits; results that are too large are encrypted again (Black and
 // Rogaway 2002).
 class RandomOrder {
  public:
@@ -44,11 +45,11 @@ class RandomOrder {
   int half_;
 };
 
-// Divides a distribution of n rows into n equal strata. Each of n consecutive draws comes from another
-// stratum, in random order, and the next n draws start again. After any number of draws, each row has been
-// drawn almost as often as expected. In contrast, n independent draws from n equally likely rows miss a third
-// of the rows. If several rows share a stratum, its position moves by the golden ratio from one draw to the
-// next, so that all of them are drawn in turn.
+// Divides a distribution of n rows into n strata of equal probability. Each of n consecutive draws comes from
+// another stratum, in random order, and then the next n draws begin. After any number of draws, each row has
+// been drawn almost as often as expected. In contrast, n independent draws from n equally likely rows miss a
+// third of the rows. If several rows share a stratum, the position in the stratum moves by the golden ratio
+// from one draw to the next, so that all of these rows are drawn in turn.
 class StratifiedDraws {
  public:
   StratifiedDraws(const Distribution& distribution, std::uint64_t seed)

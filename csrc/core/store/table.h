@@ -16,7 +16,8 @@
 
 namespace adaps {
 
-// Maximum width of a row, value and optimizer state. A row is sent to another node in one piece.
+// Maximum number of floats of a row, including its optimizer state. The limit exists because a row is sent to
+// another node in one piece.
 inline constexpr std::size_t kMaxRowFloats = (std::size_t{16} << 20) - 16;
 
 enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
@@ -31,9 +32,9 @@ struct Initializer {
   void fill(std::uint64_t row, float* value, std::size_t length) const;
 };
 
-// A node number that means: a hash of the key determines the home.
+// A value in place of a node number: a hash of the key determines the home node.
 inline constexpr NodeId kHomeByHash = 0xffff;
-// A table number that means: the row's own key is hashed.
+// A value in place of a table number: the row's own key is hashed.
 inline constexpr std::uint32_t kOwnKey = 0xffffffff;
 
 // Homes of the rows from the end of the previous range up to `end`, exclusive. All these rows have one home
@@ -54,7 +55,7 @@ struct Management {
   bool operator==(const Management&) const = default;
 };
 
-// Management of the rows from the end of the previous range up to `end`, exclusive.
+// Management of a range of rows, which begins at the end of the previous range and ends before `end`.
 struct ManagedRange {
   std::uint64_t end = 0;
   Management management{};
@@ -126,7 +127,7 @@ class Table {
   // such rows.
   void set_step(std::uint64_t number, bool idle_rows);
 
-  // Writes the initial value and optimizer state of a key to out[width()]. All nodes round them equally.
+  // Writes the initial value and optimizer state of a key to out[width()]. All nodes round the value equally.
   void init(Key key, float* out) const;
   // Decodes a stored value.
   void read_value(const float* stored, float* out) const;

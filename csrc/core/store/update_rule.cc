@@ -32,7 +32,8 @@ inline void average(float* x, float* change, double beta, float of) {
   if (change != nullptr) *change += share * (of - *change);
 }
 
-// The state holds step numbers as floats, which are exact up to this number. Larger ones wrap around.
+// The state stores step numbers as floats, which are exact up to this number. Larger step numbers wrap
+// around.
 constexpr std::uint64_t kStepNumbers = std::uint64_t{1} << 24;
 float step_stamp(std::uint64_t number) { return static_cast<float>(1 + (number - 1) % kStepNumbers); }
 // Returns 0 if `number` precedes the stamp. A row without a stamp has missed all steps.

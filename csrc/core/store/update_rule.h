@@ -10,13 +10,13 @@ namespace adaps {
 
 enum class RuleKind : std::uint8_t { kSgd, kMomentum, kAdagrad, kRowAdagrad, kAdam, kSparseAdam, kRmsprop };
 
-// Inputs of a gradient's application that change during training, in addition to the rule.
+// Inputs of the application of a gradient that change during training, in addition to the rule.
 struct UpdateStep {
   Hyperparameters with;
   // Number of optimizer steps so far, including this one. Adam uses it to correct its bias. If it is 0, each
   // row counts its own gradients.
   std::uint64_t number = 0;
-  // Hyperparameters of all steps, or null if rows do not catch up with missed steps.
+  // Hyperparameters of all steps. Null if rows do not apply missed steps later.
   const StepHistory* history = nullptr;
 };
 
@@ -66,7 +66,7 @@ struct UpdateRule {
   // Records that the row has missed no step before this one.
   void restart(float* value, std::size_t length, const UpdateStep& step) const;
 
-  // Number of floats of a change.
+  // Number of floats of the change of a row with this length.
   std::size_t change_length(std::size_t length) const;
   // Initializes change[change_length(length)] to the identity.
   void init_change(float* change, std::size_t length) const;
@@ -80,7 +80,7 @@ struct UpdateRule {
             std::uint64_t number) const;
   void rmsprop(float* value, const float* gradient, std::size_t length, float* change,
                const Hyperparameters& with) const;
-  // Applies the steps in (last, through], all without a gradient.
+  // Applies the steps in (last, through], in all of which the row has no gradient.
   void make_up(float* value, std::size_t length, std::uint64_t last, std::uint64_t through,
                const StepHistory& history) const;
   void replay(float* value, std::size_t length, std::uint64_t last, std::uint64_t through,

@@ -13,7 +13,7 @@ namespace adaps {
 
 // Owns a file descriptor. If a forked child, for example a data-loader worker, kept the sockets open, peers
 // would not notice the death of this node. Therefore every child closes all descriptors directly after the
-// fork, and the owners that it inherited do nothing.
+// fork. The inherited Descriptor objects of a child do nothing.
 class Descriptor {
  public:
   Descriptor() = default;

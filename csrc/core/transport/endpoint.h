@@ -27,11 +27,11 @@ struct Endpoint {
   bool tcp() const { return address.ss_family != AF_UNIX; }
 };
 
-// Returns the endpoints of the node with this Listener::address(), best first. The Unix-domain endpoint is
-// always the first, without a test whether it is reachable. Its name is random and only visible inside one
-// network namespace, so a connection to it proves that both nodes are on one host, and a refusal takes
-// microseconds. Looks up host names, which may block. Throws std::runtime_error for a host name that is not
-// found, and std::invalid_argument for a malformed address.
+// Returns the endpoints of the node with this Listener::address(), the best one first. The first endpoint is
+// always the Unix-domain socket, even if it cannot be reached. Its name is random and only visible inside one
+// network namespace, so a successful connection proves that both nodes are on one host, and a refused
+// connection takes only microseconds. Looks up host names, which may block. Throws std::runtime_error for a
+// host name that is not found, and std::invalid_argument for a malformed address.
 std::vector<Endpoint> endpoints(const std::string& address);
 
 // Creates a non-blocking socket and starts its connect(). errno is 0 if the socket is connected already, and
@@ -45,7 +45,7 @@ Descriptor accept_from(const Descriptor& listening);
 // Sets the options of a connected socket.
 void configure(const Descriptor& connected, double peer_timeout_seconds);
 
-// Whether the socket is a Unix-domain socket, so that both ends are certainly on this host.
+// Whether the socket is a Unix-domain socket. If it is, both ends are certainly on this host.
 bool within_host(const Descriptor& connected);
 
 // Whether the process at the other end of a Unix-domain socket belongs to this process's user.

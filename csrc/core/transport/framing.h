@@ -5,9 +5,8 @@
 // On a sealed stream, a MAC of the header follows the header, and a MAC of the payload follows the payload's
 // padding, unless the payload is empty. The header has a separate MAC, so that a receiver never waits for the
 // payload of a forged length. Both MACs are HMAC-SHA256, truncated to 16 bytes. They use the key of the
-// direction and include the full number of the frame, so a frame that is changed, omitted, repeated or moved
-// has a wrong MAC.
-// repeated or moved has a wrong one.
+// direction and include the full number of the frame. Therefore a frame that is changed, omitted, repeated or
+// moved has a wrong MAC.
 #pragma once
 
 #include <array>
@@ -75,7 +74,8 @@ class ReceiveBuffer {
   // Returns the next complete frame. Throws ProtocolError if the frame is too long, out of order, or has a
   // wrong MAC.
   std::optional<Received> next();
-  // Returns the first frame of `unread`, without copying it into this buffer, and removes it from `unread`.
+  // Returns the first complete frame of `unread` and removes it from `unread`. The frame is not copied into
+  // this buffer.
   std::optional<Received> next(std::span<const std::byte>& unread);
   bool empty() const { return begin_ == end_; }
   // Size of the incomplete frame that next() found, once its header is complete.

@@ -16,7 +16,8 @@ namespace adaps {
 struct Connection {
   Descriptor socket;
   std::optional<FrameKeys> keys;  // if frames have a MAC
-  // if frames use shared memory; the socket then only wakes the peer, and shows its end
+  // set if frames use shared memory; then the socket only wakes the peer, and its end shows the end of the
+  // peer
   std::unique_ptr<SharedStreams> shared;
 };
 

@@ -205,8 +205,8 @@ void PeerConnection::on_doorbell() {
   gone_error_ = got < 0 ? errno : 0;
 }
 
-// Wakes the peer. If the socket is full, the bell can be omitted, because the peer has not read earlier ones
-// yet. The same is true if the peer is gone, as this node detects its end.
+// Wakes the peer. If the socket is full, no byte has to be sent, because the peer has not read earlier ones
+// yet. The same is true if the peer is gone, because this node detects the end of the connection.
 void PeerConnection::ring_doorbell() {
   constexpr std::byte kBell{};
   if (shared_->must_ring()) static_cast<void>(::send(fd(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT));
@@ -224,7 +224,7 @@ void PeerConnection::end_writing() {
     ::shutdown(fd(), SHUT_WR);
     return;
   }
-  shared_->end();  // the socket stays open, to ring after reads
+  shared_->end();  // the socket stays open, to wake the peer after reads
   ring_doorbell();
 }
 

@@ -1,5 +1,5 @@
-// One connection of a channel to one peer: a socket, or two streams in shared memory with a socket as
-// doorbell.
+// One connection of a channel to one peer. It is a socket, or two streams in shared memory; in the second
+// case a socket only wakes a sleeping peer, like a doorbell.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@
 
 namespace adaps {
 
-// Queues frames until the stream accepts them. A shaped link imitates a slower network: it first holds every
-// frame for some time. Frames are numbered after they were held, so that keep-alives can overtake held
-// frames.
+// Queues frames until the stream accepts them. A shaped link imitates a slower network: it first keeps every
+// frame for some time. Frames get their numbers after this time, so keep-alives can overtake frames that are
+// kept.
 class PeerConnection {
  public:
   PeerConnection(Connection connection, Micros now);
@@ -63,7 +63,7 @@ class PeerConnection {
   // Ends the stream to the peer.
   void end_writing();
 
-  // Whether the streams use shared memory. The following functions are only for such links; see
+  // Whether the connection uses shared memory. The functions that follow are only for such connections; see
   // SharedStreams.
   bool shared() const { return shared_ != nullptr; }
   // Handles a readable socket of shared streams: the peer has rung the doorbell, or has died and reads no
@@ -77,7 +77,7 @@ class PeerConnection {
   void ring_doorbell();
 
   Micros last_heard, last_sent;
-  double free_at = 0.0;         // shaped links: time in microseconds when all frames will be on the wire
+  double free_at = 0.0;         // shaped links: time in microseconds when the link will have sent all frames
   int write_error = 0;          // reason why the peer accepts no more bytes, unless it closed its stream
   bool waits_to_write = false;  // the event loop watches whether the socket is writable
   bool to_flush = false;        // the link is in the transport's list of links to flush

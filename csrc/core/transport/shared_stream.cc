@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kPage = std::size_t{64} << 10;  // the largest page size of any kernel
-// Minimum free space for which a waiting writer is woken. It is available as soon as the reader leaves at
-// most kLeft bytes in the ring.
+// Minimum free space for which a waiting writer is woken. This much space is free as soon as the reader
+// leaves at most kLeft bytes in the ring.
 constexpr std::size_t kWorthwhile = SharedStreams::kBytes - SharedStreams::kLeft;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -43,7 +43,7 @@ struct SharedStreams::Side {
   alignas(kLine) std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> ended;
   alignas(kLine) std::atomic<std::uint64_t> read;
-  // The other side clears these flags when it rings.
+  // The other side clears these flags when it sends a wake-up byte.
   alignas(kLine) std::atomic<std::uint32_t> asleep;
   std::atomic<std::uint32_t> wants_room;
   std::array<std::byte, kPage - 2 * kLine - sizeof(std::uint64_t)> unused;
@@ -162,7 +162,7 @@ std::size_t SharedStreams::write(std::span<const iovec> pieces) {
   for (const iovec& piece : pieces) {
     const std::size_t bytes = std::min(piece.iov_len, left);
     if (bytes == 0) continue;
-    // may continue into the second mapping
+    // This may continue into the second mapping of the ring.
     std::memcpy(mine_->ring.data() + written_ % kBytes, piece.iov_base, bytes);
     written_ += bytes;
     left -= bytes;

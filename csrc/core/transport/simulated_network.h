@@ -1,5 +1,5 @@
-// A network and a clock that exist only in memory. Discrete events take place in virtual time, and one seed
-// determines all random choices.
+// A simulated network and clock. Discrete events take place in virtual time, and one seed determines all
+// random choices.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace adaps {
 
-// One ordered pair of nodes on one channel: reliable and in order. Links are independent of each other,
-// except that a node's links share its network card.
+// The link of one ordered pair of nodes on one channel: reliable and in order. Links are independent of each
+// other, except that all links of a node share its network card.
 struct NetworkLink {
   int channel = 0;
   NodeId from = 0;
@@ -35,11 +35,11 @@ class SimulatedNetwork {
 
   Micros now() const { return now_; }
   void set_traits(NodeId from, NodeId to, const LinkTraits& traits);
-  // Sets the bandwidth that all links of a node share, separately for sending and receiving. Without it,
-  // links share nothing.
+  // Sets the bandwidth that all links of a node share, separately for sending and receiving. Without this
+  // call, links share no bandwidth.
   void set_card(NodeId node, double bytes_per_micro);
-  // Sets the probability that an entry is delivered in one frame with the entry before it, if it has arrived
-  // by then.
+  // Sets the probability that an entry is delivered in the same frame as the entry before it, if it has
+  // arrived by then.
   void set_merging(double probability) { merging_ = probability; }
   // Lets entries of a link overtake each other, to test the consistency checker itself.
   void set_reordering(bool reordering) { reordering_ = reordering; }

@@ -73,7 +73,7 @@ class EpollTransport final : public SocketTransport {
   std::priority_queue<Release, std::vector<Release>, std::greater<>>
       held_;                 // one entry for each frame that a link holds
   Micros next_look_;         // time of the next check for silent peers
-  Micros last_absence_ = 0;  // time when this thread last noticed that it had not run for long
+  Micros last_absence_ = 0;  // time when this thread noticed that it had not run for a long time
   Micros last_pass_;
   std::vector<NodeId> shared_;  // peers with links in shared memory
   bool asleep_ = false;
@@ -190,8 +190,8 @@ void EpollTransport::pass(Micros deadline, TransportEvents& events) {
   sent_.clear();
 }
 
-// Asks the peers on this host to ring. Returns false if this thread should not sleep, because there is work
-// already.
+// Requests that peers on this host send a wake-up byte. Returns false if this thread should not sleep,
+// because there is work already.
 bool EpollTransport::sleep() {
   asleep_ = true;
   bool nothing = true;

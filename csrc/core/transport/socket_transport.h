@@ -15,7 +15,8 @@
 
 namespace adaps {
 
-// Delay and bandwidth of every link, to imitate a network on one machine. Zero means unshaped.
+// Delay and bandwidth of every link, to imitate a network on one machine. With zero, the link is not slowed
+// down.
 struct LinkShape {
   double latency_seconds = 0.0;  // one way
   double bits_per_second = 0.0;
@@ -52,7 +53,7 @@ struct SocketOptions {
   int workers = 1;
   Technique technique = Technique::kAdaptive;
   NonFinite nonfinite = NonFinite::kRaise;
-  std::uint64_t fingerprint = 0;  // of the tables
+  std::uint64_t fingerprint = 0;  // fingerprint of the tables
   bool frame_mac = false;         // every frame has a MAC
   std::string secret{};           // secret of the job; peers without it are refused
   LinkShape shape{};
@@ -60,7 +61,8 @@ struct SocketOptions {
   double peer_timeout_seconds = 5.0;  // equal on all nodes; a peer that is silent for this time is down
 };
 
-// Written by the channel's thread. Bytes are counted as on the wire, and frames without keep-alives.
+// Counters that the channel's thread writes. Bytes are counted as they are sent over the network. Keep-alives
+// do not count as frames.
 struct TransportCounters {
   Counter frames_sent, frames_received, bytes_sent, bytes_received;
 };

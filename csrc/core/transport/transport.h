@@ -12,11 +12,11 @@ namespace adaps {
 
 using Frame = std::vector<std::byte>;
 
-// Maximum payload of a frame. A peer that announces a longer one is disconnected.
+// Maximum payload of a frame in bytes. A peer is disconnected if the header of a frame has a larger length.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 
-// Time of silence after which a peer counts as down. It is less than the timeout, so that callers learn of
-// the loss within the timeout although the detection takes time.
+// Time without a message after which a peer counts as down. It is shorter than the peer timeout, so that
+// callers learn of the loss within the timeout although the detection takes time.
 constexpr Micros patience(Micros peer_timeout) { return peer_timeout - peer_timeout / 8; }
 
 // Frames of one channel between all nodes. Each ordered pair of nodes is reliable and in order. Frames of

@@ -7,8 +7,8 @@
 
 namespace sampler {
 
-// In contrast to std::vector, whose resize clears every new element, each element is written once, by the
-// caller.
+// std::vector's resize initializes every new element. In this class, each element is written only once, by
+// the caller.
 template <typename T>
 class Buffer {
  public:
@@ -21,7 +21,7 @@ class Buffer {
     data_ = std::move(larger);
   }
 
-  // Adds `extra` elements, which the caller must write. Returns a pointer to the first of them.
+  // Adds `extra` elements, which the caller must write. Returns a pointer to the first of the new elements.
   T* extend(std::size_t extra) {
     reserve(extra);
     size_ += extra;

@@ -15,8 +15,9 @@ std::uint32_t bounded(std::uint32_t bits, std::uint32_t bound) {
 }
 
 constexpr Node kAbsent = -1;
-// Number of nodes whose neighbors are drawn before any of them is looked up. There are enough for the
-// prefetches to arrive, and few enough for the prefetched lines to stay in the first-level cache.
+// Number of nodes whose neighbors are drawn before any of these neighbors is looked up. The number is large
+// enough for prefetches to arrive in time, and small enough for the prefetched lines to stay in the
+// first-level cache.
 constexpr std::size_t kBlock = 32;
 // Prefetch distances of the loops over nodes and over sources.
 constexpr std::size_t kNodesAhead = 16;
@@ -184,7 +185,7 @@ void NeighborSampler::Scratch::expand(const NeighborSampler& graph, std::size_t 
       drawn = draw(graph, arcs_[target - first], fanout, random, drawn);
       col = std::fill_n(col, drawn - before, static_cast<std::int64_t>(target));
     }
-    // The loop has no branch. About every second source is new, which no branch predictor can predict.
+    // The loop has no branch. About every second source is new, which no branch predictor could predict.
     for (const Node** source = sources_.data(); source < drawn; ++source) {
       if (drawn - source > kSourcesAhead) prefetch(&local[*source[kSourcesAhead]]);
       const Node node = **source;

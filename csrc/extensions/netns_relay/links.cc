@@ -13,11 +13,11 @@
 namespace relay {
 namespace {
 
-// size of the kernel's virtio_net_hdr, whose header file is not valid C++
+// Size of the kernel's virtio_net_hdr, whose header file is not valid C++.
 constexpr std::size_t kHeader = 10;
-// position of the address's last 4 bytes in an IPv4 header without options
+// Position of the last 4 bytes of the destination address in an IPv4 header without options.
 constexpr std::size_t kDestination = kHeader + 16;
-// Limits reading, so that due packets are not delayed by arriving ones.
+// Number of packets that are read before due packets are written, so that reading does not delay them.
 constexpr int kPacketsAtOnce = 32;
 constexpr Nanos kLongestWaking = 200'000;
 

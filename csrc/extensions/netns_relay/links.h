@@ -20,7 +20,7 @@ Nanos now();
 
 // The network of one node: a network namespace that contains the device kDevice.
 struct End {
-  adaps::Descriptor space;   // the namespace, which exists as long as a process has it open
+  adaps::Descriptor space;   // the namespace, which exists as long as a process keeps it open
   adaps::Descriptor device;  // reads packets that the namespace sends; writes packets that it receives
 };
 inline constexpr char kDevice[] = "link0";
@@ -51,9 +51,10 @@ class Links {
   std::uint64_t packets() const { return packets_; }
 
  private:
-  // Maximum size of a packet. The kernel passes up to 64 KiB of payload with one header, before segmentation.
+  // Maximum size of a packet. The kernel passes up to 64 KiB of payload with one header, before it divides
+  // the payload into segments.
   static constexpr std::size_t kBytes = (std::size_t{64} << 10) + 256;
-  // Maximum number of packets in transit, more than the sockets of a run have. If all are used, reading
+  // Maximum number of packets in transit. The sockets of a run have fewer. If all buffers are used, reading
   // stops.
   static constexpr std::size_t kBuffers = 4096;
 
@@ -64,7 +65,7 @@ class Links {
 
   struct Packet {
     Nanos due;
-    std::uint64_t number;  // keeps packets with equal times in order
+    std::uint64_t number;  // order of packets with equal times
     std::size_t to, size;
     std::unique_ptr<std::byte[]> bytes;
     bool operator>(const Packet& other) const {

@@ -93,9 +93,9 @@ void Greedy::deal(std::span<const Row> rows, std::size_t width, std::span<Part> 
 template void Greedy::deal(std::span<const std::int32_t>, std::size_t, std::span<Part>);
 template void Greedy::deal(std::span<const std::int64_t>, std::size_t, std::span<Part>);
 
-// Compares integers, so that the result does not depend on the compiler. Of equally good parts, it returns
-// the one with fewer samples. If these are equal too, the order starts with a part that the seed and the
-// sample's number determine.
+// Compares integers, so that the result does not depend on the compiler. If several parts are equally good,
+// it returns the one with the fewest samples. If these numbers are also equal, it returns the first part in
+// an order that starts at a part which the seed and the sample's number determine.
 Part Greedy::best_part(std::uint64_t sample) const {
   const std::size_t parts = sizes_.size();
   std::size_t part = static_cast<std::size_t>(adaps::mix(seed_ ^ adaps::mix(sample)) % parts);

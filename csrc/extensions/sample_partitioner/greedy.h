@@ -1,5 +1,4 @@
-// Assigns samples to parts, so that each row is read by few parts, and finds the part that reads a row most
-// often.
+// Assigns samples to parts so that few parts read each row, and finds the part that reads a row most often.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +10,24 @@ namespace partition {
 
 using Part = std::uint16_t;
 
-// Limit for the number of parts. With more parts, their comparison would take longer than reading the
-// sample's rows.
+// Limit for the number of parts. With more parts, comparing them would take longer than reading the sample's
+// rows.
 inline constexpr std::int64_t kMostParts = 4096;
 
-// Assigns a stream of samples, each when it arrives. No part gets more samples than its equal share, rounded
-// up. Needs six bytes per row and no memory for samples. Equal streams and seeds give equal parts.
+// Assigns a stream of samples, each sample when it arrives. No part gets more samples than its equal share,
+// rounded up. Needs six bytes per row and no memory for samples. Equal streams and seeds give equal parts.
 //
 // The algorithm is linear deterministic greedy, for samples instead of vertices. A sample goes to the part
-// that has most of the sample's rows, where the rows of a fuller part have less weight. A row is in the part
-// that reads it most often. The first pass estimates this part by a majority vote with one counter.
+// that has most of the sample's rows, where the rows of a fuller part have less weight. A row belongs to the
+// part that reads it most often. The first pass estimates this part by a majority vote with one counter.
 class Greedy {
  public:
   // Throws std::invalid_argument unless rows and samples are at least 1 and parts is in [1, kMostParts].
   Greedy(std::int64_t rows, std::int64_t parts, std::int64_t samples, std::uint64_t seed);
 
   // Assigns the next samples, which read `width` rows each, to parts. Throws std::out_of_range for a row that
-  // does not exist, and std::invalid_argument if there are more samples than announced. Then no sample is
-  // assigned.
+  // does not exist, and std::invalid_argument if there are more samples in all than the constructor was
+  // given. If it throws, no sample is assigned.
   template <typename Row>
   void deal(std::span<const Row> rows, std::size_t width, std::span<Part> parts);
 

@@ -18,16 +18,16 @@ constexpr NodeId kNodes = 3;
 constexpr std::uint64_t kRows = 12;
 constexpr std::size_t kLength = 2;
 constexpr std::size_t kWidth = 2 * kLength;
-// After these keys, each lossy wire has a table.
+// Each lossy wire has a table, whose keys come after the keys of the first tables.
 constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 constexpr std::uint64_t kLossyRows = 4;
-// Then follows a table whose rows have different managements.
+// The next table has rows with different managements.
 constexpr std::uint64_t kMixedRows = 4;
 // The last table has packed values.
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
-// Number of keys that the worker of the fuzzed node pushes and pulls, and of pulled states.
+// Number of keys that the worker of the fuzzed node pushes and pulls, and whose states it pulls.
 constexpr std::size_t kUsed = 16;
 
 std::vector<TableSpec> tables() {

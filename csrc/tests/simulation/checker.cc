@@ -23,9 +23,9 @@ struct WriteInfo {
   std::uint32_t worker = 0;
   std::uint32_t key = 0;
   bool superseded = false;  // a set that is overwritten by a later set of the same key in the same call
-  // For a push, the step when it is certainly applied at the owner. This is the end of the node's first
-  // wait_sync that began after the push had ended, or of a read on another node that contains it. For a write
-  // of an optimizer state, also the end of a pull_state that read it.
+  // For a push, the step from which it is certainly applied at the owner: the end of the node's first
+  // wait_sync that began after the push had ended, or the end of a read on another node that contains the
+  // push. For a write of an optimizer state, also the end of a pull_state that read it.
   Step applied = kNotYet;
   std::optional<std::uint32_t> before{};  // for a push, the previous push of the same key in the same call
   // For a write of an optimizer state, a step before which it is certainly not applied at the owner.
@@ -129,7 +129,7 @@ class Checker {
         return surely_before(a, b) ||
                std::find(order_[key].begin(), order_[key].end(), std::pair(a, b)) != order_[key].end();
       };
-      // removes a set that no other set precedes; if there is none, the order has a cycle
+      // Removes a set that no other set precedes. If there is none, the order has a cycle.
       while (!left.empty()) {
         const auto first = std::find_if(left.begin(), left.end(), [&](std::uint32_t b) {
           return std::none_of(left.begin(), left.end(),
@@ -272,7 +272,7 @@ class Checker {
     }
   }
 
-  // Checks that all writes that were applied anywhere before `synced` are visible.
+  // Checks that all writes that were applied at their owners before `synced` are visible.
   void check_visible(const Read& read, Step synced) const {
     const std::vector<WriteInfo>& pushes = pushes_[read.key];
     for (std::uint32_t number = 0; number < pushes.size(); ++number) {
@@ -287,7 +287,7 @@ class Checker {
     }
   }
 
-  // Checks two rows of one pull of the same key: the second row must not be older than the first.
+  // Checks two rows that one pull returned for the same key: the second row must not be older than the first.
   void check_rows(const Content& first, const Content& second) const {
     if (first.set == second.set && (first.pushes & ~second.pushes).any()) {
       throw Violation("duplicates: a later row of a pull is older than an earlier one");
@@ -318,14 +318,14 @@ class Checker {
     std::for_each(state_sets_.begin() + 1, state_sets_.end(), check_newer);
   }
 
-  // Whether a write of a state certainly took effect before another one. A set_state is behind the earlier
-  // gradients of its node.
+  // Whether a write of a state certainly took effect before another one. A set_state takes effect after the
+  // earlier gradients of its node.
   static bool is_before(const WriteInfo& earlier, const WriteInfo& later) {
     return earlier.applied < later.unapplied ||
            (later.kind == CallKind::kSetState && earlier.node == later.node && earlier.end < later.start);
   }
-  // Whether a write of a state certainly took effect before a pull_state, which is behind the earlier
-  // gradients of its node. At the end, all have.
+  // Whether a write of a state certainly took effect before a pull_state, which takes effect after the
+  // earlier gradients of its node. At the end, all writes have taken effect.
   static bool is_before(const WriteInfo& write, const SeenState& seen) {
     const bool at_end = seen.start == kNotYet;
     return write.applied < seen.start || ((at_end || write.node == seen.node) && write.end < seen.start);

@@ -13,7 +13,8 @@ namespace adaps::simulation {
 inline constexpr std::size_t kMaxPushes = 252;  // per key
 inline constexpr std::size_t kPushesPerFloat = 12;
 
-// Amount of information per float. Numbers of a coarse coding are small enough that no wire rounds them.
+// Number of floats that encode the last set, and number of pushes that each further float encodes. A coarse
+// coding uses so few bits that every wire represents its numbers exactly.
 struct Coding {
   std::size_t set_floats;  // number of floats at the start for the last set
   std::size_t pushes_per_float;
@@ -47,14 +48,15 @@ struct StateContent {
 void write_set(std::uint32_t set, std::span<float> value, const Coding& coding = kFine);
 void write_push(std::uint32_t push, std::span<float> delta, const Coding& coding = kFine);
 
-// For worlds in which values are not decoded: writes small numbers that differ between writes.
+// Writes small numbers that differ between writes, for worlds in which values are not decoded.
 void write_rough(std::uint32_t number, std::span<float> row);
 
 // Throws Violation if a push was counted more than once, or if the floats contain a value that was never
 // written.
 Content read_content(std::span<const float> value, const Coding& coding = kFine);
 
-// The same for a state that write_set or a gradient has written. `initial` is the state before all writes.
+// Decodes a state that write_set or a gradient has written. Throws as read_content does. `initial` is the
+// state before all writes.
 StateContent read_state(std::span<const float> state, std::span<const float> initial,
                         const Coding& coding = kFine);
 

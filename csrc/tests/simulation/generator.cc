@@ -126,7 +126,7 @@ class Generator {
           if (program.back().kind == CallKind::kIntent && random_.chance(0.1)) {
             program.push_back({CallKind::kWaitIntent, false, program.back().keys, 0, 0});
           }
-          // A read directly after a wait_sync detects best if its wait was too short.
+          // After a wait_sync, a read is most likely to detect that the wait was too short.
           if (program.back().kind == CallKind::kSync) {
             program.push_back({CallKind::kPull, false, draw_keys(), 0, 0});
           }
@@ -225,7 +225,7 @@ class Generator {
     spec_.coarse = random.chance(0.5);
     spec_.rounded = !spec_.coarse;
     if (!spec_.rounded) return;
-    // A set would leave other nodes' rests of earlier writes.
+    // If a lossy world contained sets, other nodes' rests of earlier writes would remain after a set.
     for (Program& program : spec_.programs) {
       for (Call& call : program) {
         if (call.kind == CallKind::kSet) call.kind = CallKind::kPull;
@@ -233,8 +233,8 @@ class Generator {
     }
   }
 
-  // Packs the values of some tables. Their contents are then coarse enough that rounding does not change
-  // them.
+  // Packs the values of some tables. Their contents are then coarse, so that every number is exact in
+  // bfloat16.
   void draw_dtypes() {
     Random random(mix(spec_.seed) ^ 0x64747970U);
     if (spec_.rounded || !random.chance(0.3)) return;
@@ -423,7 +423,7 @@ class Generator {
     spec_.backlog = random_.chance(0.5);
   }
 
-  // Each limit is small enough to be reached, in half of the worlds.
+  // In half of the worlds, sets each limit to a value so small that calls reach it.
   void draw_limits() {
     Settings& settings = spec_.settings;
     if (random_.chance(0.5)) settings.slice = one_of<std::size_t>({1, 1, 2, 3});
@@ -431,7 +431,8 @@ class Generator {
     if (random_.chance(0.5)) settings.max_queued_bytes = one_of<std::size_t>({1, 1, 200, 500});
   }
 
-  // Limits unsent bytes to so few that little fits. Uses separate random numbers.
+  // Sets the limit of unsent bytes to a value that only few rows or changes fit into. Uses separate random
+  // numbers.
   void draw_room() {
     Random random(mix(spec_.seed) ^ 0x726f6f6dU);
     constexpr std::size_t kLimits[] = {1, 1, 60, 200};
@@ -439,8 +440,8 @@ class Generator {
       spec_.settings.max_unsent_bytes = kLimits[random.below(std::size(kLimits))];
   }
 
-  // Sets the time that messages without a waiting caller wait for their frame. Uses separate random numbers.
-  // Few of these worlds have enough nodes for a wait by default.
+  // Sets for how long messages without a waiting caller wait for a frame. Uses separate random numbers. By
+  // default, few of these worlds have enough nodes for such a wait.
   void draw_frame_wait() {
     Random random(mix(spec_.seed) ^ 0x77616974U);
     if (random.chance(0.5)) return;
@@ -508,8 +509,8 @@ class Generator {
       for (std::size_t i = program.size() / 4; i > 0; --i) {
         Call call{.kind = random.chance(0.5) ? CallKind::kPullState : CallKind::kSetState,
                   .asynchronous = random.chance(asynchronous_)};
-        // Like a set, a set_state leaves other nodes' rests of earlier writes, which can make a second moment
-        // negative.
+        // After a set_state, as after a set, other nodes' rests of earlier writes remain. They can make a
+        // second moment negative.
         if (spec_.rounds() && !spec_.reads_tell()) call.kind = CallKind::kPullState;
         for (std::size_t left = 1 + random.below(2); left > 0; --left)
           call.keys.push_back(static_cast<std::uint32_t>(random.below(spec_.keys.size())));

@@ -51,9 +51,9 @@ std::size_t writes_of(const World& world, std::size_t position) {
 }
 
 // Maximum difference between a replica and its owner. In a rough world, a replica may receive changes one by
-// one that its owner has summed first. In a rounded world, a replica started from a rounded value, which may
-// have been larger by all later writes. A packed replica has the owner's bits, unless a lossy wire makes it
-// round differently.
+// one that its owner has summed first. In a rounded world, the first value of a replica was rounded, and the
+// error is relative to this value, which may have been larger by the sum of all later writes. A packed
+// replica has the owner's bits, unless a lossy wire makes it round differently.
 float tolerance(World& world, std::size_t position, const std::vector<float>& owner) {
   constexpr float kRounding = 1e-4F;
   const WorldSpec& spec = world.spec();
@@ -103,7 +103,7 @@ void check_gradients(World& world, std::size_t position, const std::vector<float
   for (const Record& record : world.history()) {
     for (const Write& write : record.writes) {
       if (write.key != position) continue;
-      if (record.kind == CallKind::kSetState) return;  // it has replaced the number
+      if (record.kind == CallKind::kSetState) return;  // the set_state has replaced the number of gradients
       gradients += record.kind == CallKind::kPushGradients ? 1 : 0;
     }
   }
@@ -131,7 +131,8 @@ bool any_permanent(const World& world) {
   return std::any_of(tables.begin(), tables.end(), has_permanent);
 }
 
-// Nodes with an intent for a key: certainly, or possibly. An intent that begins later may be acted on early.
+// Nodes that certainly have intent for a key, and nodes that may have. A node may act early on an intent that
+// begins later.
 struct Interested {
   std::vector<bool> certainly;
   std::vector<bool> possibly;
@@ -156,7 +157,7 @@ void check_stays_at_home(World& world, Key key) {
     throw Violation("technique: a key left its home", where(key, home.settings.rank));
 }
 
-// Misdirected requests are sent via the home node, so it must have the right location.
+// Requests with a wrong location are sent to the home node, so it must have the right location.
 void check_home_knows(World& world, Key key, NodeId owner) {
   const NodeId home = home_of(world.spec(), key);
   const LockedKey locked(world.cluster().node(home).store, key);
@@ -261,8 +262,8 @@ void check_left_over(World& world) {
   }
 }
 
-// Advances the clocks until all changes whose exchange depends on clocks are complete: from replicas to their
-// owners, from owners to the holders, and changes that were made during a flush.
+// Advances the clocks until all changes whose exchange depends on clocks have been exchanged: from replicas
+// to their owners, from owners to the holders, and also changes that occurred during a flush.
 void pass_exchanges(World& world) {
   const Clock exchange = longest_exchange(world.spec());
   for (int i = 0; i < 3 && exchange > 0; ++i) {

@@ -1,4 +1,5 @@
-// Rows that are rounded at every write keep their mean. The test also detects rounding that does not.
+// Rows that are rounded at every write keep their mean. The test also shows that it detects mutants whose
+// rounding does not keep the mean.
 #include <cmath>
 #include <span>
 #include <vector>
@@ -14,7 +15,8 @@ namespace {
 
 constexpr std::size_t kFloats = 4096;
 constexpr int kPushes = 200;
-// Distance between two numbers of bfloat16 between 1 and 2. Each push adds an eighth of it.
+// Distance between two neighbouring numbers of bfloat16 between 1 and 2. Each push adds an eighth of this
+// distance.
 constexpr double kApart = 0x1p-7;
 constexpr float kPushed = 0.001F;
 

@@ -86,8 +86,8 @@ void duplicates_in_one_set(Scenario& s) {
   s.deliver_all();
 }
 
-// NEWS of an old tenure reaches the home node after it has owned the key itself and given it away again. If
-// the home node accepted it, the location entries would form a cycle.
+// NEWS of an old ownership period reaches the home node after the home node itself has owned the key and
+// given it away again. If the home node accepted this NEWS, the location entries would form a cycle.
 void late_news(Scenario& s) {
   const NodeId home = 0, y = 1, w = 2, z = 3;
   s.intent(z);

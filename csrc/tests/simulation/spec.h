@@ -72,14 +72,14 @@ struct WorldSpec {
   // Workers continue at a barrier at once, without messages: the weakest possible barrier.
   bool weak_barrier = true;
   bool reordering = false;
-  // The network accepts a frame from its sender only when it delivers it, and then notifies the sender.
-  // Otherwise it accepts a frame at once.
+  // The network accepts a frame from its sender only when it delivers the frame, and then notifies the
+  // sender. If false, it accepts every frame at once.
   bool backlog = false;
   // Values are not whole numbers, so their contents are not decoded. Replicas are still compared with their
   // owner, up to rounding.
   bool rough = false;
-  // Wires or tables round. With `coarse`, contents are coarse enough to stay exact. With `rounded`, contents
-  // are only checked in checkpoints and at the end, together with the rests on the nodes.
+  // Wires or tables round numbers. With `coarse`, contents are numbers that rounding does not change. With
+  // `rounded`, contents are only checked in checkpoints and at the end, together with the rests on the nodes.
   bool coarse = false;
   bool rounded = false;
 
@@ -89,7 +89,7 @@ struct WorldSpec {
   bool reads_tell() const { return !rough && !rounded; }
 };
 
-// Computed from the specification, without a node.
+// Computes the key's technique from the specification, without a node.
 Technique technique_of(const WorldSpec& spec, Key key);
 Wire wire_of(const WorldSpec& spec, Key key);
 // Minimum number of clocks between two exchanges of the key; 0 if it is not specified.

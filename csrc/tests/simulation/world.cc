@@ -164,9 +164,9 @@ void World::wake_later(NodeId node, int channel) {
 }
 
 // Checks that changes of a key are sent at most once per exchange interval, counted in clocks of their
-// sender. The exceptions are changes for which a call waits: in any wait_sync, for a holder that needs an
-// answer, and for a set after them. Changes that the network delayed, or that did not fit, are sent as soon
-// as possible.
+// sender. Changes for which a call waits are exceptions: during any wait_sync, before an answer to a holder,
+// and before a set. Changes that the network delayed, or for which a link had no room, are sent as soon as
+// possible.
 void World::check_exchange(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   if (entry.type != MessageType::kDelta && (!refresh || spec_.backlog)) return;
@@ -183,8 +183,9 @@ void World::check_exchange(const NetworkLink& link, const Entry& entry) {
   before->second = now;
 }
 
-// Checks that messages without a waiting caller are kept while too many bytes of them wait. A call may need a
-// refresh of its node's replica, and the change that must precede it.
+// Checks that messages without a waiting caller are kept back while too many bytes of such messages wait. Two
+// kinds of messages may be sent because a call needs them: a refresh of the replica on the caller's node, and
+// the change that must precede it.
 void World::check_room(const NetworkLink& link, const Entry& entry) {
   const bool refresh = entry.type == MessageType::kRefresh;
   const bool setup = entry.type == MessageType::kSetup;

@@ -36,7 +36,8 @@ class World {
 
   // Runs until no event is left. Throws Violation if this does not happen, or if a worker still waits then.
   void run_until_quiet();
-  // To be called afterwards: signals an intent again, up to the end of its clock's `length`.
+  // Must be called after run_until_quiet(). Signals an intent again, from the worker's clock until `length`
+  // clocks later.
   void extend_intent(const Intent& intent, Clock length);
   // Manual scheduling: perform() makes a worker's call, and settle() completes the consequences of a step on
   // a node.
@@ -96,7 +97,7 @@ class World {
     const Pending* waits_for = nullptr;
     bool waits_for_all = false;
     bool waits_for_others = false;
-    bool waits_for_room = false;                     // before it submits a call
+    bool waits_for_room = false;                     // the worker waits before it submits a call
     std::size_t snapshots = 0;                       // number of snapshots that it took
     std::vector<std::unique_ptr<Sampler>> samplers;  // by table
     std::vector<PoolSeen> pools;                     // by table

@@ -259,7 +259,7 @@ void World::prepare_sample(Caller& caller, const Call& call) {
     intent.length = announced.end - announced.start;
     signal_intent(caller, intent);
   }
-  // A drawn key counts as signalled, whether or not the scheme signals an intent for it.
+  // Intent counts as signalled for every drawn key, also if the scheme signals none.
   for (const Key key : sample.keys) {
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
       intents_.push_back({caller.node, caller.worker, position_of(key), start, end});

@@ -1,4 +1,4 @@
-"""Annealed Monte Carlo: choices of units are redrawn, one after the other, at a falling temperature."""
+"""Simulated annealing: the choice of one unit after the other is drawn again, at a falling temperature."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _PRICE = 2.0
 
 
 def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
-    """Draw each unit's choice with probability proportional to exp(-value / temperature), all else as it is.
+    """Draw the choice of one unit after the other, with probabilities ∝ exp(-value / temperature).
 
-    Heat-bath dynamics (S. Geman, D. Geman: *Stochastic Relaxation, Gibbs Distributions, and the Bayesian
-    Restoration of Images*, 1984). Memory above a limit is penalised. The best choices that were found, and
-    the last ones, are improved by single changes in the end.
+    Each draw leaves the choices of all other units unchanged. These are heat-bath dynamics (S. Geman,
+    D. Geman: *Stochastic Relaxation, Gibbs Distributions, and the Bayesian Restoration of Images*, 1984).
+    Memory above a limit is penalised. In the end, the best choices that were found and the last choices are
+    improved by changes of single units.
 
     Parameters
     ----------

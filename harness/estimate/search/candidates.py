@@ -155,7 +155,7 @@ def candidates(problem: SearchProblem, builders: str) -> list[Candidate]:
     found = load_backend(problem.backend)()
     if not isinstance(found, Searchable):
         raise UsageError(
-            f"backend {problem.backend!r} is none on the parameter server: there is nothing to search"
+            f"backend {problem.backend!r} does not use the parameter server: there is nothing to search"
         )
     try:
         tables = found.served(usecase)
@@ -219,7 +219,7 @@ def simulated_all(
         except PolicyError as error:
             if one.prediction is None:
                 raise UsageError(
-                    f"--builders {one.name}: it cannot be simulated, so that nothing is known of it ({error})"
+                    f"--builders {one.name}: it cannot be simulated, so its time is not known ({error})"
                 ) from error
             result.append(one)
     return result
@@ -302,8 +302,9 @@ def _parts(space: Space) -> Iterator[tuple[str, Space]]:
 def _least(error: Infeasible, limits: Floats | None) -> str:
     assert limits is not None
     given = float(limits[np.isfinite(limits)].max()) / _MEBI
-    would = "the least that would do is" if error.proved else "what would do is"
-    return f"no policy keeps a limit of {given:.4g} MiB per node: {would} {error.factor * given:.4g} MiB"
+    would = "the smallest limit that suffices is" if error.proved else "a limit that suffices is"
+    wanted = f"{error.factor * given:.4g} MiB"
+    return f"every policy exceeds the limit of {given:.4g} MiB per node: {would} {wanted}"
 
 
 def _texts(builders: str) -> list[str]:

@@ -226,9 +226,9 @@ class _Loads:
         served : Served
             Table of the server.
         found : Traffic
-            Traffic with one number per node.
+            Traffic of the table; each field has one number for each node.
         lookahead : int
-            Number of batches by which intent is signalled ahead.
+            Number of batches for which intent is signalled in advance.
         """
         costs, workers, others = self._costs, self.situation.workers, max(self.situation.nodes - 1, 1)
         calls = _calls_of(served)

@@ -1,4 +1,4 @@
-"""Choices as probabilities, which a gradient descent sharpens; then rounded, and improved one by one."""
+"""The differentiable solver: gradient descent on probabilities of choices, which are rounded at the end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _ROUNDINGS = 6
 def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
     """Minimise the expected loads of a softmax over choices, at a falling temperature.
 
-    The largest load is smoothed as temperature · log Σ exp(load / temperature), and memory above a limit
-    costs by a multiplier that grows as long as it is above (the augmented Lagrangian). At some temperatures
-    the likeliest choices are taken, put right where they are above a limit, and improved by single changes.
+    The largest load is smoothed as temperature · log Σ exp(load / temperature). Memory above a limit is
+    multiplied by a penalty, which grows as long as the limit is exceeded (the augmented Lagrangian). At some
+    temperatures the most probable choices are taken. They are changed until they keep the limits, and then
+    improved by changes of single units.
 
     Parameters
     ----------

@@ -20,10 +20,10 @@ _TOLERANCE = 1e-7
 def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
     """Choose by a mixed-integer linear program with one binary variable for each choice of each unit.
 
-    The linear relaxation comes first. It gives a bound, and for each choice the least that the value rises if
-    the choice is made. A choice is left out if the value would then exceed the best known one. If more
-    choices remain than `effort` allows, only the most promising ones are considered. The proved bound is then
-    the relaxation's bound.
+    The linear relaxation is solved first. It gives a lower bound of the value. For each choice, it also gives
+    the least increase of the value if the choice is made. A choice is left out if the value would then exceed
+    the best known value. If more choices remain than `effort` allows, only those with the smallest increase
+    are considered. The proved bound is then the relaxation's bound.
 
     Parameters
     ----------

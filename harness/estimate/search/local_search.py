@@ -1,4 +1,4 @@
-"""Improvement of choices one unit at a time, which all solvers share."""
+"""Local search, which all solvers use: choices are improved by changes of single units."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LITTLE, _MUCH, _ROUNDING = 1e-4, 1e3, 1e-12
 
 
 def improved(problem: Problem, choices: Choices, sweeps: int = 12) -> Choices:
-    """Change one unit after the other for the better, at most `sweeps` times.
+    """Change the choice of one unit after the other if this is better, in at most `sweeps` sweeps.
 
-    Limits come first, then the value. The mean of all loads counts a little, so that loads which are not the
-    largest yet also become smaller.
+    A change is better if memory exceeds its limits by less or, if this is equal, if the value is lower. The
+    mean of all loads is added to the value with a small weight, so that smaller loads also decrease.
     """
     choices = choices.copy()
     scale = max(problem.value(choices), 1e-300)

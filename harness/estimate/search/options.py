@@ -49,7 +49,7 @@ class TableOption:
     lookahead : int, optional
         Number of batches by which intent is signalled ahead; None where the technique needs no intent.
     wire : str
-        Type in which rows travel, as in a rule.
+        Number format of rows on the network, as in a rule.
     """
 
     technique: str

@@ -31,7 +31,7 @@ _HEADER = 16.0
 _ROUNDS = 500.0
 """Maximum rounds of exchange per second."""
 _SHORT, _LONGEST = 16.0, 0.05
-"""Bytes of a row that each round takes along; seconds after which every row goes: flush_cadence.h."""
+"""Bytes of rows that are sent in every round; seconds after which all changes are sent (flush_cadence.h)."""
 _CERTAIN = 0.9999
 _MICROS = 1e6
 
@@ -205,7 +205,7 @@ class _Table:
         self.value = bytes_on_wire(wire, served.length)
         self.whole = 4.0 * served.width
         state = served.width - served.length
-        # Optimizer state travels as bfloat16 if the wire type is lossy.
+        # Optimizer state is sent as bfloat16 if the wire is lossy.
         rounded = self.value + (4.0 * state if wire == "float32" else bytes_on_wire("bfloat16", state))
         self.refresh = rounded
         at_home = homes[None, :] == np.arange(self.nodes)[:, None]
@@ -218,7 +218,7 @@ class _Table:
         interval = max(1.0, np.floor(np.sqrt(4.0 * served.width / _SHORT)))
         step = situation.step
         self.exchanges = min(1.0, max(1.0 / interval, step / _LONGEST), max(_ROUNDS * step, 1e-9))
-        # A single gradient since the last exchange is sent as it is.
+        # If there was only one gradient since the last exchange, the gradient is sent instead of the change.
         self.change = np.where(rates > self.exchanges, rounded, min(rounded, _GRADIENT + self.length))
 
     def static(self) -> Traffic:

@@ -35,4 +35,4 @@ def assert_host_lost(run: Run, said: str, address: str, how: str) -> None:
     assert (run.status, run.failed_rank, run.failed_phase) == ("failed", 1, "train")
     assert str(run.reason).startswith(f"the host of node 1, rank 1 ({address}), was lost: ")
     if how == "cut off":
-        assert str(run.reason).endswith("nothing was heard of it for 5 s")
+        assert str(run.reason).endswith("no message arrived from it for 5 s")

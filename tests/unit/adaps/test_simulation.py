@@ -214,7 +214,7 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
         ),
         (
             {"incidents": [adaps.Stall(1, 2, 0.1), adaps.Stall(1, 2, 0.2)]},
-            "node 1 stalls twice at step 2: give one, as long as both",
+            "node 1 stalls twice at step 2: give one stall of both durations",
         ),
         (
             {"incidents": [adaps.LostNode(1, 2), adaps.LostNode(1, 3)]},
@@ -269,7 +269,7 @@ def test_what_the_server_does_not_execute_is_refused() -> None:
         (lambda: adaps.Machine(cores=0), "cores of a machine is 0; it must be a positive integer"),
         (
             lambda: adaps.NetworkLink(gbit_per_second=0.0),
-            "gbit_per_second of a line is 0.0; it must be more than 0",
+            "gbit_per_second of a link is 0.0; it must be more than 0",
         ),
         (
             lambda: adaps.Cluster((adaps.Machine(2, host="one"), adaps.Machine(1, host="one"))),
@@ -278,13 +278,13 @@ def test_what_the_server_does_not_execute_is_refused() -> None:
         (lambda: adaps.Straggler(1, 0.0, 0, 5), "speed of a straggler is 0.0; it must be more than 0"),
         (
             lambda: adaps.Straggler(1, 0.5, 5, 5),
-            "node 1 straggles from step 5 to 5: its end must be later",
+            "node 1 straggles from step 5 to 5: its end must be after its begin",
         ),
         (lambda: adaps.Stall(1, 3, 0.0), "duration of a stall is 0.0; it must be more than 0 seconds"),
         (lambda: adaps.LostNode(1, -3), "step of a lost node is -3; it must be 0 or more steps"),
         (
             lambda: adaps.Cluster((adaps.Machine(),) * 2, lines={(1, 0): adaps.NetworkLink()}),
-            "a line between nodes 1 and 0 of 2: give the lesser first",
+            "a link between nodes 1 and 0 of 2: give the lesser first",
         ),
     ],
 )

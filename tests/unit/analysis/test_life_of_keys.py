@@ -95,7 +95,7 @@ def test_the_picture_is_a_png(tmp_path: Path) -> None:
 
 
 def test_an_empty_trace_is_refused() -> None:
-    with pytest.raises(ValueError, match="holds no event"):
+    with pytest.raises(ValueError, match="has no event"):
         lives([frames()[2]])
 
 

@@ -192,7 +192,7 @@ def test_what_lies_outside_is_told_by_name(lines: None) -> None:
     frame, seconds = transfers()
     new = pd.DataFrame({"size": [1.0, 1.0], "link": ["near", "moon"], "nodes": [2, 64]})
     said = Regression.fit(frame, seconds).predict(new)
-    assert said.extrapolated == [[], ["nodes 64, learned of 1 to 8", "link moon, learned of far, near"]]
+    assert said.extrapolated == [[], ["nodes 64, learned from 1 to 8", "link moon, learned from far, near"]]
 
 
 def test_a_judgement_counts_relative_errors() -> None:
@@ -211,8 +211,11 @@ def test_seconds_that_nothing_can_be_learned_of() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.drop(columns="nodes"), "there is no column 'nodes', which was learned of"),
-        (lambda frame: frame.assign(nodes="two"), "column 'nodes' is of numbers where it was learned of"),
+        (
+            lambda frame: frame.drop(columns="nodes"),
+            "there is no column 'nodes', which the model has learned from",
+        ),
+        (lambda frame: frame.assign(nodes="two"), "column 'nodes' has numbers in the learned rows"),
         (lambda frame: frame.assign(nodes=np.nan), "row 1 has no finite 'nodes': fill it in"),
     ],
 )
@@ -228,7 +231,7 @@ def test_too_few_rows_or_groups_are_refused(lines: None) -> None:
     with pytest.raises(RegressionError, match="9 measurements are too few to learn from: 10 are needed"):
         Regression.fit(frame, seconds)
     frame, seconds = transfers(20)
-    with pytest.raises(RegressionError, match="all rows are of one group: two are needed"):
+    with pytest.raises(RegressionError, match="all rows belong to one group: at least two groups are needed"):
         Regression.fit(frame, seconds, np.zeros(20))
 
 
@@ -250,12 +253,15 @@ def test_a_table_is_judged(judge: Any, lines: None) -> None:
     ]
     held_out = ("1/5 of the rows", "each nodes", *(f"nodes {number}" for number in range(1, 9)))
     *rows, note = rows
-    assert "rows of a group that is predicted by fewer than 9 groups" in note
+    assert "rows of a group that is predicted from fewer than 9 groups" in note
     assert [" ".join(line[: line.index(" %")].split()[:-2]) for line in rows] == list(held_out)
     assert [line.split()[-1] for line in rows] == [rows[0].split()[-1], *["-"] * 9]
     code, same, err = judge(*options, "--leave-out", "nodes", "--model", "quadratic")
     assert (code, same) == (0, out)
-    assert err == "warning: --model quadratic is ignored, as the number of rows decides on it: leave it out\n"
+    assert (
+        err == "warning: --model quadratic is ignored, "
+        "because the number of rows determines the model: leave it out\n"
+    )
 
 
 def test_too_few_groups_are_refused_before_anything_is_fitted(
@@ -274,7 +280,7 @@ def test_rows_of_another_table_are_predicted(judge: Any, lines: None, tmp_path: 
     assert (code, err) == (0, "")
     told = "1 of 2 rows are extrapolated, no interval: they differ from all measured ones in nodes"
     assert out.splitlines()[1] == told
-    assert "nodes 64, learned of 1 to 8" in out
+    assert "nodes 64, learned from 1 to 8" in out
     assert judge(*options, "-o", "p.csv")[0] == 0
     found = pd.read_csv(tmp_path / "p.csv")
     assert list(found.columns) == [*("size", "link", "nodes", "predicted", "low", "high"), "extrapolated"]
@@ -296,7 +302,7 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, 
     [
         (("--table", "none.csv", "--target", "s"), "none.csv cannot be read: No such file or directory"),
         (("--table", "t.csv", "--target", "second"), "unknown column 'second': did you mean 'seconds'?"),
-        (("--table", "t.csv", "--target", "link"), "column 'link' has words in it; seconds are numbers"),
+        (("--table", "t.csv", "--target", "link"), "column 'link' has words; seconds must be numbers"),
         (("--table", "t.csv", "--target", "seconds", "--features", "a"), "t.csv has no column 'a': there is"),
         (("--table", "t.csv", "--target", "seconds", "--features", "seconds"), "is what is predicted"),
         (
@@ -308,7 +314,10 @@ def test_rows_without_seconds_are_left_out_and_counted(judge: Any, lines: None, 
         (("--table", "t.csv", "--target", "seconds", "-u", "ctr"), "no runs are predicted with it"),
         (("--table", "t.csv", "--target", "seconds", "--judge"), "leave out --judge, --own and the study"),
         (("--table", "t.csv", "--target", "seconds", "--at", "w.csv"), "there is no column 'size'"),
-        (("--table", "e.csv", "--target", "seconds"), "e.csv is no csv with a head: No columns to parse"),
+        (
+            ("--table", "e.csv", "--target", "seconds"),
+            "e.csv is no CSV file with a header line: No columns to parse",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(

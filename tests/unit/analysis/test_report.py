@@ -151,7 +151,7 @@ def test_every_figure_of_a_report_is_a_sound_svg_in_the_colour_of_the_page(
 ) -> None:
     figures = re.findall(r"<svg.*?</svg>", report_html(session, runs), re.DOTALL)
     assert len(figures) == 6  # bars, thesis, ratios, quality, phases, parameter server
-    assert "age of the values that replicas gave, mean (ms)" in figures[-1]
+    assert "age of values read from replicas, mean (ms)" in figures[-1]
     for figure in figures:
         ElementTree.fromstring(figure)
         assert "currentColor" in figure

@@ -103,7 +103,7 @@ def test_only_the_workers_that_are_named_are_wrong() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"fault": "flip"}, r"fault is flip: say faulty=0\+3, or which workers else are wrong"),
+        ({"fault": "flip"}, r"fault is flip: set faulty=0\+3, or the numbers of other wrong workers"),
         ({"faulty": "0,3"}, r"faulty is 0,3: it must be numbers of workers, such as 0\+3"),
         ({"faulty": "0+"}, r"faulty is 0\+: it must be numbers of workers, such as 0\+3"),
         ({"severity": 0.0}, "severity is 0: it must be a number above 0"),

@@ -35,7 +35,7 @@ from adabench.harness.plugins.registry import names
 )
 def test_old_name_forwards_with_a_warning(old: str, name: str, new: object) -> None:
     module = importlib.import_module(old)
-    with pytest.warns(DeprecationWarning, match=rf"{old}\.{name} is now .*; the old name goes") as warned:
+    with pytest.warns(DeprecationWarning, match=rf"{old}\.{name} is now .*; the old name will") as warned:
         assert getattr(module, name) is new
     assert Path(warned[0].filename) == Path(__file__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

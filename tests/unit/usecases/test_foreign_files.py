@@ -95,8 +95,8 @@ WRITERS: dict[str, Write] = {
     "zstandard": zstandard,
     "zip": zipped,
     "empty lines at the end": lambda rows: plain(rows) + b"\n\n",
-    "no end of the last line": lambda rows: plain(rows).rstrip(b"\n"),
-    "an end in the middle of a line": lambda rows: plain(rows)[: -len(plain(rows[-1:])) + 3],
+    "no line end after the last line": lambda rows: plain(rows).rstrip(b"\n"),
+    "the file ends in the middle of a line": lambda rows: plain(rows)[: -len(plain(rows[-1:])) + 3],
     "an archive that is cut off": lambda rows: gzip.compress(plain(rows))[:-12],
     "an empty file": lambda rows: b"",
 }

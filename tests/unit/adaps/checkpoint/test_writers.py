@@ -118,7 +118,7 @@ def test_without_locks_the_first_job_is_told_that_it_was_taken_over(
     monkeypatch.setattr(disk_calls, "lock", no_locks)
     with adaps.Node([table()]) as node:
         node.checkpoint(tmp_path)
-        assert "cannot be locked, so no second job is told before it writes there" in caplog.text
+        assert "cannot be locked, so a second job is detected only when it writes there" in caplog.text
         monkeypatch.undo()
         said = other_process(tmp_path)
         assert said == ""

@@ -188,7 +188,7 @@ def test_an_invalid_aggregation_is_refused(aggregation: str, said: str) -> None:
         ("rows = { ranges = [[0, 1, 2]] }", r"rows ranges holds \[0, 1, 2\]"),
         ("rows = { ranges = [[false, true]] }", r"rows ranges holds \[False, True\]"),
         ("rows = { ranges = '' }", "rows ranges is ''"),
-        ("rows = { ranges = '0:3 4-6' }", "rows ranges holds '4-6'; it must be first:behind the last"),
+        ("rows = { ranges = '0:3 4-6' }", "rows ranges holds '4-6'; it must be first:end"),
         ("rows = { ranges = '0:3 :6' }", "rows ranges holds ':6'"),
         ("rows = { ranges = '5:9 0:3' }", r"holds \[0, 3\] behind row 8; they must ascend"),
     ],
@@ -219,7 +219,7 @@ def fitting(rules: list[Rule], nodes: int = 2, **fields: Any) -> None:
     ("rule", "said"),
     [
         (Rule("deep.weights"), r"unknown parameter 'deep.weights' \(did you mean 'deep.weight'\?\)"),
-        (Rule("deeper.*"), "parameters 'deeper.\\*' matches none"),
+        (Rule("deeper.*"), "parameters 'deeper.\\*' matches no parameter"),
         (
             Rule("deep.weight", RowSelection(ranges=((5, 101),))),
             "rows names row 100; deep.weight has 100, from 0 to 99",

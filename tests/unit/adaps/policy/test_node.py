@@ -86,7 +86,7 @@ def test_only_tables_of_rows_are_at_home_with_each_other() -> None:
     catalogue = Catalogue.of_shapes([("a", (8, 2)), ("b", (8, 2))], ["a"])
     for one, other in (("a", "b"), ("b", "a")):
         policy = Policy("p", [Rule(one, home=Home("with", table=other)), Rule("*", home=Home("blocks"))])
-        with pytest.raises(PolicyError, match=f"home of {one} is with {other}, but b is no table of rows"):
+        with pytest.raises(PolicyError, match=f"home of {one} is with {other}, but b is a dense parameter"):
             management_of(policy, catalogue, 2)
 
 
@@ -125,23 +125,27 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
         (
             Policy("p", [Rule("a", technique="static", exchange=3), Rule("*")]),
             {},
-            "rule 1: exchange of a has no effect beside technique 'static', under which there are no copies",
+            "rule 1: exchange of a has no effect with technique 'static', which makes no copies",
         ),
         (
             Policy("p", [Rule("*", exchange=1 << 40)]),
             {},
             "table 'a' has exchange 1099511627776; it must be 0 to 4294967296 clocks",
         ),
-        (Policy("p", [Rule("*", lookahead=3)]), {}, "rule 1: lookahead is for the code that signals intent"),
+        (
+            Policy("p", [Rule("*", lookahead=3)]),
+            {},
+            "rule 1: lookahead is executed by the code that signals intent",
+        ),
         (
             Policy("p", [Rule("*")], synchronization=Synchronization(2)),
             {},
-            "every = 2 is for the code that trains, which a node does not; give the policy to autoada",
+            "every = 2 is executed by the training code, not by a node; give the policy to autoada",
         ),
         (
             Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), lookahead=2), Rule("*")]),
             {},
-            "rule 1: lookahead is for the code that signals intent, which a node does not",
+            "rule 1: lookahead is executed by the code that signals intent, not by a node",
         ),
         (
             Policy("p", [Rule("a", RowSelection(ranges=((3, 11),)), "static"), Rule("*")]),
@@ -159,16 +163,16 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
             "the policy: rule 1: rows hottest needs access counts",
         ),
         (Policy("p", [Rule("a", home=Home("with", table="a")), Rule("*")]), {}, "follows a, which follows a"),
-        (Policy.uniform("auto"), {}, "rule 1: technique 'auto' is for the code that signals intent, which a"),
+        (Policy.uniform("auto"), {}, "rule 1: technique 'auto' is executed by the code that signals intent"),
         (
             Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "auto"), Rule("*")]),
             {},
-            "rules 1 and 2 give rows of a different techniques, and 'auto' is for all rows of a table",
+            "rules 1 and 2 give rows of a different techniques, but 'auto' applies to all rows of a table",
         ),
         (
             Policy("p", [Rule("*", technique="auto", lookahead=0)]),
             {},
-            "lookahead of a is 0, by which no row is announced, and technique 'auto' has nothing to choose",
+            "lookahead of a is 0, so no intent is signalled and technique 'auto' has nothing to choose",
         ),
         (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),
         (

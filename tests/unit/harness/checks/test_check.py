@@ -85,7 +85,7 @@ def test_workers_with_the_same_samples_are_found(name: str) -> None:
     params = kind.Params(batch=64, **small.get(name, {}))
     right, wrong = (one(params, None, 1) for one in (kind, Same))
     assert check_usecase._disjoint(right, right) == ""
-    assert "samples are in the shares of both of two workers" in check_usecase._disjoint(wrong, wrong)
+    assert "samples are in the shares of two workers" in check_usecase._disjoint(wrong, wrong)
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])

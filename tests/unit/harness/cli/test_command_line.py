@@ -73,7 +73,7 @@ def test_a_shell_completes_names(words: tuple[str, ...], completed: str) -> None
 
 def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
     rows = {row[0]: row[1:] for row in parameter_rows(load_backend("prefetch").Options)}
-    assert rows["lookahead"] == ["int", "20", "Number of batches to announce in advance"]
+    assert rows["lookahead"] == ["int", "20", "Number of batches for which intent is signalled in advance"]
     assert rows["timing"][:2] == ["on|off", "on"]
     assert rows["policy"][:2] == ["text", "adaptive"]
     technique = {row[0]: row[1:] for row in parameter_rows(load_builder("uniform").Options)}["technique"]

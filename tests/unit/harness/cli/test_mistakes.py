@@ -50,7 +50,7 @@ OPTIONS_OF_RUN = """
 --timeout soon => option timeout: 'soon' is not a duration
 --timeout 9999999999999999999999999999999999999999999999999999999999999999999h => is not a duration
 --data nowhere => use case 'fake-line': there is no data file
---target auc=0.7 => target 'auc' of use case 'fake-line' is not the metric it is judged by: rmse
+--target auc=0.7 => target 'auc' of use case 'fake-line' is not the use case's metric: rmse
 --target rmse => target 'rmse' is not of the form metric=value
 --target rmse=nan => target 'rmse=nan' can never be reached
 --results file => the results folder

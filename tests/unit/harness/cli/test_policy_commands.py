@@ -52,7 +52,7 @@ def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> No
     ]
     outside = next(row for row in range(1300) if written.rule_number(_catalogue(), "deep.weight", row) == 4)
     out = said("policy", "explain", "p.toml", "deep.weight", str(outside), *about)[1]
-    assert f"rule 3: deep.weight names deep.weight, but row {outside} is none of its rows" in out
+    assert f"rule 3: deep.weight names deep.weight, but row {outside} is not one of the rule's rows" in out
     assert "rule 4: * names deep.weight, all rows: this is the one" in out
 
     assert said("policy", "diff", "p.toml", "p.toml") == (0, "", "")
@@ -69,7 +69,7 @@ def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> No
 
 def test_what_auto_means_is_said(said: Any) -> None:
     about = (*CTR, "--nodes", "2")
-    means = "each training measures in its first steps whether rows are to move, as by adaptive, or to stay"
+    means = "each training measures in its first steps whether rows should move, as with adaptive, or stay"
     code, out, err = said("policy", "show", "auto", *about)
     assert (code, err) == (0, "")
     (shown,) = [line.split() for line in out.splitlines() if line.startswith("deep.weight")]
@@ -111,7 +111,11 @@ def write_mine(text: str) -> tuple[str, ...]:
             'technique = "allreduce"',
             "technique 'allreduce' is for dense parameters; wide.weight is",
         ),
-        ("mlp.*", 'technique = "auto"', "technique 'auto' is for tables of rows; mlp.0.weight is dense, and"),
+        (
+            "mlp.*",
+            'technique = "auto"',
+            "technique 'auto' is for tables of rows; mlp.0.weight is a dense parameter",
+        ),
         ("deep.weight", "rows = { hottest = 0.1 }", "rows hottest needs access counts of deep.weight: `adab"),
     ],
 )

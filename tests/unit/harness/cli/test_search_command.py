@@ -51,7 +51,7 @@ def test_bytes_are_least_where_they_are_asked_for(said: Any) -> None:
 
 def test_memory_that_nothing_keeps_is_refused_with_the_least_that_would_do(said: Any, refused: Any) -> None:
     err = refused(*SEARCH, *TWO, "--memory", "0.01", quiet=False)
-    sentence = "no policy keeps a limit of 0.01 MiB per node: the least that would do is "
+    sentence = "every policy exceeds the limit of 0.01 MiB per node: the smallest limit that suffices is "
     assert err.startswith(sentence)
     least = float(err.removeprefix(sentence).split()[0])
     assert said(*SEARCH, *TWO, "--memory", str(0.98 * least), "--builders", "")[0] == 2
@@ -66,7 +66,7 @@ def test_what_resources_say_counts(said: Any, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(small.text())
     arguments = [one for one in SEARCH if one not in ("--step", "2")]
     code, _, err = said(*arguments, "--resources", "r.toml")
-    assert (code, "no policy keeps a limit of 0.001907 MiB per node" in err) == (2, True)
+    assert (code, "every policy exceeds the limit of 0.001907 MiB per node" in err) == (2, True)
 
 
 @pytest.mark.parametrize("speeds", [(2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (1.0, 0.001)])
@@ -77,7 +77,7 @@ def test_trial_runs_are_refused_on_nodes_that_cannot_be_imitated(
     code, out, err = said("search", "-u", CTR, "--step", "2", "--resources", "r.toml")
     assert (code, err.count("\n")) == (2, 1)
     told = ", ".join(f"{speed:g}" for speed in speeds)
-    assert err.endswith(f"and not at speeds of {told}: give --dry-run\n")
+    assert err.endswith(f"and not the speeds {told}: give --dry-run\n")
     assert "simulated" not in out
 
 
@@ -89,7 +89,7 @@ TWO --solver exakt => unknown solver 'exakt': did you mean 'exact'?
 TWO --objective money => --objective money: valid are time, bytes
 TWO --wires float32,int4 => --wires int4: valid are float32, bfloat16, float16, int8
 TWO --memory -1 => --memory -1.0: give MiB, more than 0
-TWO -b ddp => backend 'ddp' is none on the parameter server
+TWO -b ddp => backend 'ddp' does not use the parameter server
 TWO --builders nupps => unknown policy, neither a file nor a builder, 'nupps'
 TWO -o no/best.toml => no/best.toml cannot be written: no such file or directory
 """.replace("TWO", " ".join(TWO))

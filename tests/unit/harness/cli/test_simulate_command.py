@@ -241,7 +241,7 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
 --nodes 2 -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf
 --nodes 2 -o no/f.svg => no/f.svg cannot be written: no such file or directory
 --nodes 2 --resources no.toml => no.toml: no such file or directory
---nodes 2 -b ddp => backend 'ddp' is none on the parameter server
+--nodes 2 -b ddp => backend 'ddp' does not use the parameter server
 --nodes 2 -b manual,prefetch => --backend manual,prefetch: give one
 --nodes 2 -b manual[lookahead=1,2] => --backend manual[lookahead=1,2]: give one value
 --nodes 2 --policy statics => unknown policy, neither a file nor a builder, 'statics'

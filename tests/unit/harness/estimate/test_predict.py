@@ -89,10 +89,10 @@ def test_what_is_unlike_all_recorded_runs_is_told(recorded: Path, monkeypatch: p
     predictor = Predictor(Records.read([recorded], recorded), recorded)
     params = {**SMALL, "batch": 64, "epochs": 500, "optimizer": "sgd"}
     (found,) = predictor.expected([run_of(64, 500, "manual", params=params)], {})
-    assert "epochs 500, learned of 40 to 80" in found.extrapolated
-    assert "backend manual, learned of single" in found.extrapolated
+    assert "epochs 500, learned from 40 to 80" in found.extrapolated
+    assert "backend manual, learned from single" in found.extrapolated
     assert any(text.startswith("machine ") for text in found.extrapolated)
-    assert "optimizer sgd, of which nothing is recorded" in found.extrapolated
+    assert "optimizer sgd, which no recorded run has" in found.extrapolated
 
 
 def test_runs_whose_parameters_are_no_more_are_left_out_and_counted(recorded: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_session_of_a_busy_machine_is_left_out(recorded: Path) -> None:
         store.append(run_of(16, 20, block=block, seconds=Seconds(train=train, total=train + 1)))
     records = Records.read([recorded], recorded)
     assert len(records.cells) == CELLS * BLOCKS
-    said = "session noisy: runs of a cell are 20% off their median, by what else was done on the machine"
+    said = "session noisy: runs of a cell are 20% off their median, because of other work on the machine"
     assert records.left_out == {said: 3}
 
 
@@ -143,7 +143,7 @@ def test_a_recorded_run_is_simulated_under_the_policy_of_its_record(recorded: Pa
     for run in (of(static), of(f"{POLICY_LEFT_OUT}: 5000 characters, sha256:0", 10), of(None, 11)):
         store.append(run)
     left_out = Records.read([recorded], recorded).left_out
-    assert left_out == {"their policy is a file's, and not in the record": 2}
+    assert left_out == {"their policy was read from a file, and the record does not contain it": 2}
     file.unlink()
     with pytest.raises(UsageError, match=r"found\.toml cannot be read"):
         Predictor(Records.read([recorded], recorded), recorded).expected(plan_of([of(None)]), {})
@@ -155,7 +155,7 @@ def test_each_cell_is_simulated_once(recorded: Path, monkeypatch: pytest.MonkeyP
     again = Records.read([recorded], recorded)
     assert np.array_equal(first.simulated, again.simulated)
     (recorded / "physics.json").write_text("{")
-    with pytest.raises(UsageError, match=r"physics\.json is not as it was written: delete it"):
+    with pytest.raises(UsageError, match=r"physics\.json is damaged: delete it"):
         Records.read([recorded], recorded)
 
 
@@ -229,7 +229,9 @@ def test_runs_are_predicted_and_judged(said: Any, recorded: Path) -> None:
     given = ("--results", str(recorded))
     code, out, err = said("predict", *study, *given)
     assert (code, err) == (0, "")
-    assert out.startswith(f"learned of {CELLS * BLOCKS} runs of {CELLS} cells; intervals are to hold 90%\n")
+    assert out.startswith(
+        f"learned from {CELLS * BLOCKS} runs of {CELLS} cells; intervals should contain 90%\n"
+    )
     assert "no interval" not in out
     code, out, err = said("predict", *study, "-b", "manual", "--nodes", "2", *given)
     assert (code, err) == (0, "")
@@ -269,7 +271,7 @@ def test_predictions_that_extrapolate_are_judged_apart(said: Any, recorded: Path
 def test_nothing_is_predicted_of_nothing(said: Any, recorded: Path) -> None:
     code, _, err = said("predict", "--results", "none")
     assert (code, err.count("\n")) == (2, 1)
-    assert "0 runs of 0 cells in none can be learned of; it takes 20 of 5" in err
+    assert "0 runs of 0 cells in none can be learned from; at least 20 runs of 5 cells are needed" in err
 
 
 def test_the_clone_has_sessions_to_learn_of() -> None:

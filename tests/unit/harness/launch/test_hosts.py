@@ -74,7 +74,7 @@ def test_messages_arrive_as_they_were_sent_and_heartbeats_are_dropped() -> None:
         assert agent.receive(0.0) is None
 
 
-WRONG = "made with another secret, or changed on its way"
+WRONG = "made with another secret, or was changed on the network"
 
 
 def flipped(frame: bytes) -> bytes:
@@ -113,7 +113,7 @@ def test_a_frame_that_is_sent_back_is_refused() -> None:
 def test_another_programs_connection_is_reported_as_such() -> None:
     with framed() as (coordinator, _, between):
         between[0].sendall(b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\nAccept: */*\r\n\r\n")
-        with pytest.raises(ConnectionLost, match="is it another program's connection"):
+        with pytest.raises(ConnectionLost, match="is it the connection of another program"):
             coordinator.receive(10.0)
     with framed() as (coordinator, _, between):
         between[0].close()

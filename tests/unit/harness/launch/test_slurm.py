@@ -40,7 +40,7 @@ def test_a_request_is_read_as_it_is_written() -> None:
         (["=short"], "--job '=short' is not of the form key=value"),
         (["comment=a\n#SBATCH --uid=0"], "is not of the form key=value"),
         (["nodes=2"], "--job nodes is set by the launcher: use hosts=N"),
-        (["cluster=pbs"], "--job cluster=pbs: there is slurm, and local"),
+        (["cluster=pbs"], "--job cluster=pbs: valid are slurm, and local"),
         (["cluster=local,qos=high"], "--job qos is an option of sbatch, which cluster=local does without"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_session_continues_and_a_longer_study_only_adds_blocks(tmp_path: Path,
 def test_no_session_is_made_inside_of_a_session(tmp_path: Path, made_up: Any) -> None:
     calls = made_up(lambda planned, attempt: ("ok", 10.0))
     SessionStore(tmp_path).create(make_session())
-    with pytest.raises(RecordError, match="is a session, and takes no other: name the folder that contains"):
+    with pytest.raises(RecordError, match="is the folder of a session: name the folder that contains"):
         run(tmp_path, ResumeOptions())
     assert not calls
 

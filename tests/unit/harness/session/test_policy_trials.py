@@ -86,7 +86,7 @@ def test_what_fails_or_trains_otherwise_is_out_however_fast() -> None:
     baseline = runs("baseline", 1.0, 8)
     failed = measure("a", runs("a", 0.1, 8, status="oom"), baseline)
     assert failed.obstacle == "it ran out of memory"
-    assert failed.said() == "a: out, as it ran out of memory"
+    assert failed.said() == "a: removed, because it ran out of memory"
     worse = measure("a", runs("a", 0.1, 8, auc=0.5), baseline)
     assert worse.obstacle is not None
     assert "auc" in worse.obstacle

@@ -148,7 +148,7 @@ def test_shares_that_cannot_be_dealt_are_refused(tmp_path: Path) -> None:
         planned(shared(tmp_path, (0.999, 0.001)), usecases=f"{CTR[:-1]},batch=64]")
     policy = Policy("a", [Rule("*")], data=DataSharing((0.75, 0.25)))
     plain: Any = SimpleNamespace(name="plain")
-    with pytest.raises(PolicyError, match="differ, and use case 'plain' deals equal ones only: leave it 'eq"):
+    with pytest.raises(PolicyError, match="differ, and use case 'plain' supports only equal shares"):
         partitioned(plain, policy, 1)
     assert partitioned(plain, replace(policy, data=DataSharing((0.5, 0.5))), 1) is plain
 

@@ -262,7 +262,7 @@ class Evil:
             r"node-label.csv.gz: a row has 2 values where 1",
         ),
         ("ogbn-other", write_ogb, None),
-        ("cora", lambda f: write_planetoid(f, graph=Evil()), r"it asks for posix.getcwd"),
+        ("cora", lambda f: write_planetoid(f, graph=Evil()), r"it refers to posix.getcwd"),
         ("cora", lambda f: write_planetoid(f, graph=[1]), r"must hold a dictionary"),
         ("cora", lambda f: write_planetoid(f, ally=[1]), r"ally: must hold one row of zeros and a one"),
         ("cora", lambda f: write_planetoid(f, ty=np.eye(3)), r"test.index: must give each of 3 test nodes"),

@@ -110,7 +110,7 @@ def test_what_is_in_the_cache_is_the_same(tmp_path: Path) -> None:
     [
         ("", {}, "has no words: it must be a text"),
         ("a b\n" * 3, {}, "has no word 5 times in its training split: min_count must be lower"),
-        ("a b c d e f\n" * 6, {}, "split has none of its 6 sentences: more are needed"),
+        ("a b c d e f\n" * 6, {}, "split has none of its 6 sentences: more sentences are needed"),
         ("a b\n" * 200, {"p.tsv": "a\tb\n"}, r"p.tsv, line 1: 'a\\tb' must be one of lines of two words"),
         ("a b\n" * 200, {"p.tsv": "a\tb\tnan\n"}, "must have a finite number"),
         (
