@@ -253,10 +253,18 @@ def judged(
 
     Parameters
     ----------
-    features, seconds, groups, base, seed
-        Arguments of `Regression.fit`.
+    features : DataFrame
+        Features of all rows, as in `Regression.fit`.
+    seconds : array
+        Measured times of all rows, as in `Regression.fit`.
     parts : array
         Part of each row.
+    groups : array, optional
+        Group of each row, as in `Regression.fit`.
+    base : array, optional
+        Prior predictions of all rows, as in `Regression.fit`.
+    seed : int
+        Seed of the random generator, as in `Regression.fit`.
 
     Returns
     -------

@@ -143,7 +143,7 @@ class WorkerContext:
 
     @property
     def index(self) -> int:
-        """This worker's index among all workers of the cluster."""
+        """The worker's index among all workers of the cluster."""
         return self.rank * self.workers + self.worker
 
     @property

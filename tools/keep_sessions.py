@@ -93,8 +93,8 @@ INTRODUCTION = """\
 # Recorded sessions
 
 Each figure is drawn from the records of one session. `adabench report results/reference/NAME` makes a page
-with all runs, intervals and the environment. The number below a bar is the quality that the runs reached, and each
-dot is one run. [How runs are compared](../concepts/statistics.md) defines when two bars differ.
+with all runs, intervals and the environment. The number below a bar is the quality that the runs reached, and
+each dot is one run. [How runs are compared](../concepts/statistics.md) defines when two bars differ.
 [Figures and goals](../../results/reference/BENCH.md) compares the speed with goals.
 [How fast it is](../../results/reference/SPEED.md) shows where the time goes and how cost grows with nodes."""
 

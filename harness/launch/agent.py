@@ -96,7 +96,7 @@ def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title
 
 
 class Agent(Connection):
-    """This process, which starts ranks for the coordinator.
+    """A process that starts ranks for the coordinator.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ def measure_here(nodes: int, link: str | None) -> Resources:
 
 
 def measured_node(address: str) -> Node:
-    """This machine, as far as this process may use it; takes a second."""
+    """Measure the part of the local machine that this process may use. Takes one second."""
     return Node(
         address=address, cores=_cores(), speed=_speed(), memory=_memory(), accelerators=_accelerators()
     )

@@ -260,7 +260,9 @@ def remaining(
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -> str | None:
-    """Reason not to try a run: it cannot be launched, its backend cannot work here, or it was skipped in an
+    """Return the reason not to try a run, or None.
+
+    A run is not tried if it cannot be launched, if its backend cannot work here, or if it was skipped in an
     earlier block.
     """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]

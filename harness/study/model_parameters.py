@@ -24,8 +24,9 @@ _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "h
 
 
 def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
-    """The use case of ``ctr`` or ``ctr[dim=8]``; `UsageError` if there is none, or its data cannot be
-    used.
+    """Return the use case of a text such as ``ctr`` or ``ctr[dim=8]``.
+
+    Raises `UsageError` if there is no such use case, or if its data cannot be used.
     """
     from adabench.usecases.interface import DataError
 

@@ -132,7 +132,6 @@ class Publisher(Generic[Content]):
         OSError
             It may have been published or not.
         """
-
         for _ in range(_MOST_TRIES):
             before = newest(self._directory, self._kind)
             self._check(before)

@@ -94,7 +94,7 @@ def scheduler(num_keys: int, num_threads: int) -> None:
 
 
 class Server:
-    """This process's part of the keys. `setup` must be called first.
+    """The keys that this process owns. `setup` must be called first.
 
     Parameters
     ----------

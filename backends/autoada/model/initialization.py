@@ -34,13 +34,13 @@ class Selection(NamedTuple):
     Attributes
     ----------
     model : nn.Module
-        The winner, with its weights after the steps that it was tried for.
+        Best model, with the weights after its trial steps.
     seed : int
-        The winner's argument of `make_model`.
+        Seed of the best model: the argument of `make_model`.
     rungs : list of dict of int to float
-        For each rung the smoothed losses at its end, by the candidates' seeds; NaN if it was not finite.
+        Smoothed losses at the end of each rung, by the candidates' seeds; NaN if a loss was not finite.
     steps : int
-        How many steps all nodes made together.
+        Total number of trial steps of all nodes.
     """
 
     model: nn.Module
@@ -63,26 +63,27 @@ def select_initialization(
 ) -> Selection:
     """Collective: try several initial weights, and give all nodes the best ones.
 
-    Candidates are dealt to the nodes in turn. In each rung a node trains its own, each with the same batches,
-    and only the better half of all goes on, with twice as many steps: successive halving (Jamieson and
-    Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016). Better
-    is the lower smoothed loss; where two are alike, the larger norm of the last gradient, as there is more to
-    go. Candidates whose loss is not finite are dropped, and such on a plateau, unless all are.
+    Candidates are dealt to the nodes in turn. In each rung, each node trains its candidates, all with the
+    same batches. The better half of all candidates continues with twice as many steps. This is successive
+    halving (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*,
+    AISTATS 2016). The candidate with the lower smoothed loss is better. If two losses are nearly equal,
+    the larger norm of the last gradient is better, because it promises more progress. Candidates whose loss
+    is not finite are dropped. Candidates on a plateau are dropped unless all are.
 
-    Call it before `create_node` or `AdaModel`, once in each process, and give them the model of the result
-    with a new optimizer.
+    Call this function once in each process, before `create_node` or `AdaModel`. Pass the model of the result
+    to them, with a new optimizer.
 
     Parameters
     ----------
     make_model : callable
-        ``make_model(seed)`` gives a new model, on the CPU or a GPU, all of the same shapes; PyTorch's global
-        generator is also seeded with it.
+        Factory: ``make_model(seed)`` returns a new model on the CPU or a GPU. All models have equal shapes.
+        PyTorch's global generator is also seeded with `seed` before each call.
     optimizer : callable
-        Gives the plain optimizer of a model.
+        Factory that returns the plain optimizer of a model.
     loss : callable
-        ``loss(model, batch)`` gives a scalar.
+        Loss function: ``loss(model, batch)`` returns a scalar.
     batches : iterable
-        This node's batches, repeated as often as needed.
+        Batches of this node, which are repeated if there are too few.
     candidates : int
         Number of candidates, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
     rungs : int
@@ -98,6 +99,7 @@ def select_initialization(
     Returns
     -------
     Selection
+        Model with the best initial weights, and the losses of all candidates.
 
     Raises
     ------
@@ -108,8 +110,8 @@ def select_initialization(
 
     Notes
     -----
-    Losses of different nodes are those of different batches. Where that is as large as what initial weights
-    make, give all nodes the same batches.
+    Nodes with different batches measure different losses. If the batches change the loss as much as the
+    initial weights do, give all nodes the same batches.
     """
     for name, value, least in (
         ("candidates", candidates, 1),
@@ -174,7 +176,7 @@ class _Score(NamedTuple):
 
 
 def _survivors(scores: dict[int, _Score]) -> list[int]:
-    """The better half, rounded up, best first."""
+    """Return the seeds of the better half of the candidates, rounded up, best first."""
     finite = {each: score for each, score in scores.items() if math.isfinite(score.loss)}
     if not finite:
         raise ValueError(
@@ -183,7 +185,7 @@ def _survivors(scores: dict[int, _Score]) -> list[int]:
     moving = {each: score for each, score in finite.items() if not score.plateau} or finite
     best = sorted(moving, key=lambda each: (moving[each].loss, each))
     ranked: list[int] = []
-    while best:  # all that are like the best one left, by their gradients
+    while best:  # candidates with nearly the loss of the best one left are ordered by their gradients
         limit = moving[best[0]].loss + SAME * abs(moving[best[0]].loss)
         alike = [each for each in best if moving[each].loss <= limit]
         ranked += sorted(alike, key=lambda each: (-moving[each].norm, each))

@@ -117,19 +117,28 @@ def create_node(
     row_dtype: str = "float32",
     **options: Any,
 ) -> adaps.Node:
-    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
+    """Create the node that the worker threads of this process share for `AdaModel`s of `model`.
 
     Parameters
     ----------
-    model, optimizer, tables
-        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
+    model : torch.nn.Module
+        Plain model. Only the shapes of its parameters are read; the model is not changed.
+    optimizer : torch.optim.Optimizer or mapping, optional
+        Plain optimizers, in the form that `AdaModel` takes. Only their update rules are read.
+    tables : iterable of str, optional
+        Names of the parameters that are tables, in the form that `AdaModel` takes.
     policy : adaps.Policy, optional
-        How each parameter of the model, or some rows of its tables, are managed.
+        Policy that manages the parameters of the model, or some rows of its tables.
     row_dtype : {"float32", "bfloat16"}
-        What values of the model's tables are in the server's memory, as for `adaps.Table`; the model reads
-        them as its parameters' dtype in any case.
+        Type of the tables' values in the server's memory, as for `adaps.Table`. The model reads the values in
+        the dtype of its parameters in any case.
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
+
+    Returns
+    -------
+    adaps.Node
+        Node of this process. The caller closes it.
     """
     plan = plan_of(model, optimizers_of(model, optimizer), tables, policy)
     return open_node(plan, row_dtype, **options)

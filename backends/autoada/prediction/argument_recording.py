@@ -252,7 +252,7 @@ class RecordedArguments:
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
 
     def merged(self, other: RecordedArguments) -> RecordedArguments | None:
-        """This one, with every tensor that `other` makes in another way unknown; None if that is no help."""
+        """Return a copy in which tensors that `other` makes differently are unknown; None if useless."""
         if self._structure != other._structure or self._trace is None:
             return None
         sources: list[_Source] = []

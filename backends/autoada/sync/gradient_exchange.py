@@ -205,7 +205,7 @@ class GradientExchange:
             _log.info("the exchange of gradients has ended: %s", error)
 
     def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
-        """This worker's announcement: its sections, and the number of rows of each for each worker."""
+        """Return the worker's announcement: its sections, and the rows of each section for each worker."""
         header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
         header[0], header[1] = announcement, len(counts)
         if counts:

@@ -48,8 +48,10 @@ class LoaderState:
 
         Parameters
         ----------
-        numbers, start
-            Results of `state`; without `start`, or if it is empty, the generators stay as they are.
+        numbers : dict
+            First result of `state`.
+        start : dict, optional
+            Second result of `state`. The random generators do not change if it is None or empty.
         share : float
             Length of an epoch now ÷ its length in the checkpoint, which had another number of workers.
         """
