@@ -68,10 +68,10 @@ class Predicted:
     Attributes
     ----------
     seconds, low, high : array of float
-        The prediction and the interval around it, of the level `LEVEL`. The ends are NaN without an interval:
-        if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
+        Predictions, and the ends of the intervals around them, of the level `LEVEL`. The ends are NaN without
+        an interval: if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
     extrapolated : list of list of str
-        For each row, its features outside the range of the training rows; empty if there are none.
+        Features of each row that are outside the range of the training rows; empty if there are none.
     """
 
     seconds: Floats

@@ -51,7 +51,7 @@ class SessionStore:
     Parameters
     ----------
     folder : Path
-        The session's folder; it need not exist before `create`.
+        Folder of the session. It need not exist before `create`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -176,10 +176,10 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
     Parameters
     ----------
     file : Path
-        The file. A torn last line is no record.
+        File of the records. A torn last line is ignored.
     say : callable
-        Receives a sentence about each line that is damaged, or that repeats an earlier run. Such a line is
-        passed over.
+        Function that receives a sentence about each line that is damaged, or that repeats an earlier run.
+        Such a line is skipped.
 
     Returns
     -------

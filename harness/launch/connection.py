@@ -23,16 +23,16 @@ class Connection(ABC):
     Parameters
     ----------
     framed : FramedSocket
-        Its first messages have been exchanged.
+        Connection after the exchange of the first messages.
 
     Attributes
     ----------
     patience : float
         Seconds of silence after which the other side counts as lost.
     changed : threading.Condition
-        Notified after each message, and when the connection is lost.
+        Condition that is notified after each message, and when the connection is lost.
     lost : str or None
-        The reason why no message can come any more, unless this side has closed the connection.
+        Reason why no message can arrive any more, unless this side has closed the connection.
     """
 
     def __init__(self, framed: FramedSocket) -> None:

@@ -55,7 +55,7 @@ def measure_here(nodes: int, link: str | None) -> Resources:
     Parameters
     ----------
     nodes : int
-        At least 1.
+        Number of nodes, at least 1.
     link : str, optional
         Links between network namespaces, such as ``lan`` or ``0.5ms,2gbit``; None for the loopback device.
 

@@ -58,9 +58,9 @@ def run_session(
     options : ResumeOptions
         Options for continuing the session.
     console : Console
-        Shows the progress of the session.
+        Console that shows the progress of the session.
     launcher : Launcher, optional
-        The study's launcher, opened; by default it is made here.
+        Open launcher of the study. By default it is created here.
 
     Returns
     -------

@@ -50,10 +50,10 @@ def open_session(
     root : Path
         Folder that contains all sessions.
     fresh : bool
-        Make a new session in any case.
+        Whether to make a new session even if one can be continued.
     say : callable
-        Called with a message for each session that cannot be read, and with the reason not to continue a
-        session of the same study.
+        Function that is called with a message for each session that cannot be read, and with the reason not
+        to continue a session of the same study.
     environment : dict, optional
         Environment in the form of `environment.capture`; by default this machine's.
     """

@@ -59,9 +59,9 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
     usecase : UseCase
         Use case with the model and the data.
     workers : int
-        Number of workers of all nodes; each has its share of the data.
+        Number of workers of all nodes. Each worker has its share of the data.
     epochs : int
-        Passes over the training data.
+        Number of passes over the training data.
     nodes : int, optional
         Number of nodes in the cluster; by default each worker is a node.
     """
