@@ -19,17 +19,17 @@ from autoada.training.endless import endless
 __all__ = ["Selection", "select_initialization"]
 
 SMOOTHING = 0.8
-"""How much of the smoothed loss stays in each step."""
+"""Part of the smoothed loss that remains in each step."""
 SAME = 1e-3
-"""Smoothed losses that differ by no more than this part are alike, and gradients decide."""
+"""Relative difference up to which smoothed losses count as equal, so that gradients decide."""
 PLATEAU = 1e-3
-"""A candidate is on a plateau if its smoothed loss fell by no more than this part in a rung."""
+"""Relative decrease of the smoothed loss in a rung up to which a candidate is on a plateau."""
 FLOATS = 256
-"""Of a row by which weights travel."""
+"""Number of floats of a row that carries weights between nodes."""
 
 
 class Selection(NamedTuple):
-    """Result of `select_initialization`; the same on all nodes, bit for bit.
+    """Result of `select_initialization`. All nodes get the same result, bit for bit.
 
     Attributes
     ----------
@@ -87,10 +87,10 @@ def select_initialization(
     candidates : int
         Number of candidates, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
     rungs : int
-        Maximum number of comparisons, 1 or more. The best candidate after the last one wins, or the only one
-        that is left before.
+        Maximum number of comparisons, 1 or more. The best candidate after the last comparison wins, or
+        earlier a candidate that is the only one left.
     steps : int
-        Steps of each candidate in the first rung, 2 or more.
+        Number of steps of each candidate in the first rung, 2 or more.
     seed : int
         Seed of the first candidate, 0 or more. Equal seeds and batches give equal winners, bit for bit.
     **node_options
@@ -156,19 +156,19 @@ def select_initialization(
 
 
 def _all_scores(node: adaps.Node, rung: int, own: Mapping[int, _Score]) -> dict[int, _Score]:
-    """Collective: the scores of all candidates at the end of a rung, by their seeds."""
+    """Collective: return the scores of all candidates at the end of a rung, by their seeds."""
     node.post(f"rung {rung} of {node.rank}", json.dumps(own))
     node.worker(0).barrier()
     scores: dict[int, _Score] = {}
     for rank in range(node.world_size):
         text = node.posted(f"rung {rung} of {rank}")
-        assert text is not None  # it was left before the barrier
+        assert text is not None  # Each node posts its text before the barrier.
         scores |= {int(each): _Score(*score) for each, score in json.loads(text).items()}
     return scores
 
 
 class _Score(NamedTuple):
-    """A candidate's score at the end of a rung: its smoothed loss, and the norm of its last gradient."""
+    """Score of a candidate at the end of a rung: smoothed loss, and norm of the last gradient."""
 
     loss: float
     norm: float
@@ -195,7 +195,7 @@ def _survivors(scores: dict[int, _Score]) -> list[int]:
 
 @dataclass
 class _Candidate:
-    """A model in training; its random numbers are its own."""
+    """A model in training, with a separate random generator."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -249,7 +249,7 @@ class _Weights:
                 start = end
 
     def checked(self, model: nn.Module) -> nn.Module:
-        """The model, if it has the same parameters and buffers."""
+        """Return the model, if it has the same parameters and buffers."""
         if {name: (value.shape, value.dtype) for name, value in model.state_dict().items()} != self._shapes:
             raise ValueError("make_model gives models of different shapes: they must be alike but for values")
         return model
@@ -268,7 +268,7 @@ def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
 
 
 def _norm(model: nn.Module) -> float:
-    """The norm of all gradients together."""
+    """Return the norm of all gradients together."""
     squares = 0.0
     for parameter in model.parameters():
         if parameter.grad is not None:

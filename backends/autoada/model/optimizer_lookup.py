@@ -1,4 +1,4 @@
-"""Optimizers that hold a model's parameters without having been handed over."""
+"""Search for optimizers that hold a model's parameters but were not passed to `AdaModel`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 _in_server = WeakTensorKeyDictionary()
 _identities: set[int] = set()
-"""Of all parameters that were ever in the server: what is not among them is found at once."""
+"""Identities of all parameters that were ever in the server, for a fast negative answer."""
 _warned: set[str] = set()
 
 
 def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimizers that exist and hold some of the model's parameters.
+    """Return the existing optimizers that hold some of the model's parameters.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
     own = {id(parameter): name for name, parameter in model.named_parameters()}
     if not (found := _holders(own)):
         return []
-    gc.collect()  # an optimizer that nobody can reach any more does not count
+    gc.collect()  # An optimizer without references does not count.
     found = _holders(own)
     owners: dict[int, torch.optim.Optimizer] = {}
     for optimizer in found:
@@ -51,7 +51,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
-    """The given optimizers, or else those that hold the model's parameters; None if there are none."""
+    """Return the given optimizers, or else those of the model's parameters; None if there are none."""
     if given is not None:
         return given
     return find_optimizers(model) or None
@@ -60,7 +60,7 @@ def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimize
 def warn_of_differences(
     model: nn.Module, optimizer: Optimizers | Rule | None, keep_moments_without_gradient: Iterable[str]
 ) -> None:
-    """Warn, once each, of differences to training without the parameter server.
+    """Warn once about each difference to training without the parameter server.
 
     `keep_moments_without_gradient` names the optimizers whose moments change with gradients alone.
     """
@@ -90,7 +90,7 @@ def _warn_once(sentence: str) -> None:
 
 
 def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """The parameters of `model` are in the server now, and these optimizers know it."""
+    """Record that the parameters of `model` are in the server and belong to these optimizers."""
     _handed_over.update(optimizers)
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
@@ -99,7 +99,7 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
 
 
 def release(model: nn.Module) -> None:
-    """The parameters of `model` that have memory are the user's again."""
+    """Record that the parameters of `model` with memory are no longer in the server."""
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
             _in_server.pop(parameter, None)
@@ -115,7 +115,7 @@ def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    groups = getattr(optimizer, "param_groups", [])  # one that is being made has none yet
+    groups = getattr(optimizer, "param_groups", [])  # An optimizer that is being created has no groups yet.
     return [parameter for group in groups for parameter in group["params"]]
 
 
