@@ -251,7 +251,7 @@ class _Weights:
     def checked(self, model: nn.Module) -> nn.Module:
         """Return the model, if it has the same parameters and buffers."""
         if {name: (value.shape, value.dtype) for name, value in model.state_dict().items()} != self._shapes:
-            raise ValueError("make_model gives models of different shapes: they must be alike but for values")
+            raise ValueError("make_model returns models of different shapes: only the values may differ")
         return model
 
 

@@ -44,7 +44,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
             if other is not optimizer and id(parameter) in own:
                 one, two = sorted([type(other).__name__, type(optimizer).__name__])
                 raise ValueError(
-                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: say which of them "
+                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: pass the one that "
                     "trains the model, AdaModel(model, optimizer)"
                 )
     return found
@@ -67,19 +67,19 @@ def warn_of_differences(
     if optimizer is None:
         _warn_once(
             "AdaModel found no optimizer of the model's parameters: every backward pass ends with a step of "
-            f"Adagrad with learning rate {DEFAULT.lr:g}. Make an optimizer first and hand it over, "
-            f"AdaModel(model, optimizer), or say AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
+            f"Adagrad with learning rate {DEFAULT.lr:g}. Create an optimizer first and pass it, "
+            f"AdaModel(model, optimizer), or use AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
         )
     for name in sorted(set(keep_moments_without_gradient)):
         _warn_once(
-            f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
-            f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
-            "every step; with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node."
+            f"rows of tables train with {name} as with torch.optim.SparseAdam: a row and its moments change "
+            f"only in steps with a gradient of the row, while torch.optim.{name} changes every row in every "
+            "step. With SGD, Adagrad and RMSprop, one node computes the same rows as plain PyTorch."
         )
     for dtype in sorted({str(parameter.dtype) for parameter in model.parameters()} - {"torch.float32"}):
         _warn_once(
             f"parameters of the model are {dtype}: the parameter server keeps them and their optimizer's "
-            f"state as float32; what the model reads is {dtype}."
+            f"state as float32, and the model reads them as {dtype}."
         )
 
 
@@ -126,8 +126,8 @@ def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: ob
         known = id(parameter) in _identities and parameter in _in_server
         if known or type(parameter) is TableParameter:
             raise RuntimeError(
-                f"this {type(optimizer).__name__} was not handed over, but its parameters are in the "
-                "parameter server: make it before the model is wrapped and hand it over, "
+                f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
+                "parameter server: create it before the model is wrapped and pass it, "
                 f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
             )
 

@@ -68,8 +68,8 @@ class OptimizerStates:
             state.check(values)
             if self._rounds and state.steps > 0:
                 raise ValueError(
-                    f"the optimizer's state of {state.name!r} cannot be replaced after a step where rows "
-                    "travel rounded, because other nodes still hold rounding errors of the old one: load "
+                    f"the optimizer's state of {state.name!r} cannot be replaced after a step, because "
+                    "messages round rows, and other nodes still hold rounding errors of the old state: load "
                     'the state before the first step, or use wire = "float32"'
                 )
         counts = [state.steps_of(values) for state, values in given.items()]

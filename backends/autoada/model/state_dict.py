@@ -46,7 +46,7 @@ def load_all_but_tables(
     )
     loaded.missing_keys[:] = missing = [name for name in loaded.missing_keys if name not in state]
     if strict and (missing or loaded.unexpected_keys):
-        raise RuntimeError(f"the state has no {missing} and a superfluous {loaded.unexpected_keys}")
+        raise RuntimeError(f"the state lacks {missing}, and has unexpected {loaded.unexpected_keys}")
     for name, parameter in tables.items():
         if name in state and state[name].shape != parameter.shape:
             raise RuntimeError(

@@ -506,10 +506,12 @@ class StepsInBackward:
 
 def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:
     if policy is not None:
-        raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+        raise ValueError(
+            "policy cannot be passed with a node, which has a policy already: pass it to create_node"
+        )
     if row_dtype != "float32":
         raise ValueError(
-            f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+            f"row_dtype {row_dtype!r} cannot be passed with a node, which has its tables already: pass it to "
             "create_node"
         )
 
@@ -518,8 +520,8 @@ def _refuse_wrapped(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, PARALLEL):
             raise ValueError(
-                f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
-                "parameter server shares its parameters between processes"
+                f"the model is or contains a {type(module).__name__}: pass the model inside it to AdaModel, "
+                "because the parameter server shares the parameters between processes"
             )
         if isinstance(module, AdaModel):
             raise ValueError(
@@ -553,7 +555,7 @@ def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: La
     keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
     warn_of_differences(model, optimizer, keep)
     for name, remedy in hidden_tables(model, layout.tables).items():
-        _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
+        _log.warning("all of %r is sent in every step, because it is not a table; %s", name, remedy)
 
 
 def _warn_renamed(old: str, new: str) -> None:
