@@ -26,16 +26,18 @@ class DenseParameters:
     layout : DenseLayout
         Place of each parameter.
     parameters : mapping of str to nn.Parameter
-        The model's parameters; they become views of the buffer and stay the same objects.
+        Parameters of the model. They become views of the buffer and remain the same objects.
     access : ServerAccess
         Access to the server.
     at_steps : bool
-        Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
-        changes them, the server's rows then follow the parameters, and not the other way round.
+        Whether the parameters change only in steps of an optimizer, which have a visible effect at once. If
+        no other worker changes them, the rows in the server then follow the parameters instead of the
+        reverse.
     combines : bool
-        Whether gradients may be asked for, to be combined with those of others, before they are pushed.
+        Whether gradients may be requested before they are pushed, to combine them with the gradients of other
+        workers.
     together : bool
-        Whether all workers step together, so that they write by hand to the same values.
+        Whether all workers step together, so that they write the same values by hand.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ class RobustMeanParameters(LocallySteppedParameters):
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     exchange : GradientExchange
-        The exchange of all workers.
+        Exchange of gradients between all workers.
     transfer : Transfer
-        Copies to the parameters' device.
+        Copies to the device of the parameters.
     """
 
     def __init__(

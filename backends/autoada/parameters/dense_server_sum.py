@@ -22,13 +22,13 @@ class ServerSummedParameters(LocallySteppedParameters):
     Parameters
     ----------
     layout : DenseLayout
-        Place of each parameter's gradient.
+        Place of each parameter's gradient in the server.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     access : ServerAccess
         Access to the server.
     optimizer : torch.optim.Optimizer
-        The optimizer of these parameters.
+        Optimizer of these parameters.
     """
 
     def __init__(

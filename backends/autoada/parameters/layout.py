@@ -18,13 +18,13 @@ from autoada.prediction.tables import find_tables
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 DEVICES = ("cpu", "cuda")
-"""Where a model can be."""
+"""Types of devices that a model can be on."""
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""What its parameters can be; the server keeps all of them as float32."""
+"""Dtypes that parameters can have. The server keeps all of them as float32."""
 TURNS = 3
-"""Places where gradients are summed up: one in use, one that may still be read, one made empty."""
+"""Number of places for sums of gradients: one in use, one that may still be read, one being cleared."""
 PADDING = 0.25
-"""The longest block is used whose padding costs at most this share of the dense parameters."""
+"""Maximum padding of blocks, as a share of the dense parameters. The longest possible block is used."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class DenseLayout:
     Attributes
     ----------
     table : str
-        The server's table of blocks.
+        Table of blocks in the server.
     length : int
-        Floats in a block.
+        Number of floats in a block.
     names : tuple of str
         Qualified parameter names.
     shapes : tuple of torch.Size
         Shape of each parameter.
     first_blocks, blocks : tuple of int
-        First block and number of blocks of each.
+        First block and number of blocks of each parameter.
     dtype : torch.dtype
-        The parameters' dtype.
+        Dtype of the parameters.
     """
 
     table: str
@@ -94,7 +94,7 @@ class AllReducedLayout:
     names : tuple of str
         Qualified parameter names.
     optimizer : torch.optim.Optimizer
-        The optimizer that changes them.
+        Optimizer that changes the parameters.
     """
 
     name: str
@@ -109,18 +109,19 @@ class Layout:
     Attributes
     ----------
     tables : dict of str to nn.Parameter
-        Parameters that are tables of their own, by qualified name.
+        Parameters that have separate tables, by qualified name.
     dense : tuple of DenseLayout
-        All others that the server's rules change.
+        Other parameters that the server's rules change.
     summed : tuple of DenseLayout
         Dense parameters that the user's own optimizer changes with sums of the server.
     allreduced : tuple of AllReducedLayout
         Dense parameters that have no place in the server.
     groups : list of RuleGroup
-        The rules; `rules` gives the number of the group of each server table. The last one has the parameters
-        that no optimizer holds, if there are any: a group that is added later may train them.
+        Rules of the parameters. `rules` has the index of the group of each server table. The last group has
+        the parameters without an optimizer, if there are any, because a group that is added later may train
+        them.
     device : torch.device
-        Where the dense parameters are and rows are wanted.
+        Device of the dense parameters and of the pulled rows.
     """
 
     tables: dict[str, nn.Parameter]
@@ -142,12 +143,12 @@ class Layout:
         return optimizer
 
     def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
-        """The tables of the server.
+        """Return the tables of the server.
 
         Parameters
         ----------
         row_dtype : {"float32", "bfloat16"}
-            Type of the values of the model's tables in the server's memory; all others are float32.
+            Type of the values of the model's tables in the server's memory. All other tables are float32.
         """
         result = []
         for name, parameter in self.tables.items():

@@ -20,15 +20,15 @@ class LocallySteppedParameters:
     Parameters
     ----------
     name : str
-        Name in checkpoints.
+        Name of the parameters in checkpoints.
     names : sequence of str
         Qualified names of the parameters.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     transfer : Transfer
-        Copies to their device.
+        Copies to the device of the parameters.
     optimizer : torch.optim.Optimizer
-        The optimizer of these parameters.
+        Optimizer of these parameters.
     """
 
     def __init__(

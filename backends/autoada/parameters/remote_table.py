@@ -26,11 +26,11 @@ class RemoteTable:
     Parameters
     ----------
     rows : ServerRows
-        The table's rows in the server.
+        Rows of the table in the server.
     reads : list of Read
-        Reads in training mode are appended while `noting` is true.
+        List to which reads in training mode are appended while `noting` is true.
     alone : bool
-        Whether there is no other node.
+        Whether this node is the only one.
     combines : bool
         Whether all workers' gradients are combined, so that each row may occur only once.
     together : bool
@@ -43,14 +43,15 @@ class RemoteTable:
     gradients : TableGradients
         Gradients of the parameter.
     is_local : bool
-        Whether every lookup reads the server's memory on this node as it is. The server then also adds up the
+        Whether every lookup reads the server's memory on this node directly. The server then also adds up the
         gradients of a row that was read several times.
     training : bool
         Whether the model is in training mode.
     noting : bool
-        Whether reads are noted.
+        Whether reads are recorded.
     pulled_at : str
-        Place of a read outside of the model's calls that pulled the whole table; empty if there was none.
+        Place of a read outside of the model's calls that pulled the whole table; empty if there was no such
+        read.
     """
 
     def __init__(

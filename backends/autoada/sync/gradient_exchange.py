@@ -77,9 +77,9 @@ class GradientExchange:
     Parameters
     ----------
     node : adaps.Node
-        This process's node; the workers of all nodes take part.
+        Node of this process. The workers of all nodes take part.
     worker : int
-        This worker's number on its node.
+        Index of this worker on its node.
     rule : Aggregation
         Rule that combines gradients.
     most : int
@@ -107,7 +107,8 @@ class GradientExchange:
         Parameters
         ----------
         given : sequence of Gradients
-            This worker's gradients. All workers give equally many, with rows of equal length.
+            Gradients of this worker. All workers pass the same number of gradients, with rows of equal
+            length.
         whole : sequence of bool
             For each gradient, whether it is combined at once instead of pushed in steps.
 

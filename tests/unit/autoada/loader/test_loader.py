@@ -449,8 +449,8 @@ def test_of_several_calls_prepare_gives_one(model: AdaModel, log: IntentLog, cap
     (message,) = caplog.messages
     assert re.fullmatch(
         r"the model is called more than once per batch: only the first call's rows are announced \(prepare= "
-        r"gives one, at .*test_loader\.py:\d+ `\(model\(users, items\) - .*`\); hand what it needs "
-        r"to one call where you can, or give AdaDataLoader `keys=`",
+        r"gives one, at .*test_loader\.py:\d+ `\(model\(users, items\) - .*`\); pass all inputs "
+        r"to one call if possible, or give AdaDataLoader `keys=`",
         message,
     )
     assert log.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
@@ -622,7 +622,7 @@ def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place
     assert told.startswith("prediction stopped, and later rows are pulled on demand: `numpy` reads the value")
     assert "test_loader.py:" in told
     assert "`everything = seen.detach().expand(LARGEST, *seen.shape).numpy()`" in told
-    assert "have the batch alone decide what forward reads, or give AdaDataLoader `keys=`" in told
+    assert "let only the batch determine which rows forward reads, or give AdaDataLoader `keys=`" in told
 
 
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(

@@ -188,7 +188,7 @@ def test_that_moments_of_idle_rows_stay_is_said_once(
         autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
     (told,) = caplog.messages
     assert f"rows of tables train with {name} as with torch.optim.SparseAdam" in told
-    assert "with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node" in told
+    assert "With SGD, Adagrad and RMSprop, one node computes the same rows as plain PyTorch" in told
 
 
 def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
@@ -364,7 +364,7 @@ def test_a_large_table_that_hides_is_named_once(
     else:
         nn.utils.parametrize.register_parametrization(items, "weight", Scaled())
         net = nn.Sequential(items)
-        expected = r"'0\.parametrizations\.weight\.original' travels .* its parametrization .* `tables="
+        expected = r"'0\.parametrizations\.weight\.original' is sent .* its parametrization .* `tables="
     model = autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
     before = net(torch.arange(2)).detach().clone()
     model(torch.arange(2)).sum().backward()
