@@ -86,7 +86,7 @@ def test_negatives_that_the_loop_draws_are_told_with_ways_out_that_work(
     assert "(argument 2 of the call at " in told
     assert "test_arguments.py:" in told
     assert "`model(users, torch.randint(0, ROWS, users.shape)).backward()`" in told
-    assert "if the model's forward, the data set or its collate_fn draws it" in told
+    assert "if the model's forward, the data set or its collate_fn draws them" in told
     model.close()
 
     caplog.clear()
