@@ -164,13 +164,13 @@ def plan_of(
     policy: adaps.Policy | None,
     nodes: int | None = None,
 ) -> TrainingPlan:
-    """The plan of a policy for a model, on `nodes` nodes or those of torchrun's environment.
+    """Return the plan of a policy for a model, on `nodes` nodes or on torchrun's number of nodes.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit, has something in it that is not executed, or manages parameters
-        differently whose gradients are added up together.
+        If the policy does not fit, contains an option that is not executed, or manages parameters
+        differently although their gradients are added up together.
     """
     layout = layout_of(model, optimizer, tables)
     if nodes is None:

@@ -80,13 +80,13 @@ class DenseParameters:
         self._behind = False
 
     def keys_of(self, names: Container[str]) -> Tensor:
-        """The server's keys of some of the parameters, given by their names."""
+        """Return the server's keys of some parameters, given by their names."""
         spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
         chosen = [torch.arange(first, first + count) for first, count in spans]
         return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
-        """Set the server's values to the present ones."""
+        """Set the server's values to the current values."""
         host = self._transfer.start_to_host(self._values)
         self._transfer.finish()
         self._worker.set(self.keys, host)
@@ -105,13 +105,13 @@ class DenseParameters:
         self._behind = False
 
     def refresh(self) -> None:
-        """Bring parameters up to date, and hand over values that were written by hand."""
+        """Bring parameters up to date, and push values that were written by hand."""
         self.keep_changes()
         if not self._is_source:
             self.pull()
 
     def update(self) -> None:
-        """Bring parameters up to date, in the midst of training.
+        """Bring parameters up to date during training.
 
         Nothing happens if no worker has changed them since they were pulled. Values that were written by hand
         stay. Where all workers step together, they are handed over now, and else with the next step.
@@ -218,11 +218,11 @@ class DenseParameters:
             torch.autograd.graph.increment_version(self._parameters)
 
     def _are_here(self) -> bool:
-        """Whether all rows were on this node when they were looked at last."""
+        """Whether all rows were on this node at the last check."""
         return bool(self._seen.all())
 
     def _have_gradients(self) -> bool:
-        """Whether all parameters have one, in the rows' dtype."""
+        """Whether all parameters have a gradient, in the rows' dtype."""
         gradients = (parameter.grad for parameter in self._parameters)
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
 
@@ -233,7 +233,7 @@ class DenseParameters:
                 self._steps.append((first, gradient_of(parameter).detach().contiguous()))
 
     def _keep_memory(self) -> None:
-        """Have the parameters be views of the buffer."""
+        """Make the parameters views of the buffer."""
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if addresses == self._addresses:
             return
@@ -242,7 +242,7 @@ class DenseParameters:
                 self._take_over(i)
 
     def _take_over(self, i: int) -> None:
-        """Make a parameter a view of the buffer again, with the values that it was given."""
+        """Make a parameter a view of the buffer again, with its new values."""
         parameter, view = self._parameters[i], self._views[i]
         new = parameter.data
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):

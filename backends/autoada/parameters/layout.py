@@ -71,7 +71,7 @@ class DenseLayout:
         return DenseLayout(table, length, tuple(parameters), shapes, tuple(starts), tuple(blocks), dtype)
 
     def views(self, buffer: Tensor) -> list[Tensor]:
-        """Views of a buffer of shape ``(rows, length)``: each parameter's place, in its shape."""
+        """Return the parameters' views of a buffer of shape ``(rows, length)``."""
         return [
             buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
             for shape, first, count in zip(self.shapes, self.first_blocks, self.blocks, strict=True)
@@ -79,7 +79,7 @@ class DenseLayout:
 
     @property
     def summed_rows(self) -> int:
-        """Number of blocks, including one float for each parameter: the number of workers with a gradient."""
+        """Number of blocks, with one more float per parameter for the number of workers with a gradient."""
         return self.rows + ceil(len(self.names) / self.length)
 
 
@@ -104,7 +104,7 @@ class AllReducedLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All of a model's parameters: in the server's tables, or all-reduced.
+    """Place of all parameters of a model: in the server's tables, or all-reduced.
 
     Attributes
     ----------
@@ -133,11 +133,11 @@ class Layout:
     device: torch.device
 
     def group_of(self, table: str) -> RuleGroup:
-        """The rule of a server table."""
+        """Return the rule of a server table."""
         return self.groups[self.rules[table]]
 
     def optimizer_of(self, table: str) -> torch.optim.Optimizer:
-        """The user's own optimizer, which changes the parameters of a table of sums."""
+        """Return the user's optimizer, which changes the parameters of a table of sums."""
         optimizer = self.group_of(table).optimizer
         assert optimizer is not None
         return optimizer
@@ -217,7 +217,7 @@ def layout_of(
             stepped.setdefault(owner, []).append(name)
         else:
             suffix = "" if parameter.dtype is torch.float32 else f".{_plain_name(parameter.dtype)}"
-            # One that no optimizer holds may be added to a group of its own.
+            # A parameter without an optimizer may later be added to a separate group.
             table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
             members.setdefault((number, table), {})[name] = parameter
     dense: list[DenseLayout] = []
@@ -255,7 +255,7 @@ def _plain_name(dtype: torch.dtype) -> str:
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
-    """The one device of the dense parameters; a table may also be on the CPU or without memory."""
+    """Return the device of the dense parameters. A table may also be on the CPU or without memory."""
     named = list(model.named_parameters())
     dense = [(name, p.device) for name, p in named if name not in tables]
     of_tables = [(name, p.device) for name, p in named if name in tables and not p.is_meta]
@@ -275,7 +275,7 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
 
 
 def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
-    """A layout in the longest blocks whose padding is not too large."""
+    """Return a layout in the longest blocks that need little padding."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
     length = next(
         length

@@ -45,7 +45,7 @@ class NegativeSampler:
     Raises
     ------
     ValueError
-        If so many rows cannot be drawn, the table is in a server already, or another sampler of it draws
+        If `n` rows cannot be drawn, the table is in a server already, or another sampler of it draws
         otherwise.
 
     Examples
