@@ -175,7 +175,7 @@ class RemoteTable:
         return self.gradients.given()
 
     def take(self) -> list[tuple[Tensor, Tensor, int | None]]:
-        """Return the collected gradients of a step, and forget the rows that the step changes."""
+        """The collected gradients of a step, and forget the rows that the step changes."""
         self.forget_rows()
         return self.gradients.take()
 
