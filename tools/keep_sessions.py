@@ -92,11 +92,11 @@ INTRODUCTION = """\
 <!-- written by tools/keep_sessions.py -->
 # Recorded sessions
 
-Each figure is drawn from the records of one session. `adabench report results/reference/NAME` makes a page
-with all runs, intervals and the environment. The number below a bar is the quality that the runs reached, and
-each dot is one run. [How runs are compared](../concepts/statistics.md) defines when two bars differ.
-[Figures and goals](../../results/reference/BENCH.md) compares the speed with goals.
-[How fast it is](../../results/reference/SPEED.md) shows where the time goes and how cost grows with nodes."""
+Every figure here is drawn from the records beside it; `adabench report results/reference/NAME` makes a page
+of them with all runs, intervals and the environment. The quality that was reached stands below each bar,
+every run is a dot; [how runs are compared](../concepts/statistics.md) says what decides between two bars.
+Goals of speed and what each system took: [figures and goals](../../results/reference/BENCH.md). Where the
+time goes, and how cost grows with nodes: [how fast it is](../../results/reference/SPEED.md)."""
 
 
 def keep(

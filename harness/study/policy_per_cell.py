@@ -107,7 +107,7 @@ def executed_policy(
     catalogue : Catalogue
         Parameters of the use case's model.
     usecase : callable
-        Function that returns the use case. It is called only if the use case is needed.
+        Returns the use case, if it is needed.
     backend : str
         Backend of the cell.
     nodes : int

@@ -75,9 +75,9 @@ class Worker {
   // The same for the optimizer states of rows. Their owners serve these calls, also where there are replicas.
   Ticket pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket set_state(std::span<const Key> keys, const float* states, std::size_t floats, bool asynchronous);
-  // Whether a pull of the keys may return other values than after the last call of changed(). Never blocks.
-  // `seen` has one number for each key, which the last call wrote and which this call updates. Throws
-  // std::invalid_argument if its size differs from the number of keys.
+  // Whether a pull of the keys may give other values than one did after the last look at them; never blocks.
+  // `seen` is what that look wrote, a number for each key, and gets what this one sees. Throws
+  // std::invalid_argument if it has another size.
   bool changed(std::span<const Key> keys, std::span<std::int64_t> seen);
   // Like push_gradients, but sums the gradients of each key first (sum_in_turn). All keys are in one table.
   void push_sums(std::span<const GivenGradients> reads);
@@ -135,12 +135,12 @@ class Worker {
   void set_interrupt_check(std::function<void()> check);
 
  private:
-  // Copies and checks the keys, because other threads may write to the caller's array after the check. The
-  // copy is valid until the next call. `floats` receives the number of floats that a call of this kind has
-  // for the keys. Throws for the first key that is not valid.
+  // The keys as they are now: other threads may write to the caller's array, and what was checked must be
+  // what is used. Valid until the next call. `floats` gets how many floats a call of the kind has for them.
+  // Throws for the first key that is not valid.
   std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats,
                                OperationKind kind = OperationKind::kPull);
-  // Returns those keys of the last checked() for which intent has an effect.
+  // Of the keys that checked() gave, those for which intent has an effect.
   std::span<const Key> checked_with_effect();
   void wait_until_queue_drains();
   Sampler& sampler(const Table& table);

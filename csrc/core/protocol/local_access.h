@@ -33,14 +33,14 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys,
 std::size_t step_in_place(NodeContext& node, int worker, Key first, std::span<float> values,
                           const float* gradients, bool skips);
 
-// Number of floats of a call's array that belong to a key.
+// How many floats of a call's array belong to a key.
 inline std::size_t floats_per_key(OperationKind kind, const Table& table) {
   return is_about_state(kind) ? table.state_length() : table.length();
 }
 
 // The optimizer state of a row that this node owns, as it is stored.
 std::span<const float> stored_state(const LockedKey& key);
-// Overwrites the optimizer state of a row that this node owns. Its value does not change.
+// Overwrites it; the row's value stays.
 void write_state(LockedKey& key, const float* state);
 
 // Whether a call of the worker may be submitted, or has to wait until others are done.

@@ -1,4 +1,4 @@
-// Membership of the cluster: barriers, leaving, nodes that stall, and the loss of a peer
+// Who is in the cluster: barriers, leaving, nodes that stall, and the loss of a peer
 // (docs/concepts/protocol.md, section 10). Node 0 counts arrivals, on its channel 0; every channel reports
 // and passes on losses. Each on_ function throws ProtocolError for a message that its sender may not send
 // now.

@@ -22,7 +22,7 @@ class ParkedRequests {
     requests_.erase(found);
     return taken;
   }
-  // Whether a request of the key must be served by the owner, after earlier changes of the replica.
+  // Whether one of them is for the owner, behind what a replica has changed.
   bool has_one_for_owner(Key key) const {
     const auto found = requests_.find(key);
     return found != requests_.end() &&

@@ -59,7 +59,7 @@ void for_each_counted(Store& store, std::span<const Key> keys, Function function
   }
 }
 
-// Number of floats that follow a request; nothing if its kind is unknown.
+// How many floats follow a request; nothing if its kind is unknown.
 inline std::optional<std::size_t> payload_floats(const RequestMessage& message, const Table& table) {
   switch (static_cast<OperationKind>(message.kind)) {
     case OperationKind::kPull:
@@ -101,7 +101,7 @@ inline std::size_t payload_floats(Payload payload, const Table& table, Key key) 
   return payload_floats(payload == Payload::kEncoded, table, key, table.width());
 }
 
-// Number of floats that follow an answer: a value, or an optimizer state, which is never encoded.
+// How many floats follow an answer: a value, or an optimizer state, which is never encoded.
 inline std::size_t payload_floats(const AnswerMessage& message, const Table& table, Key key) {
   switch (message.content) {
     case Answered::kValue:

@@ -7,6 +7,7 @@
 // payload of a forged length. Both MACs are HMAC-SHA256, truncated to 16 bytes. They use the key of the
 // direction and include the full number of the frame, so a frame that is changed, omitted, repeated or moved
 // has a wrong MAC.
+// repeated or moved has a wrong one.
 #pragma once
 
 #include <array>
