@@ -32,7 +32,7 @@ class Connection(ABC):
     changed : threading.Condition
         Condition that is notified after each message, and when the connection is lost.
     lost : str or None
-        Reason why no message can arrive any more, unless this side has closed the connection.
+        The reason why no message can arrive any more, unless this side has closed the connection.
     """
 
     def __init__(self, framed: FramedSocket) -> None:

@@ -290,7 +290,7 @@ class AdaModel(ForwardingModule):
         return state_of(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        """Return a plain model with the current weights, with plain parameters for those in the server."""
+        """A plain model with the present weights; parameters in the server become plain parameters."""
         self._wrapped.refresh()
         return without_hooks(copy.deepcopy(self.module, memo))
 
