@@ -37,12 +37,13 @@ test: $(SET_UP)  ## run the Python tests, on all cores
 	@cores=$$(env -u OMP_NUM_THREADS nproc); \
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $$((cores < 7 ? cores + 1 : 8)) --dist worksteal
 
-lint: $(SET_UP)  ## check style, spelling, types, imports and stubs
+lint: $(SET_UP)  ## check style, docstrings, spelling, types, imports and stubs
 	@mkdir -p build
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@find csrc -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	@git ls-files -z ':!typings' | xargs -0 $(BIN)/codespell
+	@git ls-files -z '*.py' ':!docs' ':!tests' ':!typings' | xargs -0 $(BIN)/numpydoc lint
 	@$(BIN)/mypy typings tests tools
 	@PYTHONPATH=typings:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(BIN)/python -S -c 'from importlinter.cli import lint_imports_command; lint_imports_command()' --no-cache > build/imports.log || { cat build/imports.log; exit 1; }
 	@MYPYPATH=typings $(BIN)/stubtest --mypy-config-file pyproject.toml --allowlist typings/stubtest-allowlist.txt adaps._core adabench.usecases.gcn._sampler adabench.usecases.common._partition

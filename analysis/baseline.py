@@ -24,8 +24,8 @@ class Baseline:
     labels : mapping of str to str
         Labels of the cells.
     text : str or None
-        A backend's name, alone or with some of its parameters as in ``prefetch[lookahead=20]``, or a cell's
-        label. None selects the first set of parameters of `default_baseline`, on its smallest topology if
+        Name of a backend, alone or with some of its parameters as in ``prefetch[lookahead=20]``, or label of
+        a cell. None selects the first set of parameters of `default_baseline`, on its smallest topology if
         there is nothing else to compare.
     usecase : str
         Name of the use case.

@@ -106,12 +106,12 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
     Parameters
     ----------
     runs : sequence of Run
-        A session's records.
+        Records of a session.
     baseline : str, optional
-        A backend's name, such as ``prefetch``; with some of its parameters, such as
-        ``prefetch[lookahead=20]``; or a cell's whole label. The default is documented in `baseline.Baseline`.
-        If the baseline was not run on a cell's topology, the cell is compared with the baseline's only cell,
-        and its label shows this.
+        Name of a backend, such as ``prefetch``, with some of its parameters, such as
+        ``prefetch[lookahead=20]``, or the whole label of a cell. The default is documented in
+        `baseline.Baseline`. If the baseline was not run on a cell's topology, the cell is compared with the
+        baseline's only cell, and its label shows this.
     analyses : int
         Number of times that the session is judged until it is long enough; see `statistics.interim_analyses`.
 

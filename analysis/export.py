@@ -23,8 +23,8 @@ def export_runs(store: SessionStore, form: str) -> Path:
     store : SessionStore
         Session to export.
     form : str
-        ``csv`` or ``parquet``: a column a field, nested ones such as ``seconds.train``, lists as JSON text.
-        ``json``: the records as they are, in one array.
+        File format. ``csv`` and ``parquet`` have one column per field, names such as ``seconds.train`` for
+        nested fields, and lists as JSON text. ``json`` has the unchanged records in one array.
 
     Raises
     ------

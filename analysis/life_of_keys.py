@@ -52,7 +52,8 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     Parameters
     ----------
     frames : sequence of pandas.DataFrame
-        The `adaps.trace_frame` of each node. Nodes must share a clock, for example on one machine.
+        Results of `adaps.trace_frame`, one for each node. Nodes must share a clock, for example on one
+        machine.
 
     Returns
     -------

@@ -61,7 +61,7 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
     Parameters
     ----------
     planned : sequence
-        A session's plan, or recorded runs.
+        Planned runs of a session, or recorded runs.
     topology : bool
         Whether labels include nodes, workers, network and other run settings; otherwise such cells have equal
         labels.

@@ -13,13 +13,13 @@ def write_section(page: Path, name: str, script: str, text: str) -> None:
     Parameters
     ----------
     page : Path
-        A Markdown page that has both marks.
+        Markdown page that has both marks.
     name : str
         Name of the section in its marks.
     script : str
         Path of the script that writes the section, as in the first mark.
     text : str
-        The new text.
+        New text of the section.
     """
     begin, end = f"<!-- {name}: written by {script} -->", f"<!-- end of {name} -->"
     before, rest = page.read_text(encoding="utf-8").split(begin)

@@ -68,10 +68,10 @@ class Predicted:
     Attributes
     ----------
     seconds, low, high : array of float
-        The prediction and the interval around it, of the level `LEVEL`. The ends are NaN without an interval:
-        if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
+        Predictions, and the ends of the intervals around them, of the level `LEVEL`. The ends are NaN without
+        an interval: if the row is extrapolated, or predicted for another group by fewer than `FEWEST_GROUPS`.
     extrapolated : list of list of str
-        For each row, its features outside the range of the training rows; empty if there are none.
+        Features of each row that are outside the range of the training rows; empty if there are none.
     """
 
     seconds: Floats
@@ -253,10 +253,18 @@ def judged(
 
     Parameters
     ----------
-    features, seconds, groups, base, seed
-        Arguments of `Regression.fit`.
+    features : DataFrame
+        Features of all rows, as in `Regression.fit`.
+    seconds : array
+        Measured times of all rows, as in `Regression.fit`.
     parts : array
         Part of each row.
+    groups : array, optional
+        Group of each row, as in `Regression.fit`.
+    base : array, optional
+        Prior predictions of all rows, as in `Regression.fit`.
+    seed : int
+        Seed of the random generator, as in `Regression.fit`.
 
     Returns
     -------

@@ -65,7 +65,7 @@ def draw_scale(frame: pd.DataFrame) -> Figure:
     Parameters
     ----------
     frame : pandas.DataFrame
-        The rows of ``scale.csv`` of one use case.
+        Rows of ``scale.csv`` for one use case.
     """
     usecases = frame["usecase"].unique()
     if len(usecases) != 1:

@@ -39,11 +39,11 @@ class SimulatedCell:
     nodes, runs : int
         Number of nodes in the cluster, and of measured runs.
     milliseconds, simulated_milliseconds : float
-        Wall time.
+        Wall time of a step, measured and simulated.
     cpu, simulated_cpu : float
-        Milliseconds of CPU time of all nodes, divided by their workers' steps.
+        CPU time of all nodes in milliseconds, divided by their workers' steps, measured and simulated.
     kilobytes, simulated_kilobytes : float
-        Kilobytes that a node sends.
+        Kilobytes that a node sends per step, measured and simulated.
     """
 
     usecase: str

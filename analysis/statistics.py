@@ -32,8 +32,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Interval:
-    """A median, and an interval that covers it with the stated confidence at least; NaN where n is too
-    small.
+    """A median, and an interval that covers it with at least the stated confidence.
+
+    All three numbers are NaN if there are too few observations.
     """
 
     median: float
@@ -160,7 +161,10 @@ def _pairwise_means(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.floa
 
 @cache
 def _signed_rank_cdf(n: int) -> tuple[float, ...]:
-    """Probability that the ranks of n random signs that are positive sum up to at most 0, 1, 2, …"""
+    """Probability that the ranks of the positive ones among n random signs sum up to at most 0, 1, 2, ….
+
+    The result has one probability for each sum.
+    """
     ways = [1]  # ways[s]: in how many subsets of the ranks so far the sum is s
     for rank in range(1, n + 1):
         ways = [

@@ -126,8 +126,10 @@ def _in_tenths(numbers: re.Match[str]) -> str:
 
 
 def adaptive_svg(figure: Figure) -> str:
-    """An SVG element for a page: no background, text in the page's colour, grid lines faint in light and
-    dark; about as wide as the figure is, on a small page down to two thirds of it.
+    """Return an SVG element for a page, without background and with text in the page's colour.
+
+    Grid lines are faint in light and dark. The element is about as wide as the figure, and shrinks to two
+    thirds of that on a small page.
     """
     return _in_current_colour(figure).replace("<svg ", f'<svg style="{_widths(figure)}" ', 1)
 

@@ -298,7 +298,7 @@ def aligned(cells: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: s
     Parameters
     ----------
     cells : sequence of sequence of str
-        The rows, the head first.
+        Cells of all rows, the head first.
     left : collection of int
         Columns that are aligned at the left; the others are aligned at the right.
     gap : str

@@ -61,7 +61,8 @@ def draw_thesis(runs: Sequence[Run]) -> Figure | None:
     Returns
     -------
     Figure or None
-        None if the thesis has no such figure, or `prefetch` was not measured here, or has several cells.
+        Figure of the two bars; None if the thesis has no such figure, `prefetch` was not measured here, or it
+        has several cells.
     """
     finished = [run for run in measured(runs) if run.seconds.train is not None]
     table = THESIS.get(finished[0].usecase) if finished else None

@@ -74,7 +74,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     faulty : str
         Indices of the faulty workers among all workers, such as 0+3.
     severity : float
-        Severity of the fault.
+        Severity of the fault, as described for `fault`.
     """
 
     lookahead: int = 20
@@ -143,7 +143,7 @@ class WorkerContext:
 
     @property
     def index(self) -> int:
-        """This worker's index among all workers of the cluster."""
+        """The worker's index among all workers of the cluster."""
         return self.rank * self.workers + self.worker
 
     @property
@@ -370,7 +370,7 @@ class Backend(Protocol):
     Options : type[Options]
         Type of its options, with their defaults.
     distributed : bool
-        False if it always runs as a single process.
+        Whether the backend can run as several processes.
     """
 
     name: ClassVar[str]

@@ -51,7 +51,7 @@ class SessionStore:
     Parameters
     ----------
     folder : Path
-        The session's folder; it need not exist before `create`.
+        Folder of the session. It need not exist before `create`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,9 +88,7 @@ class SessionStore:
         return read_runs(self.runs_file, say)
 
     def append(self, run: Run) -> None:
-        """Record a run durably: after this returns, a crash no longer loses it. Earlier runs are always
-        kept.
-        """
+        """Record a run durably: a crash after the return does not lose it. Earlier runs are always kept."""
         if _compressed(self.runs_file).exists():
             raise RecordError(
                 f"{self.folder} is compressed and takes no more runs: start a new session with --fresh"
@@ -178,10 +176,10 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
     Parameters
     ----------
     file : Path
-        The file. A torn last line is no record.
+        File of the records. A torn last line is ignored.
     say : callable
-        Receives a sentence about each line that is damaged, or that repeats an earlier run. Such a line is
-        passed over.
+        Function that receives a sentence about each line that is damaged, or that repeats an earlier run.
+        Such a line is skipped.
 
     Returns
     -------
@@ -247,9 +245,10 @@ def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, S
 def find_session(
     root: Path, name: str | None = None, say: Say = warn, *, profiles: bool = True
 ) -> SessionStore:
-    """The session of a path, a name or an unambiguous beginning of a name; without a name the newest that can
-    be read, and with `profiles` false the newest that is no profile. Raises `RecordError` if there is none,
-    or more than one.
+    """Return the session of a path, a name or an unambiguous beginning of a name.
+
+    Without a name, the result is the newest session that can be read; profiles are ignored if `profiles` is
+    false. Raises `RecordError` if there is no such session, or more than one.
     """
     if name is not None and _is_session(Path(name)):
         return SessionStore(Path(name))

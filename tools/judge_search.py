@@ -93,7 +93,7 @@ class Cell:
     Attributes
     ----------
     usecase : str
-        Use case as on the command line, without epochs: trial runs train for one epoch.
+        Use case in the form of the command line, without epochs: trial runs train for one epoch.
     epochs : int
         Number of epochs of a run that compares policies.
     job : int

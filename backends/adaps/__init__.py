@@ -1,7 +1,7 @@
 """An adaptive parameter server: float32 values under integer keys, moved and replicated by signalled intent.
 
-Example
--------
+Examples
+--------
 >>> import numpy as np
 >>> import adaps
 >>> table = adaps.Table("emb", rows=1000, length=4, optimizer=adaps.SGD(lr=0.5))

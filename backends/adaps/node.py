@@ -161,7 +161,7 @@ class Node:
         Raises
         ------
         IndexError
-            For any other index.
+            If the index is negative, or not less than ``workers``.
         AdapsError
             If the node is closed.
         """
@@ -323,7 +323,7 @@ class Node:
         Raises
         ------
         AdapsError
-            In a cluster of one.
+            If the cluster has only one node.
         """
         if self._rendezvous is None:
             raise AdapsError("a cluster of one node has no other nodes to meet")

@@ -75,9 +75,9 @@ class NodeOptions(TypedDict, total=False):
         default. At this limit, a call that needs another node waits, even if it is asynchronous, and
         ``stats()["queue_full_micros"]`` counts the time. A single call may be larger.
     max_unsent_bytes : int
-        Maximum size, in bytes, of rows and changes of replicas that are queued for another node that receives
-        more slowly than this node sends. The default is 64 MiB for each other node. At this limit, further
-        ones stay in their rows, where newer values replace older ones. Only calls that need them wait, and
+        Maximum size, in bytes, of rows and replica changes that are queued for one other node because it
+        receives more slowly than this node sends. The default is 64 MiB. At this limit, further values stay
+        in their rows, where newer values replace older ones. Only calls that need them wait, and
         ``stats()["unsent_full_micros"]`` counts the time.
     frame_mac : bool or None
         Whether every frame has a MAC (HMAC-SHA256 with keys of this connection). A frame that was changed,

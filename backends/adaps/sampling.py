@@ -127,8 +127,8 @@ class Sampling:
         Seed in [0, 2^64). Rows depend on the seed, the node, the worker, the table and the number of samples
         that this worker has prepared. With ``local``, they also depend on the local rows.
     pool_size, reuse : int
-        Number of rows of the pool, and number of times that each is used, for the scheme ``pool``. With more
-        reuse, fewer rows move to this node, and a training sees fewer different rows.
+        Number of rows of the pool, and number of uses of each row, for the scheme ``pool``. With more reuse,
+        fewer rows move to this node, and a training sees fewer different rows.
     """
 
     distribution: RowDistribution = field(default_factory=Uniform)

@@ -56,7 +56,7 @@ def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
     node : Node
         Node, open or closed.
     path : path
-        The file to write.
+        File to write.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": node.rank, "args": {"name": f"node {node.rank}"}}

@@ -1,7 +1,7 @@
 """AutoAda: any PyTorch model and data loader on the adaptive parameter server, with automatic intent.
 
-Example
--------
+Examples
+--------
 >>> import autoada as aa
 >>> optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
 >>> model = aa.AdaModel(model, optimizer)

@@ -29,7 +29,7 @@ class PyKeenOptions(BackendOptions, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes
     ----------
     corruptions : int
-        Number of corrupted triples for each triple. They are not shared between triples.
+        Number of corrupted triples for each triple. Triples do not share them.
     """
 
     corruptions: int = 16

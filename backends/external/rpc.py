@@ -79,7 +79,7 @@ def _push(table: int, rows: Tensor, gradients: Tensor) -> None:
 
 
 class Servers:
-    """This process's part of the parameter server. The owner closes it."""
+    """The part of the parameter server in one process. The owner closes it."""
 
     def __init__(self, context: WorkerContext, blocks: Blocks) -> None:
         self._group = ProcessGroup(context)

@@ -74,7 +74,7 @@ void trace(NodeHandle& node, const py::object& keys) {
 }  // namespace
 
 void register_node(py::module_& module) {
-  py::native_enum<Technique>(module, "Technique", "enum.Enum", "How keys are managed.")
+  py::native_enum<Technique>(module, "Technique", "enum.Enum", "Technique that manages keys.")
       .value("ADAPTIVE", Technique::kAdaptive)
       .value("REPLICATION", Technique::kReplication)
       .value("RELOCATION", Technique::kRelocation)

@@ -42,7 +42,7 @@ UpdateRule make_rule(RuleKind kind, const py::kwargs& given) {
 }  // namespace
 
 void register_table_spec(py::module_& module) {
-  py::native_enum<RuleKind>(module, "RuleKind", "enum.Enum", "How gradients change values.")
+  py::native_enum<RuleKind>(module, "RuleKind", "enum.Enum", "Kind of an optimizer's update rule.")
       .value("SGD", RuleKind::kSgd)
       .value("MOMENTUM", RuleKind::kMomentum)
       .value("ADAGRAD", RuleKind::kAdagrad)

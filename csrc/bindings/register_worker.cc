@@ -151,61 +151,61 @@ PeerLost
 
 constexpr char kPullState[] = R"(Write the optimizer states of the keys to `out`, one after the other.
 
-Blocks until every state has been read from the row's owner, whose state includes what this node pushed before.
-A state is one row of float32 numbers, of `NodeTable.state_length`. Its parts are those of `torch.optim`, one
-after the other: ``momentum_buffer`` of SGD; ``sum`` of Adagrad; ``exp_avg`` and ``exp_avg_sq`` of Adam;
-``square_avg``, ``momentum_buffer`` and ``grad_avg`` of RMSprop, as far as the rule has them. Each is as long as the
-value. The last number is then the step that changed the row last, if steps are numbered by `NodeTable.set_step`,
-or the number of gradients that Adam has applied; Adagrad and SGD without momentum have it if there is weight
-decay. `RowAdagrad` has its one accumulator.
+Blocks until every state has been read from the row's owner. The states include all earlier pushes of this node.
+A state is one row of `NodeTable.state_length` float32 numbers. It contains the buffers of `torch.optim` that the
+rule has, each as long as the value, one after the other: ``momentum_buffer`` of SGD; ``sum`` of Adagrad;
+``exp_avg`` and ``exp_avg_sq`` of Adam; ``square_avg``, ``momentum_buffer`` and ``grad_avg`` of RMSprop. One more
+number follows: the step that last changed the row, if `NodeTable.set_step` numbers steps, and otherwise the number
+of gradients that Adam has applied. Adagrad and SGD without momentum have this number only with weight decay. The
+state of `RowAdagrad` is one accumulator.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    Rows whose state is read; duplicates are each written.
+    Keys of the rows to read. Duplicates are allowed, and each is written.
 out : float32 array or CPU tensor
-    Gets the states in the order of the keys. It must be writable.
+    Output for the states, in the order of the keys. It must be writable.
 asynchronous : bool
-    Return at once; `out` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `out` must not be changed or freed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; `out` is unchanged.
+    If a key does not exist. The error names the first one, and `out` is unchanged.
 TypeError, ValueError
     If an array has another dtype, size or layout, is read-only or is not on the CPU.
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kSetState[] = R"(Overwrite the optimizer state of each key; its value stays.
+constexpr char kSetState[] = R"(Overwrite the optimizer state of each key; the value is unchanged.
 
-Blocks until every state is at the row's owner, where it is ordered like any other update. Where rows have
-gradients and travel rounded (`wire`), other nodes may still hold rounding errors of the old state, and the new
-one can become negative: write states of such rows before their first gradient.
+Blocks until every state has reached the row's owner, which orders it with all other updates. If the `wire` of a
+table rounds, other nodes may still have rounding errors of the old state, which can make the new state negative.
+Write the states of such rows before their first gradient.
 
 Parameters
 ----------
 keys : int64 array, CPU tensor or sequence of int
-    Rows whose state is written; the last of several duplicates counts.
+    Keys of the rows to write. Of several duplicates, the last one takes effect.
 states : float32 array or CPU tensor
-    One state per key, as `pull_state` gives it.
+    New states, one row per key, in the form that `pull_state` returns.
 asynchronous : bool
-    Return at once; `states` must then stay as it is until the call is complete.
+    Whether to return at once. If so, `states` must not be changed until the call is complete.
 
 Returns
 -------
 int or None
-    A ticket if the call is asynchronous.
+    Ticket of the call if it is asynchronous.
 
 Raises
 ------
 IndexError
-    Naming the first key that does not exist; nothing is written.
+    If a key does not exist. The error names the first one, and nothing is written.
 TypeError, ValueError
     If an array has another dtype, size or layout, or is not on the CPU.
 PeerLost

@@ -51,7 +51,7 @@ class TrainingOptions:
         Parameters
         ----------
         nodes : sequence of int, optional
-            Numbers of nodes; without it the cluster of --resources.
+            Numbers of nodes. Without them, the result is the cluster of --resources.
         example : str
             Value of --nodes in the message that asks for it.
 

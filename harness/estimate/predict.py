@@ -69,7 +69,8 @@ class Physics(msgspec.Struct, frozen=True, kw_only=True):
     keys : int
         Rows that a step accesses.
     compute : float
-        Seconds of a core that a step computes for on a nominal machine, by its floating point operations.
+        Computing time of a step in seconds, on a core of a nominal machine, from its floating point
+        operations.
     seconds : float
         Simulated seconds of a step on such machines. For backends that are not simulated, it is `compute`
         plus, with several nodes, the time of transfers.
@@ -95,7 +96,7 @@ class Records:
     total, train : array of float
         Seconds of runs, and of their training.
     simulated : array of float
-        Seconds of training that the simulator computes.
+        Training time in seconds that the simulator computes.
     cells : list of str
         Cell of each run.
     left_out : Counter of str

@@ -52,8 +52,8 @@ def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[An
     Returns
     -------
     dict
-        `PlannedRun.key` -> the median of the cell's recorded runs in the same phase, with the shortest and
-        the longest one.
+        Expected time of each run, by `PlannedRun.key`: the median of the recorded runs of its cell in the
+        same phase, with the shortest and the longest one.
     """
     seconds: dict[tuple[str, str], list[float]] = {}
     for _, _, runs in readable_sessions(root):

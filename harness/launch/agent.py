@@ -65,7 +65,7 @@ def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title
     Parameters
     ----------
     coordinator : tuple of str and int
-        Address and port where it waits.
+        Address and port where the coordinator waits.
     secret : str
         Secret that this host shares with the coordinator.
     hello : Hello
@@ -96,7 +96,7 @@ def connect_agent(coordinator: tuple[str, int], secret: str, hello: Hello, title
 
 
 class Agent(Connection):
-    """This process, which starts ranks for the coordinator.
+    """A process that starts ranks for the coordinator.
 
     Parameters
     ----------

@@ -23,14 +23,14 @@ class Connection(ABC):
     Parameters
     ----------
     framed : FramedSocket
-        Its first messages have been exchanged.
+        Connection after the exchange of the first messages.
 
     Attributes
     ----------
     patience : float
         Seconds of silence after which the other side counts as lost.
     changed : threading.Condition
-        Notified after each message, and when the connection is lost.
+        Condition that is notified after each message, and when the connection is lost.
     lost : str or None
         The reason why no message can arrive any more, unless this side has closed the connection.
     """

@@ -371,7 +371,8 @@ def places_of(nodes: int, hellos: Sequence[Hello]) -> list[Place]:
     nodes : int
         Number of nodes of the run.
     hellos : sequence of Hello
-        Descriptions of all processes. The first takes part in every run, the last in runs with enough nodes.
+        Descriptions of all processes. The first process takes part in every run, the last one in runs with
+        enough nodes.
     """
     processes = min(nodes, len(hellos))
     host_of = [hellos[node * processes // nodes].host for node in range(nodes)]

@@ -45,9 +45,9 @@ class FramedSocket:
     Parameters
     ----------
     connection : socket
-        Connected; this object owns it.
+        Connected socket, which this object owns.
     secret : str
-        The job's secret.
+        Secret of the job.
     coordinates : bool
         Whether this is the coordinator's side.
 

@@ -26,11 +26,11 @@ class HostRendezvous:
     Attributes
     ----------
     coordinator : tuple of str and int
-        Address and port where rank 0 waits for the others.
+        Address and port where rank 0 waits for the other ranks.
     secret : str
         Secret of this rendezvous.
     listener : socket or None
-        Rank 0's socket.
+        Socket of rank 0.
     """
 
     coordinator: tuple[str, int]
@@ -71,7 +71,7 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
     place : Place
         Rank and number of the processes.
     listen : str or None
-        Name of an interface, or an address, that the user has given.
+        Name of an interface, or an address, from the command line.
 
     Raises
     ------

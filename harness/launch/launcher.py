@@ -101,12 +101,13 @@ class Supervision:
     timeout : float
         Seconds after which the process group is killed.
     stopped : callable
-        Called ten times per second; once true, the group is killed and the run is `interrupted`.
+        Function that is called ten times per second. When it returns true, the group is killed and the run is
+        `interrupted`.
     watch : callable
-        Called with rank 0's state whenever it is read.
+        Function that is called with rank 0's state whenever the state is read.
     look : callable
-        Called with the run's scratch folder and False ten times per second, and with True when the run is
-        over.
+        Function that is called with the run's scratch folder and False ten times per second, and with True
+        when the run is over.
     """
 
     timeout: float
@@ -203,7 +204,7 @@ class LauncherOptions:
     listen : str or None
         Interface or address at which other hosts reach this machine.
     say : callable
-        Called with each line that a user should read.
+        Function that is called with each line that a user should read.
     job : sequence of str
         Resources to request from a scheduler, as ``key=value``.
     """
@@ -233,7 +234,7 @@ class Launcher(ABC):
     Raises
     ------
     UsageError
-        For an option that this launcher cannot use.
+        If this launcher cannot use an option.
     """
 
     name: ClassVar[str]
@@ -265,14 +266,14 @@ class Launcher(ABC):
         Parameters
         ----------
         plan : callable
-            Returns the cells of the study that this process was given.
+            Function that returns the cells of the study that this process was given.
         stopped : callable
-            Whether the user wants to end it.
+            Function that returns whether the user wants to end the process.
 
         Returns
         -------
         bool
-            Whether the user did.
+            Whether the user ended the process.
         """
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ _TERMINATION_SECONDS = 30.0
 
 
 def run_group(file: str) -> int:
-    """Run the ranks of a run to their end; in the fork that is a rank, run that.
+    """Run the ranks of a run to their end. A forked process runs only its rank.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def run_group(file: str) -> int:
     Returns
     -------
     int
-        The exit code of this process, whichever it is.
+        Exit code of this process: of the group, or of the rank in a fork.
     """
     spec_file = Path(file)
     spec = msgspec.json.decode(spec_file.read_bytes(), type=RunSpec)

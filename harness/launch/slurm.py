@@ -305,11 +305,11 @@ def take_part(coordinator: tuple[str, int], secret_file: str, study: bytes) -> N
     Parameters
     ----------
     coordinator : tuple of str and int
-        Address and port where the process waits that submitted the job.
+        Address and port of the process that submitted the job and waits.
     secret_file : str
-        File of the job's secret, which only the user can read.
+        File with the job's secret, which only the user can read.
     study : bytes
-        A `Study`, as JSON.
+        Study as JSON.
 
     Raises
     ------

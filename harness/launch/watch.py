@@ -50,8 +50,8 @@ def launch(launcher: Launcher, spec: RunSpec, log: Path | None, supervision: Sup
     spec : RunSpec
         Specification of the run.
     log : Path or None
-        All ranks' output is appended to the files of this name that end in ``.out`` and ``.err``, or
-        discarded.
+        Path of output files without ``.out`` and ``.err``. The output of all ranks is appended to these
+        files; without a path it is discarded.
     supervision : Supervision
         Conditions that end the run early, and observers.
     """

@@ -1,1 +1,1 @@
-"""This machine: its properties, processes, temporary folders and network namespaces."""
+"""The local machine: its properties, processes, temporary folders and network namespaces."""

@@ -55,7 +55,7 @@ def measure_here(nodes: int, link: str | None) -> Resources:
     Parameters
     ----------
     nodes : int
-        At least 1.
+        Number of nodes, at least 1.
     link : str, optional
         Links between network namespaces, such as ``lan`` or ``0.5ms,2gbit``; None for the loopback device.
 
@@ -77,7 +77,7 @@ def measure_here(nodes: int, link: str | None) -> Resources:
 
 
 def measured_node(address: str) -> Node:
-    """This machine, as far as this process may use it; takes a second."""
+    """Measure the part of the local machine that this process may use. Takes one second."""
     return Node(
         address=address, cores=_cores(), speed=_speed(), memory=_memory(), accelerators=_accelerators()
     )

@@ -171,7 +171,7 @@ def enter(namespace: str) -> None:
     Parameters
     ----------
     namespace : str
-        One of `NodeLinks.namespaces`.
+        Name of a namespace in `NodeLinks.namespaces`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     with open(namespace, "rb") as file:

@@ -29,8 +29,8 @@ class Orphans(NamedTuple):
     folders : list of Path
         Scratch folders of such runs.
     shared_files : list of Path
-        Files of torch in shared memory, made by a process that is gone. They may belong to another program,
-        or be in use in another container, so they are never removed.
+        Files of torch in shared memory whose creator no longer exists. They may belong to another program, or
+        be in use in another container, so they are never removed.
     """
 
     processes: list[psutil.Process]

@@ -38,7 +38,7 @@ def die_with_parent(parent: int) -> None:
     Parameters
     ----------
     parent : int
-        The parent's process id; if it has died before this call, this process ends here.
+        Process id of the parent. If the parent has died before this call, this process ends at once.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -82,7 +82,7 @@ def end_quickly(exit_code: int) -> int:
     Returns
     -------
     int
-        `exit_code`.
+        The value of `exit_code`.
     """
     global _exit_code
     _exit_code = exit_code
@@ -102,7 +102,8 @@ def kill_descendants(root: psutil.Process, seconds: float = 5.0) -> list[int]:
     Returns
     -------
     list of int
-        Processes that still run after `seconds`; empty unless one hangs in the kernel.
+        Identifiers of the processes that still run after `seconds`. The list is empty unless a process hangs
+        in the kernel.
     """
     deadline = time.monotonic() + seconds
     alive: list[psutil.Process] = []

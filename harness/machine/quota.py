@@ -31,12 +31,12 @@ class Quota:
     Parameters
     ----------
     cores : float
-        Cores of all threads of all its processes together; more than 0.
+        Number of cores for all threads of the group's processes together; more than 0.
 
     Attributes
     ----------
     folder : Path
-        The group, an argument of `enter`.
+        Folder of the group, an argument of `enter`.
 
     Raises
     ------

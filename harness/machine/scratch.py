@@ -54,7 +54,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     Parameters
     ----------
     purpose : str
-        Description for users who find it.
+        Description of the folder for users who find it.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -82,7 +82,7 @@ def sweep() -> list[Path]:
     Returns
     -------
     list of Path
-        Folders that were removed; `abandoned_folders` returns folders that cannot be removed.
+        Folders that were removed. `abandoned_folders` returns the folders that cannot be removed.
     """
     swept = []
     for folder in _abandoned():

@@ -20,9 +20,9 @@ def write_package(kind: str, name: str, parent: Path) -> Path:
     Parameters
     ----------
     kind : str
-        ``backend`` or ``usecase``.
+        Kind of the plugin: ``backend`` or ``usecase``.
     name : str
-        Small letters, digits and single hyphens.
+        Name of small letters, digits and single hyphens.
     parent : Path
         Folder for the new folder.
     """

@@ -41,14 +41,14 @@ class TurnTaker:
     Parameters
     ----------
     address : str or None
-        The run's socket; None for a run that does not take turns and never waits.
+        Address of the socket of the run; None for a run that does not take turns and never waits.
     steps : int
         Steps of a turn; 0 for whole epochs.
 
     Attributes
     ----------
     paused_seconds : float
-        Seconds of other runs' turns, all of them after `wait`, `step` and `synchronized`.
+        Seconds of other runs' turns so far. The value is complete after `wait`, `step` and `synchronized`.
     """
 
     def __init__(self, address: str | None, steps: int = 0) -> None:

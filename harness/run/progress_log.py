@@ -33,17 +33,17 @@ class ProgressEntry(msgspec.Struct, kw_only=True, frozen=True):
     number : int
         Number of the entry, from 0.
     step : int
-        Steps of its first worker so far, in all epochs. For a system with its own loop, which does not report
-        steps, it is the number of epochs.
+        Number of steps of the node's first worker so far, in all epochs. A system with its own loop reports
+        no steps; the value is then the number of epochs.
     epoch : int
         Number of the epoch, from 1.
     counters : dict of str to float
-        Values in training so far of the counters in `WATCHED`.
+        Current values of the counters in `WATCHED`, counted in training.
     loss : float or None
-        Loss of that step of the first worker.
+        Loss of the first worker in this step.
     quality : dict of str to float
-        After an epoch, on the node that evaluates: the test split's metrics, the validation split's with the
-        prefix ``valid_``.
+        Metrics of the node that evaluates, after an epoch. Metrics of the validation split have the prefix
+        ``valid_``; the others are of the test split.
     """
 
     number: int

@@ -28,7 +28,7 @@ def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int
     group : int
         The parent's process id: this process ends with it.
     environment : mapping
-        torchrun's variables: the rank, and the address of the store.
+        Environment variables of torchrun: the rank, and the address of the store.
     """
     from adabench.harness.run.training_loop import train_rank
 

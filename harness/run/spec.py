@@ -58,7 +58,7 @@ class RunSpec(Cell, kw_only=True, frozen=True):
     Attributes
     ----------
     cell : str
-        Identifier of the cell, which `params` may differ from in the number of epochs.
+        Identifier of the cell. `params` may differ from the cell in the number of epochs.
     seed : int
         Seed of the initial weights and of the data order.
     trace : bool
@@ -70,10 +70,10 @@ class RunSpec(Cell, kw_only=True, frozen=True):
     watched : bool
         Whether nodes write their progress while they train.
     place : Place or None
-        The ranks of this process group; None if it has all of them.
+        Ranks of this process group; None if it has all ranks.
     folder, namespaces, quotas, launched_at
-        Set by the launch: the scratch folder, the network namespace of each node if there are any, the
-        control groups of ranks that get less than their cores, and the start on the monotonic clock.
+        Values that the launch sets: the scratch folder, the network namespace of each node if there are any,
+        the control groups of ranks that get a part of their cores, and the start time on the monotonic clock.
     """
 
     cell: str = ""
@@ -119,13 +119,14 @@ class WorkerResult(msgspec.Struct, kw_only=True):
     samples : int
         Number of samples in training.
     counters, tables
-        Counters of training, for all tables together and for each. A node's counters are in its first worker.
+        Counters of training, for all tables together and for each table. The first worker of a node has the
+        node's counters.
     setup_seconds, eval_seconds, train_cpu_seconds : float
         Wall seconds of setup and evaluation, and CPU seconds of training.
     epoch_seconds : list of float
         Training seconds of each epoch, without the turns of other runs.
     metrics, history, best_epoch
-        As in `Run`, on the worker that evaluates.
+        Results as in `Run`, on the worker that evaluates.
     choices : list of Choice
         Techniques that trials have chosen.
     trace : list of dict

@@ -62,7 +62,7 @@ class RankTraining:
     spec : RunSpec
         Specification of the run.
     rank : int
-        This process's number among the run's node processes.
+        Rank of this process among the run's node processes.
     """
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
@@ -79,7 +79,7 @@ class RankTraining:
         Raises
         ------
         Exception
-            The first one of any worker of this rank.
+            If a worker of this rank fails. The first exception of any worker is raised.
         """
         self.enter("setup")
         backend = load_backend(self.spec.backend)()

@@ -58,9 +58,9 @@ def run_session(
     options : ResumeOptions
         Options for continuing the session.
     console : Console
-        Shows the progress of the session.
+        Console that shows the progress of the session.
     launcher : Launcher, optional
-        The study's launcher, opened; by default it is made here.
+        Open launcher of the study. By default it is created here.
 
     Returns
     -------
@@ -260,7 +260,9 @@ def remaining(
 
 
 def obstacle(planned: PlannedRun, recorded: Sequence[Run], launcher: Launcher) -> str | None:
-    """Reason not to try a run: it cannot be launched, its backend cannot work here, or it was skipped in an
+    """Return the reason not to try a run, or None.
+
+    A run is not tried if it cannot be launched, if its backend cannot work here, or if it was skipped in an
     earlier block.
     """
     said = [run.reason for run in recorded if run.cell == planned.cell and run.status == "skipped"]

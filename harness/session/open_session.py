@@ -37,17 +37,23 @@ def open_session(
     say: Callable[[str], None],
     environment: dict[str, Any] | None = None,
 ) -> Iterator[tuple[SessionStore, Session]]:
-    """The newest session of the same study, sources, data and environment, lengthened if the study is longer.
+    """Open the newest session of the same study, sources, data and environment, or make a new session.
 
-    No other process can add to the session as long as the context lasts.
+    The session is lengthened if the study is longer. No other process can add to it inside the context.
 
     Parameters
     ----------
-    study, cells, root
+    study : Study
+        Study to run.
+    cells : list of Cell
+        Cells of the study.
+    root : Path
+        Folder that contains all sessions.
     fresh : bool
-        Make a new session in any case.
+        Whether to make a new session even if one can be continued.
     say : callable
-        Called with sessions that cannot be read, and with the reason not to continue one of the same study.
+        Function that is called with a message for each session that cannot be read, and with the reason not
+        to continue a session of the same study.
     environment : dict, optional
         Environment in the form of `environment.capture`; by default this machine's.
     """

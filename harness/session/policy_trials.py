@@ -132,11 +132,11 @@ def halved(
     baseline : Candidate
         Baseline of all comparisons.
     blocks : int
-        Blocks of the last rung; with 6 and more there is an interval.
+        Number of blocks in the last rung. With 6 or more blocks there is an interval.
     run : callable
-        Returns the runs of some candidates, for a number of blocks, in a rung.
+        Function that returns the runs of some candidates, for a number of blocks, in a rung.
     told : callable
-        Called with each result in a line.
+        Function that is called with one line for each result.
     """
     everything: list[Measured] = []
     left, rung = list(candidates), 1

@@ -20,7 +20,7 @@ __all__ = ["SessionProgress", "describe", "duration", "failure_lines"]
 
 _BAR = 12
 _GAPS = 4  # between five columns
-# Room for the ^C that the terminal writes at the cursor: in a full line it would begin a second one.
+# Columns left for the ^C that a terminal prints at the cursor. In a full line it would begin a second line.
 _MARGIN = 3
 _SHORTEST_NAME = 12
 _LATE = 2.0
@@ -28,7 +28,7 @@ _LATE = 2.0
 
 
 class SessionProgress:
-    """Progress of a session's runs; a context manager.
+    """Shows the progress of a session's runs inside a context.
 
     Parameters
     ----------
@@ -37,9 +37,11 @@ class SessionProgress:
     done : list of Run
         Recorded runs, for the count and the estimate.
     labels : dict
-        Cell identifier -> label.
+        Label of each cell, by its identifier.
+    console : Console
+        Console that shows the progress.
     expected : mapping, optional
-        `PlannedRun.key` -> expected time of a run; a run that takes twice as long causes a warning.
+        Expected time of each run, by `PlannedRun.key`. A run that takes twice as long causes a warning.
     """
 
     def __init__(

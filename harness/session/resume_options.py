@@ -14,12 +14,12 @@ class ResumeOptions:
     Attributes
     ----------
     fresh : bool
-        Start another session even if one can be continued.
+        Whether to start another session even if one can be continued.
     retry_infra : int
         Number of times to repeat a run if its processes could not be launched or were killed from outside.
     until_rel_ci : float or None
-        Add blocks until the intervals are `settled`, as judged after each number of blocks of
-        `statistics.interim_analyses`; None keeps the study's repeats.
+        Target width of the intervals. Blocks are added until the intervals are `settled`, as judged after
+        each number of blocks of `statistics.interim_analyses`. None keeps the number of repeats of the study.
     max_repeat : int
         Maximum number of blocks with `until_rel_ci`.
     judged : bool

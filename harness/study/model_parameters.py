@@ -24,8 +24,9 @@ _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "h
 
 
 def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
-    """The use case of ``ctr`` or ``ctr[dim=8]``; `UsageError` if there is none, or its data cannot be
-    used.
+    """Return the use case of a text such as ``ctr`` or ``ctr[dim=8]``.
+
+    Raises `UsageError` if there is no such use case, or if its data cannot be used.
     """
     from adabench.usecases.interface import DataError
 
@@ -58,9 +59,9 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
     usecase : UseCase
         Use case with the model and the data.
     workers : int
-        Number of workers of all nodes; each has its share of the data.
+        Number of workers of all nodes. Each worker has its share of the data.
     epochs : int
-        Passes over the training data.
+        Number of passes over the training data.
     nodes : int, optional
         Number of nodes in the cluster; by default each worker is a node.
     """

@@ -47,10 +47,10 @@ def refused() -> Iterator[None]:
 
 
 def policy_from(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
-    """The policy of a file, or the one that a builder such as ``nups[times=50]`` makes for a model and a
-    cluster.
+    """Read a policy's file, or build the policy for a model and a cluster.
 
-    Raises `UsageError` if the text is neither, or the builder or the file is wrong.
+    The text is a file or a builder such as ``nups[times=50]``. Raises `UsageError` if it is neither, or if
+    the builder or the file is wrong.
     """
     with refused():
         return _found(text, catalogue, resources)

@@ -98,7 +98,7 @@ def executed_policy(
     workers: int,
     network: str,
 ) -> Policy:
-    """The policy as a run executes it: shares of the data are whole samples.
+    """Return the policy as a run executes it: shares of the data are whole samples.
 
     Parameters
     ----------
@@ -108,8 +108,14 @@ def executed_policy(
         Parameters of the use case's model.
     usecase : callable
         Returns the use case, if it is needed.
-    backend, nodes, workers, network
-        Settings of a cell.
+    backend : str
+        Backend of the cell.
+    nodes : int
+        Number of nodes of the cell.
+    workers : int
+        Number of workers per node of the cell.
+    network : str
+        Network of the cell.
 
     Raises
     ------

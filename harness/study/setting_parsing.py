@@ -35,7 +35,7 @@ class DeclaredSetting:
     name : str
         Name of the setting.
     kind : type
-        ``int``, ``bool`` or ``str``.
+        Type of the value: ``int``, ``bool`` or ``str``.
     least, most : int
         Limits of an ``int``, both included.
     default : object

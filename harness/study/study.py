@@ -53,9 +53,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     usecases, backends : list of Selection
-        Names with the values to try of each parameter.
+        Names of use cases and backends, with the values to try of each parameter.
     settings : list of RunSettings
-        Settings that each make separate cells; a cell on one node has no network.
+        Settings of the cells. Each item creates separate cells; a cell on one node has no network.
     repeats : int
         Number of blocks, hence of measured runs per cell; 0 for the number that verdicts need.
     seed : int
@@ -65,13 +65,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     warmup : bool
         Whether a discarded block of one epoch per cell comes first.
     data : dict
-        Use case -> folder or file of its data; absent where the use case generates its own.
+        Folder or file of the data, by use case. It is missing if the use case generates its data.
     targets : dict
-        Use case -> metric -> value that has to be reached.
+        Required value of a metric, by use case and metric.
     include, exclude : list of Pattern
         Patterns that select the cells of the study from all combinations.
     sample : int
-        Number of these to draw at random by the seed; 0 for all.
+        Number of these cells to draw at random by the seed; 0 for all.
     launcher : str
         Name of the launcher of its runs.
     """

@@ -93,9 +93,9 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
     Parameters
     ----------
     kind : type
-        The plugin's ``Params`` or ``Options``.
+        Class ``Params`` or ``Options`` of the plugin.
     given : mapping
-        Values as text (command line) or already typed (study).
+        Values as text (from the command line) or already typed (from a study).
     owner : str
         Owner of the parameters for the message, such as ``backend 'prefetch'``.
     """

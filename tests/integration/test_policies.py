@@ -312,7 +312,7 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
         autoada.AdaModel(clicks(), policy="static")  # type: ignore[arg-type]
     with (
         autoada.create_node(clicks()) as node,
-        pytest.raises(ValueError, match="policy is given beside a node"),
+        pytest.raises(ValueError, match="policy cannot be passed with a node"),
     ):
         autoada.AdaModel(clicks(), node=node, policy=Policy.uniform("static"))
 

@@ -78,7 +78,7 @@ class Case:
     dear: str = ""
 
     def on(self, device: torch.device) -> Case:
-        """This case, trained on `device`: its loop moves there what its batches hold."""
+        """Return the case trained on `device`: its loop moves the tensors of each batch there."""
         if device.type == "cpu":
             return self
 

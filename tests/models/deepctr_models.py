@@ -61,7 +61,6 @@ def case(
     **options: Any,
 ) -> Case:
     """A model whose constructor takes `lists` lists of columns."""
-
     make = maker(models, name, lambda: [columns(numbers)] * lists, **options)
     return Case(name, make, drawn(clicks), loss_of, expected or Expected(), rate=0.01, sensitive=sensitive)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from adabench.analysis.tables import markdown
 
 from .reasons import reason
 
-__all__ = ["ROWS", "Cost", "Goal", "Limit", "Row", "cost_table", "goal", "goal_table", "page", "write_record"]
+__all__ = ["ROWS", "Cost", "Goal", "Limit", "Row", "goal", "goal_table", "page", "write_record"]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -72,10 +71,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     relay_microseconds_per_sample: float | None = None
 
 
-HOW_LINKS_ARE_MADE = """\
-Medians of runs. In the study `links` each node is in a network namespace of its own and a relay carries all \
-packets, ours and the peers', so all sockets are delayed alike; round trip and rate were measured through it \
-right before each run. In the study `latency` the parameter server's transport delays its own frames."""
+WHERE_COSTS_ARE = """\
+[bench.json](bench.json) has each figure in full and, under `costs`, each system's CPU time and speed. \
+[Recorded sessions](../../docs/reference/recorded-sessions.md) shows the runs."""
 
 ROWS = pytest.StashKey[Sequence[Row]]()
 
@@ -98,56 +96,73 @@ def goal(request: pytest.FixtureRequest) -> Goal:
     return note
 
 
-def goal_table(rows: Sequence[Row]) -> str:
-    """A Markdown table."""
+def goal_table(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+    """Return a Markdown table in which rows that differ in one word and have the same goal are one line.
+
+    The number of a missed goal's reason in `notes`, counted from one, follows its verdict.
+    """
     lines = []
+    for alike in _lines(rows):
+        one = alike[0]
+        figures = ", ".join("–" if row.figure is None else f"{row.figure:.3g}" for row in alike)
+        bound = "–" if one.goal is None else f"{'≤' if one.at_most else '≥'} {one.goal:g}"
+        verdicts = [_with_note(row, notes) for row in alike]
+        verdict = ", ".join(verdicts if len(set(verdicts)) > 1 else verdicts[:1])
+        lines.append([_joined_names(alike), f"{figures} {one.unit}".rstrip(), bound, verdict])
+    return markdown(["measurement", "figure", "goal", "verdict"], lines)
+
+
+def _with_note(row: Row, notes: Sequence[str]) -> str:
+    return f"{row.verdict} ({notes.index(reason(row.what)) + 1})" if row.missed and notes else row.verdict
+
+
+def _lines(rows: Sequence[Row]) -> list[list[Row]]:
+    lines: list[list[Row]] = []
     for row in rows:
-        figure = "–" if row.figure is None else f"{row.figure:.3g} {row.unit}"
-        bound = "–" if row.goal is None else f"{'≤' if row.at_most else '≥'} {row.goal:g}"
-        lines.append([row.what, figure, bound, row.verdict])
-    return markdown(["what", "figure", "goal", "verdict"], lines)
+        if lines and _differ_in_one_word(lines[-1], row):
+            lines[-1].append(row)
+        else:
+            lines.append([row])
+    return lines
 
 
-def cost_table(costs: Sequence[Cost]) -> str:
-    """A Markdown table of every cell that was trained."""
-    names = [
-        *("study", "use case", "system", "CPU µs per sample", "samples per second", "quality", "runs"),
-        *("round trip (ms)", "Gbit/s", "relay's CPU µs per sample"),
-    ]
-    rows = [
-        [
-            *(cost.study, cost.usecase, cost.backend),
-            *(f"{cost.cpu_microseconds_per_sample:.1f}", f"{cost.samples_per_second:,.0f}"),
-            *(f"{cost.quality:.4f}", f"{cost.runs}"),
-            *map(_optional, (cost.round_trip_ms, cost.gbit_per_second, cost.relay_microseconds_per_sample)),
-        ]
-        for cost in costs
-    ]
-    return markdown(names, rows)
+def _differ_in_one_word(rows: Sequence[Row], other: Row) -> bool:
+    same = all((row.unit, row.goal, row.at_most) == (other.unit, other.goal, other.at_most) for row in rows)
+    words = [row.what.split() for row in (*rows, other)]
+    return (
+        same
+        and len({len(one) for one in words}) == 1
+        and sum(len(set(column)) > 1 for column in zip(*words, strict=True)) == 1
+    )
 
 
-def page(machine: str, day: str, rows: Sequence[Row], costs: Sequence[Cost]) -> str:
-    """All figures as a Markdown page: goals, reasons for missed ones, and the cost of each system."""
+def _joined_names(rows: Sequence[Row]) -> str:
+    columns = zip(*(row.what.split() for row in rows), strict=True)
+    return " ".join(_joined_words(tuple(dict.fromkeys(column))) for column in columns)
+
+
+def _joined_words(words: tuple[str, ...]) -> str:
+    comma = "," if words[0].endswith(",") else ""
+    return " / ".join(word.removesuffix(",") for word in words) + comma if len(words) > 1 else words[0]
+
+
+def page(machine: str, day: str, rows: Sequence[Row]) -> str:
+    """Return all figures as a Markdown page: goals, then numbered reasons for the missed ones."""
     missed = [row for row in rows if row.missed]
-    reasons = [
-        f"- **{'; '.join(f'{row.what} ({row.verdict})' for row in alike)}**: {text}"
-        for text, alike in groupby(missed, key=lambda row: reason(row.what))
-    ]
+    notes = list(dict.fromkeys(reason(row.what) for row in missed))
+    with_goals = [row for row in rows if row.figure is not None and row.goal is not None]
     parts = [
         "# Figures and goals",
-        f"Written by `make bench` on {day}: {machine}.",
-        goal_table(rows),
-        "## Why goals are missed",
-        *(["\n".join(reasons)] if reasons else ["None is."]),
-        "## What each system took",
-        HOW_LINKS_ARE_MADE,
-        *([cost_table(costs)] if costs else ["No session was found."]),
+        f"`make bench` on {day} met {len(with_goals) - len(missed)} of {len(with_goals)} goals: {machine}.",
+        goal_table(rows, notes),
+        *(["\n".join(f"{number}. {text}" for number, text in enumerate(notes, 1))] if notes else []),
+        WHERE_COSTS_ARE,
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def write_record(file: Path, machine: str, rows: Sequence[Row], costs: Sequence[Cost]) -> Path:
-    """Write all figures as JSON and as a page beside it; returns the path of the page."""
+    """Write all figures as JSON and as a page in the same folder, and return the path of the page."""
     now = datetime.now(timezone.utc)
     record = {
         "measured_at": now.isoformat(timespec="seconds"),
@@ -164,9 +179,5 @@ def write_record(file: Path, machine: str, rows: Sequence[Row], costs: Sequence[
     }
     file.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     written = file.with_name(f"{file.stem.upper()}.md")
-    written.write_text(page(machine, f"{now:%Y-%m-%d}", rows, costs), encoding="utf-8")
+    written.write_text(page(machine, f"{now:%Y-%m-%d}", rows), encoding="utf-8")
     return written
-
-
-def _optional(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"

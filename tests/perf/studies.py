@@ -31,10 +31,10 @@ Best = Callable[[Sequence[float]], float]
 
 
 def newest_complete(sessions: Path, study: str, processor: str) -> list[Run]:
-    """The measured runs, however they ended, of the newest session of a study that was run to its end on this
-    kind of processor.
+    """Return the measured runs of a study's newest session, however the runs ended.
 
-    There are none if there is no such session.
+    Only sessions that were run to their end on this kind of processor count. The list is empty if there is
+    none.
     """
     for _, session, recorded in reversed(readable_sessions(sessions)):
         if session.study["name"] != study or processor_name(session.environment) != processor:

@@ -65,9 +65,9 @@ def test_a_figure_meets_its_goal_or_misses_it_by_a_part_of_the_goal() -> None:
         Row("slow", "× that", 0.9, 1.2),
         Row("hardly", "× that", 1.0999, 1.1),
         Row("cheap", "× it", 0.4, 0.5, at_most=True),
-        Row("dear", "× it", 0.75, 0.5, at_most=True),
+        Row("quite dear", "× it", 0.75, 0.5, at_most=True),
         Row("beside", "× it", 0.3),
-        Row("absent", "× it", None, 2.0, missing="skipped: no root"),
+        Row("absent", "", None, 2.0, missing="skipped: no root"),
     ]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in goal_table(rows).splitlines()[2:]]
     assert cells == [
@@ -75,10 +75,28 @@ def test_a_figure_meets_its_goal_or_misses_it_by_a_part_of_the_goal() -> None:
         ["slow", "0.9 × that", "≥ 1.2", "missed by 25%"],
         ["hardly", "1.1 × that", "≥ 1.1", "missed by less than 1%"],
         ["cheap", "0.4 × it", "≤ 0.5", "met"],
-        ["dear", "0.75 × it", "≤ 0.5", "missed by 50%"],
+        ["quite dear", "0.75 × it", "≤ 0.5", "missed by 50%"],
         ["beside", "0.3 × it", "–", "for comparison"],
         ["absent", "–", "≥ 2", "skipped: no root"],
     ]
+
+
+def test_rows_that_differ_in_one_word_and_have_one_goal_are_one_line() -> None:
+    rows = [
+        Row("pull of 10, local", "× it", 1.0, 1.5),
+        Row("pull of 20, local", "× it", 2.0, 1.5),
+        Row("pull of 20, remote", "× it", 2.0, 1.5),
+        Row("pull of 20, slow", "× it", 2.0, 1.6),
+        Row("pull, slow", "× it", 2.0, 1.6),
+    ]
+    assert [line.split("|")[1].strip() for line in goal_table(rows).splitlines()[2:]] == [
+        "pull of 10 / 20, local",
+        "pull of 20, remote",
+        "pull of 20, slow",
+        "pull, slow",
+    ]
+    assert "| 1, 2 × it " in goal_table(rows)
+    assert "| missed by 33%, met |" in goal_table(rows)
 
 
 def test_every_missed_goal_has_a_reason_or_says_that_there_is_none(tmp_path: Path) -> None:
@@ -102,18 +120,19 @@ def test_every_missed_goal_has_a_reason_or_says_that_there_is_none(tmp_path: Pat
     text = page_file.read_text()
     assert page_file.name == "BENCH.md"
     # The longer beginning counts.
-    assert f"- **pull of 1,000 of 32 floats (missed by 9%)**: {WHY['pull of']}\n" in text
-    assert (
-        f"- **pull of 1 from another node (missed by 33%)**: {WHY['pull of 1 from another node']}\n" in text
-    )
-    assert "- **something new (missed by 50%)**: no reason noted\n" in text
-    assert "something met (" not in text
-    assert "| 0.52 " in text
+    for number, verdict, why in (
+        (1, "missed by 9%", WHY["pull of"]),
+        (2, "missed by 33%", WHY["pull of 1 from another node"]),
+        (3, "missed by 50%", "no reason noted"),
+    ):
+        assert f"| {verdict} ({number})" in text
+        assert f"\n{number}. {why}\n" in text
+    assert "met 1 of 4 goals: a machine." in text
     recorded = json.loads((tmp_path / "bench.json").read_text())
     assert [row["reason"] for row in recorded["rows"]] == [reason(row.what) for row in rows[:3]] + [None]
     assert [row["verdict"] for row in recorded["rows"]][-1] == "met"
     assert recorded["costs"][0]["backend"] == "rpc"
-    assert "None is." in page("a machine", "today", rows[3:], [])
+    assert "1. " not in page("a machine", "today", rows[3:])
 
 
 def test_ours_is_compared_with_the_best_peer_of_each_block() -> None:

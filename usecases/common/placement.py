@@ -98,8 +98,10 @@ class SamplePlacement:
 
         Parameters
         ----------
-        rank, sizes
-            Arguments as in `share`.
+        rank : int
+            Index of the worker, as in `share`.
+        sizes : tuple of int
+            Number of samples in a step of each worker, as in `share`.
 
         Returns
         -------

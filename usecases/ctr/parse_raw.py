@@ -45,7 +45,7 @@ def raw_blocks(files: Sequence[Path]) -> Iterator[tuple[int, Table]]:
     Raises
     ------
     DataError
-        Like `read_raw`.
+        If a file cannot be read, as in `read_raw`.
     """
     console = Console(stderr=True)
     columns = (

@@ -86,7 +86,7 @@ def fetch(name: str, folder: Path) -> Path:
     Returns
     -------
     Path
-        Folder for ``--data``.
+        Folder that `--data` accepts.
 
     Raises
     ------

@@ -104,12 +104,14 @@ def build_graph(
 
     Parameters
     ----------
-    sources, targets : integer (edges,)
+    sources, targets : int array (edges,)
         Node ids in ``[0, len(labels))``.
-    labels : integer (nodes,)
+    labels : int array (nodes,)
         Classes, any numbers; negative if unknown.
     where : str
-        Name of the edges for messages: their file.
+        Name of the edges' file, for error messages.
+    split : Split, optional
+        Nodes for training, validation and test; by default they are drawn at random.
 
     Raises
     ------

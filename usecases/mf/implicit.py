@@ -46,7 +46,7 @@ class MfImplicitParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_f
     threshold : float
         Minimum rating of a liked item. Lower ratings are not used.
     negatives : int
-        Number of items drawn at random for each liked one.
+        Number of items drawn at random for each liked item.
     """
 
     epochs: int = 6

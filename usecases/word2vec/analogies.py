@@ -1,4 +1,4 @@
-"""Analogies, such as: which word relates to Greece as Berlin relates to Germany? (Mikolov et al., 2013)"""
+"""Analogies (Mikolov et al., 2013), such as the word that relates to Greece as Berlin relates to Germany."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def exists(directory: str | os.PathLike[str]) -> bool:
     Parameters
     ----------
     directory : path
-        The directory, which need not exist.
+        Directory of the checkpoint, which need not exist.
 
     Raises
     ------

@@ -31,12 +31,12 @@ class Restored:
     Attributes
     ----------
     extra : dict
-        Values that the worker of this number gave to `Node.checkpoint`. If another number of nodes or workers
-        wrote the checkpoint: the values of the first worker of rank 0.
+        Values that the worker with this index gave to `Node.checkpoint`. If another number of nodes or
+        workers wrote the checkpoint, these are the values of the first worker of rank 0.
     same_workers : bool
-        Whether the checkpoint was written by as many nodes and workers as there are now.
+        Whether the numbers of nodes and workers equal those of the checkpoint.
     shares : int
-        Number of workers that wrote it, of all nodes together.
+        Number of workers of all nodes that wrote the checkpoint.
     """
 
     extra: dict[str, Any]
@@ -50,13 +50,13 @@ class CheckpointWorker:
     Parameters
     ----------
     core : adaps._core.Node
-        The node.
+        Node of the worker.
     tables : sequence of Table
-        Its tables.
+        Tables of the node.
     rank, world_size, workers, worker : int
-        The node's number, the number of nodes, the number of workers of each, and this worker's index.
+        Rank of the node, number of nodes, number of workers per node, and index of this worker.
     life : str
-        16 hexadecimal digits that the connected nodes share with no other process.
+        Identifier of 16 hexadecimal digits that only the connected nodes share.
     """
 
     def __init__(

@@ -23,9 +23,9 @@ class Collective:
     Parameters
     ----------
     core : adaps._core.Node
-        The node.
+        Node of the worker.
     rank, worker : int
-        Numbers of the node and of this worker.
+        Rank of the node, and index of the worker.
     """
 
     def __init__(self, core: _core.Node, rank: int, worker: int) -> None:

@@ -80,11 +80,11 @@ class Publisher(Generic[Content]):
     Parameters
     ----------
     directory : Path
-        The directory, which need not exist.
+        Directory of the checkpoints or exports, which need not exist.
     life : str
-        16 hexadecimal digits that identify this start of the job.
+        Identifier of 16 hexadecimal digits for this start of the job.
     lives : callable
-        Function that returns whether the writing node still exists. If not, another one of this process may
+        Function that returns whether the writing node still exists. If not, another node of this process may
         replace it.
     kind : ManifestKind
         Kind of the manifests: checkpoints or exports.
@@ -107,8 +107,9 @@ class Publisher(Generic[Content]):
         Raises
         ------
         CheckpointError
-            If another job writes to the directory, or has begun to since this one did.
+            If another job writes to the directory, or has begun to after this job.
         OSError
+            If the folder cannot be created.
         """
         missing = [
             path for path in (self._directory, *self._directory.parents) if not disk_calls.is_folder(path)
@@ -123,16 +124,17 @@ class Publisher(Generic[Content]):
         disk_calls.sync_folder(self._directory)
 
     def publish(self, make: Callable[[Content | None], Content]) -> None:
-        """Publish the result of `make`, which gets the present content; all its files are on the disk.
+        """Publish the result of `make`, whose argument is the current content.
+
+        All files of the new content must be on the disk.
 
         Raises
         ------
         CheckpointError
-            If another job has begun to write to the directory. Nothing is published then.
+            If another job has begun to write to the directory. Nothing is published in this case.
         OSError
-            It may have been published or not.
+            If writing fails. The content may have been published.
         """
-
         for _ in range(_MOST_TRIES):
             before = newest(self._directory, self._kind)
             self._check(before)
@@ -145,7 +147,7 @@ class Publisher(Generic[Content]):
         )
 
     def check(self) -> None:
-        """Raise CheckpointError if another job has begun to write to the directory since this one did."""
+        """Raise CheckpointError if another job has begun to write to the directory after this job."""
         if self._last:
             self._check(newest(self._directory, self._kind))
 

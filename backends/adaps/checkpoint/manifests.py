@@ -81,11 +81,11 @@ class CheckpointManifest:
     sequence : int
         Number of the checkpoint in its directory, from 1.
     folder : str
-        Folder of its files, within the directory.
+        Folder of the files, within the directory.
     world_size, workers : int
-        Number of nodes that wrote it, and of workers of each.
+        Number of nodes that wrote the checkpoint, and number of workers per node.
     clocks : list of list of int
-        For each node the clocks of its workers.
+        Clocks of the workers, for each node.
     """
 
     sequence: Positive
@@ -139,9 +139,9 @@ class ExportPart:
     Attributes
     ----------
     folder : str
-        Folder of its files, within the directory.
+        Folder of the files, within the directory.
     clocks : list of list of int
-        For each node the clocks of its workers when the rows were copied.
+        Clocks of the workers when the rows were copied, for each node.
     """
 
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
@@ -163,7 +163,7 @@ class ExportManifest:
     sequence : int
         Number of the export in its directory, from 1.
     parts : list of ExportPart
-        All rows, and then changes, oldest first. The last part that contains a row is valid for it.
+        All rows, then changes, the oldest first. The value of a row is in the last part that contains it.
     """
 
     sequence: Positive
@@ -220,8 +220,8 @@ class ManifestKind(Generic[Content]):
     article : str
         Name with its article.
     formats : tuple of str
-        Formats that can be read. The first one is written. Only this format names the writer, and it allows a
-        missing content.
+        Formats that can be read. The first one is written; it alone names the writer and allows a missing
+        content.
     content : type
         Type of the description.
     """

@@ -81,11 +81,11 @@ class Writer:
     Parameters
     ----------
     path : Path
-        The file.
+        File to write.
     tensors : mapping of str to (dtype, shape)
         Types of the tensors, in the order of the file.
     metadata : mapping of str to str
-        Text for the header.
+        Text in the header.
 
     Attributes
     ----------

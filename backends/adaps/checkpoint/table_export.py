@@ -107,7 +107,7 @@ class Exports:
     tables : sequence of Table
         Tables of the node.
     life : str
-        16 hexadecimal digits that the connected nodes share with no other process.
+        Identifier of 16 hexadecimal digits that only the connected nodes share.
     """
 
     def __init__(self, node: Node, core: _core.Node, tables: Sequence[Table], life: str) -> None:
@@ -171,7 +171,7 @@ class Exporter:
     Parameters
     ----------
     node : Exports
-        The state that the workers of its node share.
+        State that the workers of a node share.
     worker : int
         Index of the worker on its node.
     """

@@ -218,7 +218,7 @@ class _Chunk:
     length : int, optional
         Number of floats of a value. Without it, only row numbers are read.
     state_length : int, optional
-        Number of floats of an optimizer state. Without it, there is none, as in exports.
+        Number of floats of an optimizer state. Without it, there is no state, as in exports.
     """
 
     def __init__(self, length: int | None = None, state_length: int | None = None) -> None:

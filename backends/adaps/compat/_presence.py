@@ -27,7 +27,7 @@ class Presence:
     Attributes
     ----------
     rank : int
-        Number of the server, in the order of arrival.
+        Rank of the server, in the order of arrival.
     """
 
     def __init__(self, store: Store, servers: int) -> None:

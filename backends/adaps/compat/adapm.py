@@ -94,12 +94,13 @@ def scheduler(num_keys: int, num_threads: int) -> None:
 
 
 class Server:
-    """This process's part of the keys. `setup` must be called first.
+    """The keys that this process owns. `setup` must be called first.
 
     Parameters
     ----------
     value_lengths : int or 1-D tensor
-        Number of floats of a value: one number for all keys, or one for each key. Float tensors are accepted.
+        Number of floats of a value: one number for all keys, or one number for each key. Float tensors are
+        accepted.
     """
 
     def __init__(self, value_lengths: Any) -> None:
@@ -156,8 +157,8 @@ class Server:
         with_replacement : bool
             Whether a key may occur twice in one sample.
         distribution : str
-            ``uniform`` or ``log-uniform``. With ``log-uniform`` and n keys, ``min + k`` has the probability
-            log((k + 2) / (k + 1)) / log(n + 1).
+            Distribution: ``uniform`` or ``log-uniform``. With ``log-uniform`` and n keys, ``min + k`` has the
+            probability log((k + 2) / (k + 1)) / log(n + 1).
         min, max : int
             Range of the keys. All these keys must have values of one length.
         """

@@ -44,9 +44,9 @@ class Home:
     Attributes
     ----------
     scheme : str
-        ``hash`` distributes rows over the nodes. ``blocks`` gives each node an equal range of consecutive
-        rows. ``node`` selects one node for all rows. ``shares`` gives each node a range of the given share.
-        ``with`` gives each row the home of the row with the same index in another table.
+        Scheme. ``hash`` distributes rows over the nodes. ``blocks`` gives each node an equal range of
+        consecutive rows. ``node`` selects one node for all rows. ``shares`` gives each node a range of the
+        given share. ``with`` gives each row the home of the row with the same index in another table.
     node : int, optional
         Node for the scheme ``node``.
     shares : tuple of float, optional
@@ -151,7 +151,7 @@ class RowSelection:
     Attributes
     ----------
     ranges : tuple of (int, int), optional
-        First row and row after the last of each range, ascending and without overlap.
+        First row of each range, and the row after its last. Ranges are ascending and do not overlap.
     file : str, optional
         NumPy file of int64 row numbers, relative to the policy's folder.
     hottest : float, optional

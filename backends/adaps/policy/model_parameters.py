@@ -28,7 +28,7 @@ class Parameter:
     rows, length : int
         Number of rows, and number of floats of each.
     kind : "dense" or "table"
-        Whether every step reads the whole parameter ("dense"), or some rows ("table").
+        Kind: "dense" if every step reads the whole parameter, "table" if a step reads some rows.
     """
 
     name: str

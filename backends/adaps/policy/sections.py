@@ -71,13 +71,14 @@ class Aggregation:
     Attributes
     ----------
     rule : str
-        ``mean``; ``median`` of each coordinate; ``trimmed_mean`` of each coordinate, without the `faulty`
-        smallest and largest values; ``krum``, the gradient that is nearest to its neighbours; ``suspicion``,
-        a mean with weights by the distance to the median, without outliers.
+        Rule. ``mean`` averages. ``median`` takes the median of each coordinate. ``trimmed_mean`` averages
+        each coordinate without the `faulty` smallest and largest values. ``krum`` takes the gradient that is
+        nearest to its neighbours. ``suspicion`` takes a mean without outliers, with weights by the distance
+        to the median.
     faulty : int, optional
         Maximum number of wrong workers at a time, at least 1. trimmed_mean, krum and suspicion need it.
     keep : int, optional
-        Number of gradients in the mean of krum, 1 by default.
+        Number of gradients that krum averages, 1 by default.
     """
 
     rule: str = MEAN
@@ -188,9 +189,9 @@ class DataSharing:
     Attributes
     ----------
     shares : "equal", "speed", or sequence of float
-        ``equal`` gives every worker the same number of samples. ``speed`` gives each worker a number in
-        proportion to the speed of its node; it must be replaced by numbers when the speeds are known. Numbers
-        are each node's part of the samples of a step, and add up to 1.
+        Shares of the workers. ``equal`` gives every worker the same number of samples. ``speed`` gives each
+        worker a number in proportion to the speed of its node; it must be replaced by numbers when the speeds
+        are known. Numbers are the part of each node in the samples of a step, and add up to 1.
     """
 
     shares: str | Sequence[float] = "equal"

@@ -76,15 +76,15 @@ class Rendezvous:
     store : torch.distributed.Store
         Store of all nodes.
     rank, world_size : int
-        Rank of this node, and number of nodes.
+        Rank of the node, and number of nodes.
     prefix : str
         Prefix of all keys.
     interface : callable
         Function that returns the default listening address of a node.
     reopen : callable, optional
-        Function that returns another connection before a deadline, after the connection to the store was
-        lost. A process that arrives early may have found the store of the job's previous start, which is
-        about to end.
+        Function that opens another connection before a deadline, after the connection to the store was lost.
+        A process that arrives early may have found the store of the job's previous start, which is about to
+        end.
     clock : Clock, optional
         Clock for the waits of the rendezvous.
     agreement : mapping of str to str, optional
@@ -124,10 +124,10 @@ class Rendezvous:
         Raises
         ------
         RendezvousError
-            At the deadline (seconds of `time.monotonic`), naming the ranks that are missing, and another
-            number of nodes that one of them expects; if another
-            process has come as rank 0 after this one; if the store is lost for good; if nodes on several
-            hosts have no secret, or listen where the others cannot reach them; if nodes do not agree.
+            If ranks are missing at the deadline (seconds of `time.monotonic`). The message names the missing
+            ranks, and a different number of nodes that one of them expects. Also if another process arrives
+            as rank 0 later, if the store is lost permanently, if nodes on several hosts have no secret or
+            listen at unreachable addresses, or if nodes do not agree.
         """
         given = secret_in_environment()
         own = Member(address, host_addresses.identity(), given is not None, self._agreement)

@@ -1,7 +1,7 @@
 """Simulates a training on a cluster, with the server's real code on simulated machines and links.
 
-Example
--------
+Examples
+--------
 >>> import numpy as np
 >>> import adaps
 >>> table = adaps.Table("emb", rows=100, length=8)

@@ -71,7 +71,7 @@ class Cluster:
     Parameters
     ----------
     machines : sequence of Machine
-        The machines in the order of their ranks.
+        Machines in the order of their ranks.
     line : NetworkLink
         Link between any two nodes that have no entry in `lines`.
     lines : mapping of (int, int) to NetworkLink

@@ -164,7 +164,7 @@ class Simulation:
         Parameters
         ----------
         path : path
-            The file to write.
+            File to write.
         """
         document = {"traceEvents": self._chrome_events(), "displayTimeUnit": "ms"}
         Path(path).write_text(json.dumps(document), encoding="utf-8")

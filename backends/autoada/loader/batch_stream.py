@@ -51,17 +51,17 @@ class LoaderSource(Iterable[Any]):
     Parameters
     ----------
     loader : iterable
-        The loader.
+        Loader of the batches.
     alone : bool
-        Whether the training has one worker in this process. Several share the global generators.
+        Whether the training has one worker in this process. Several workers share the global generators.
 
     Attributes
     ----------
     generators : LoaderGenerators
         Random generators that the loader may draw from.
     runs_ahead : bool or None
-        Whether batches may be fetched before their turn, as fetching one draws nothing from the global
-        generators; None while this is not known.
+        Whether batches may be fetched before their turn, because fetching a batch draws nothing from the
+        global generators; None while this is unknown.
     """
 
     def __init__(self, loader: Iterable[Any], alone: bool) -> None:
@@ -152,7 +152,7 @@ class LoaderSource(Iterable[Any]):
 
 
 class _SharedIterator(Iterator[Any]):
-    """One of several iterators that share their data."""
+    """Iterator that shares its data with other iterators."""
 
     def __init__(self, source: LoaderSource, batches: Iterator[Any]) -> None:
         self._source = source
@@ -165,20 +165,20 @@ class _SharedIterator(Iterator[Any]):
 class BatchStream(Iterator[HeldBatch]):
     """Fetches the batches of one pass.
 
-    A fetch before its turn does not show in the program. Afterwards the random generators are as they were
-    before; they get the state after the fetch when the batch is handed out.
+    A fetch before its turn has no effect that the program can observe. The random generators get back their
+    earlier states, and they get the states after the fetch when the batch is handed out.
 
     Parameters
     ----------
     epoch : Epoch
         Batches of `source`.
     source : LoaderSource
-        The loader.
+        Loader of the batches.
 
     Attributes
     ----------
     holds : deque of HeldBatch
-        Batches that were fetched and not handed out.
+        Batches that were fetched but not handed out.
     """
 
     def __init__(self, epoch: Epoch, source: LoaderSource) -> None:
@@ -196,7 +196,7 @@ class BatchStream(Iterator[HeldBatch]):
         Raises
         ------
         StopIteration
-            At the end of the data. Other exceptions of the loader are raised in their turn.
+            If there are no more data. Other exceptions of the loader are raised in their turn.
         RuntimeError
             If the end was found with random numbers that were drawn again since, or another iterator of a
             loader has taken batches that were fetched for this one.

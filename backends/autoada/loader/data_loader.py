@@ -44,32 +44,31 @@ class AdaDataLoader:
     Parameters
     ----------
     loader : iterable
-        Any iterable of batches: a `torch.utils.data.DataLoader`, a PyG loader, a generator. The wrapper has
-        its attributes, such as ``dataset`` and ``sampler``, and its length.
+        Iterable of batches: a `torch.utils.data.DataLoader`, a PyG loader, a generator. The wrapper has its
+        attributes, such as ``dataset`` and ``sampler``, and its length.
     lookahead : int or "auto"
         Number of batches to fetch ahead. ``"auto"`` adapts to how late rows arrive, by the rule of
         `autoada.loader.lookahead.Lookahead`. It predicts no rows on a single node, where every row is local.
         A number predicts rows on a single node as well.
     keys : callable or mapping, optional
-        Hand-written intent: ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions
-        ``f(batch)`` -> ids. A table is a parameter's or module's qualified name, or the module. Without it
-        rows are predicted.
+        Hand-written intent: a function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables
+        to functions ``f(batch)`` that return ids. A table is a parameter's or module's qualified name, or the
+        module. Without `keys`, rows are predicted.
     prepare : callable, optional
-        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, for prediction. It is only needed if a
-        message asks for it, as the way from batch to call is normally recorded.
+        Function for predictions: ``prepare(batch)`` returns ``(args, kwargs)`` of the model's call. It is
+        only needed if a message asks for it, because the way from batch to call is normally recorded.
     model : AdaModel or sequence of them, optional
         Models that read the batches. By default, these are the models that the loop calls with its batches.
-        With `keys` or `prepare`, the default is the model that was wrapped last and that no loop of another
-        thread calls.
+        With `keys` or `prepare`, the default is the last wrapped model that no loop of another thread calls.
     shard : bool
         Whether each worker of each node gets a separate part of the data. Otherwise every node trains on all
-        batches of its `loader`, and a warning is logged if two begin with equal batches. Sharding requires a
-        `torch.utils.data.DataLoader` that goes through its data set in order or shuffled, also by a
-        `BatchSampler`. With one worker it stays as it is. With n workers, each takes every n-th item of a
-        common order. The last workers may repeat an item of another worker, so that all make equally many
-        steps. A shuffled order follows from the number of the pass and the seed at worker 0, which is set in
-        the sampler's generator or by ``torch.manual_seed``. All workers make and iterate such loaders in the
-        same order.
+        batches of its `loader`, and a warning is logged if two nodes begin with equal batches. Sharding
+        requires a `torch.utils.data.DataLoader` that iterates over its data set in order or shuffled, also by
+        a `BatchSampler`. With one worker, the loader does not change. With n workers, each worker takes every
+        n-th item of a common order. The last workers may repeat an item of another worker, so that all
+        workers make the same number of steps. A shuffled order depends on the number of the pass and on the
+        seed at worker 0, which is set in the sampler's generator or by ``torch.manual_seed``. All workers
+        create and iterate such loaders in the same order.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class AdaDataLoader:
         return self.position.epoch
 
     def explain(self, batch: Any) -> str:
-        """For each table that `batch` will read: tier of prediction, rows, and where in the source."""
+        """Describe each table that `batch` will read: tier of prediction, rows, and source line."""
         source = self._intent_source(self._find_model())
         if isinstance(source, PredictedKeys):
             return source.explain(batch)
@@ -192,7 +191,7 @@ class AdaDataLoader:
         parts = itertools.tee(stream, len(models)) if len(models) > 1 else [stream]
         queues: list[PrefetchQueue] = []
         state = training_state_of(models[0])
-        watches = self.lookahead.adapts and models[0].node.world_size > 1  # Otherwise every row is local.
+        watches = self.lookahead.adapts and models[0].node.world_size > 1  # On one node, all is local.
         try:
             queues += [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
             for model, queue in zip(models, queues, strict=True):
@@ -214,7 +213,7 @@ class AdaDataLoader:
                 queue.close()
 
     def summary(self) -> str:
-        """One line: tables, how their rows are found, and the share that was local."""
+        """Return one line with the tables, how their rows are found, and the share of local rows."""
         model = self._find_model()
         source = self._intent_source(model)
         stats = model.node.stats()
@@ -240,11 +239,11 @@ class AdaDataLoader:
         return PrefetchQueue(model, source, batches, may_run_ahead, lookahead, self._called, self._sharded)
 
     def _find_model(self) -> AdaModel:
-        """The most important model that reads the batches."""
+        """Return the most important model that reads the batches."""
         return next(iter(_existing(self._called)), self._candidates()[0])
 
     def _candidates(self) -> list[AdaModel]:
-        """The models that may read the batches, the most important model first."""
+        """Return the models that may read the batches, the most important model first."""
         if self._given:
             given = _existing(self._given)
             if not given:
@@ -259,7 +258,7 @@ class AdaDataLoader:
         return self._keys is not None or self._prepare is not None
 
     def _is_known(self, model: AdaModel) -> bool:
-        """Whether the loop calls this model, as far as is known before it does."""
+        """Return whether the loop is expected to call this model."""
         known = _existing([*self._given, *self._called])
         return self._by_hand or any(each is model for each in known)
 

@@ -1,4 +1,4 @@
-"""Each worker's part of the data: made by a sampler, with a warning if it was forgotten."""
+"""Each worker's part of the data, selected by a sampler, with a warning if all workers get the same data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autoada.prediction.batch_structure import leaves
 from autoada.training.training_state import WorkerIdentity
 
 DIGESTED_BYTES = 1 << 20
-"""Bytes of each tensor of a batch that are compared."""
+"""Number of bytes of each tensor of a batch that are compared."""
 _PATIENCE = 0.01
 
 _log = logging.getLogger("autoada")

@@ -1,4 +1,4 @@
-"""Contents of a batch that is held while its loader makes others."""
+"""Contents of a batch that is held while its loader creates other batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class HeldMemory:
     Parameters
     ----------
     holder : list of object
-        The batch alone in a list, so that only references from elsewhere count.
+        List that contains only the batch, so that only references from elsewhere count.
 
     Attributes
     ----------
     batch : object
-        The batch as it would be if it were fetched in its turn.
+        Batch with the contents that it would have if it were fetched in its turn.
     """
 
     def __init__(self, holder: list[Any]) -> None:
@@ -122,12 +122,12 @@ class _Parts:
 
 
 def _uses(tensor: Tensor) -> int:
-    """Number of tensors with this memory, plus a constant."""
+    """Return the number of tensors with this memory, plus a constant."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def _references(holder: Any) -> int:
-    """References to the only entry of a container, as `_Parts.sort` counts them."""
+    """Return the number of references to the only entry of a container, as `_Parts.sort` counts them."""
     for value in holder:
         return sys.getrefcount(value)
     return 0

@@ -1,4 +1,4 @@
-"""The sources of a loader's keys: the user's functions, or prediction."""
+"""Sources of the keys of a loader's batches: functions of the user, or predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KeyFunction = Callable[[Any], Any]
 Keys = KeyFunction | Mapping[Any, KeyFunction]
 
 SMALL_TABLE = 4096
-"""A table of at most this many rows is announced in full where its rows cannot be predicted."""
+"""Maximum number of rows of a table that is announced in full if its rows cannot be predicted."""
 
 _PREPARE = (
     "rows are pulled on demand: give AdaDataLoader a `prepare=` function that turns a batch into "
@@ -30,8 +30,8 @@ _PREPARE = (
 )
 
 _ELSEWHERE = (
-    "what is drawn can be foreseen if the model's forward, the data set or its collate_fn draws it, what is "
-    "made from the batch with AdaDataLoader's `prepare=`"
+    "random numbers can be predicted if the model's forward, the data set or its collate_fn draws them, and "
+    "other tensors if AdaDataLoader's `prepare=` makes them from the batch"
 )
 
 _TOGETHER = (
@@ -40,8 +40,8 @@ _TOGETHER = (
 )
 
 _SEVERAL = (
-    "the model is called more than once per batch: only the {} rows are announced ({}, at {}); hand what it "
-    "needs to one call where you can, or give AdaDataLoader `keys=`"
+    "the model is called more than once per batch: only the {} rows are announced ({}, at {}); pass all "
+    "inputs to one call if possible, or give AdaDataLoader `keys=`"
 )
 
 _log = logging.getLogger("autoada")
@@ -58,7 +58,7 @@ class IntentSource:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return in a few words how rows are found."""
+        """Return a short description of how rows are found."""
         raise NotImplementedError
 
     def mark_in_use(self, batch: Any, alone: bool) -> None:
@@ -81,16 +81,16 @@ class IntentSource:
 
 
 class HandWrittenKeys(IntentSource):
-    """Rows by the user's functions.
+    """Finds rows with the user's functions.
 
     Parameters
     ----------
     state : TrainingState
         State of the model with the tables.
     keys : callable or mapping
-        ``keys(batch)`` -> ``{table: ids}``, or a mapping of tables to functions ``f(batch)`` -> ids. A
-        table is given as the parameter's qualified name, the qualified name of the module that owns it, or
-        the module.
+        Function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables to functions
+        ``f(batch)`` that return ids. A table is given as the parameter's qualified name, the qualified name
+        of the module that owns it, or the module.
     """
 
     def __init__(self, state: TrainingState, keys: Keys) -> None:
@@ -113,7 +113,7 @@ class HandWrittenKeys(IntentSource):
 
 
 class NoIntent(IntentSource):
-    """No rows: among the workers of a single node every row is local."""
+    """Finds no rows, because every row is local to the workers of a single node."""
 
     def expected(self, batch: Any) -> None:
         return None
@@ -123,14 +123,15 @@ class NoIntent(IntentSource):
 
 
 class PredictedKeys(IntentSource):
-    """Rows by access prediction.
+    """Finds rows by access prediction.
 
     Parameters
     ----------
     state : TrainingState
         State of the model with the simulated forward.
     prepare : callable, optional
-        ``prepare(batch)`` -> ``(args, kwargs)`` of the model's call, where that cannot be recorded.
+        Function ``prepare(batch)`` that returns ``(args, kwargs)`` of the model's call, if the call cannot be
+        recorded.
     """
 
     def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:
@@ -197,7 +198,7 @@ class PredictedKeys(IntentSource):
         return f"rows predicted {self.predictor.describe()}{demanded}"
 
     def explain(self, batch: Any) -> str:
-        """The predictor's account of `batch`."""
+        """Return the predictor's description of the reads of `batch`."""
         if self._calls_per_batch is None:
             reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
             return f"nothing is predicted: {reason}"
@@ -230,7 +231,7 @@ class PredictedKeys(IntentSource):
         return changed
 
     def _was_wrong(self, expected: Expected | None, calls: int) -> bool:
-        """Whether the batch read something else than was known for certain."""
+        """Return whether the batch read other rows than a certain prediction."""
         if expected is None or expected.prediction is None or calls < expected.calls:
             return False
         exact = self.predictor.observe(expected.prediction, self._state.reads)
@@ -259,7 +260,7 @@ class PredictedKeys(IntentSource):
             self._warn_once(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
 
     def _may_read_all(self, access: Access) -> bool:
-        """Whether all rows of the table are wanted: it is read in full, or small and any row may be meant."""
+        """Return whether any row of the table may be read: it is read in full, or small and unpredictable."""
         return access.kind == "full" or (
             access.kind == "unpredictable" and self._state.tables[access.table].shape[0] <= SMALL_TABLE
         )
@@ -272,7 +273,7 @@ class PredictedKeys(IntentSource):
             if access.kind == "full":
                 self._warn_once(
                     f"{access.table!r} is read in full, at {where}: all of its rows are announced for such "
-                    "batches; look up the rows that a batch needs where those will do"
+                    "batches; if a batch needs only some rows, look up these rows"
                 )
             elif self._may_read_all(access):
                 self._warn_once(
@@ -281,25 +282,25 @@ class PredictedKeys(IntentSource):
                 )
             else:
                 self._warn_once(
-                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: pulled on "
-                    "demand; if you know which rows may be meant, give AdaDataLoader `keys=`",
+                    f"rows of {access.table!r} depend on parameters{self._unknown()}, at {where}: they are "
+                    "pulled on demand; if you know which rows may be read, give AdaDataLoader `keys=`",
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         for name, where in prediction.dense_reads:
             self._warn_once(
-                f"all of {name!r} travels in every step, as it is no table, but only rows of it are read, at "
-                f"{where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"
+                f"all of {name!r} is sent in every step, because it is not a table, but only rows of it are "
+                f"read, at {where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"
             )
         if prediction.stopped is not None and not prediction.waits:
             self._warn_once(
-                f"prediction could not go on, later rows are pulled on demand: {prediction.stopped}; have "
-                "the batch alone decide what forward reads, or give AdaDataLoader `keys=`",
+                f"prediction stopped, and later rows are pulled on demand: {prediction.stopped}; let only "
+                "the batch determine which rows forward reads, or give AdaDataLoader `keys=`",
                 prediction.stopped,
             )
 
     @property
     def _call_place(self) -> str:
-        """Where the loop calls the model, with the source."""
+        """Return the place where the loop calls the model, with its source line."""
         return f"{self._loop.where}{source_line(self._loop.where)}"
 
     def _unknown(self) -> str:
@@ -307,9 +308,9 @@ class PredictedKeys(IntentSource):
         recorded = () if self._loop.recorded is None else self._loop.recorded
         names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
         where = self._call_place
-        drawn = "" if self.predictor.foresees_draws else " or on random numbers that cannot be foreseen"
+        drawn = "" if self.predictor.foresees_draws else " or on unpredictable random numbers"
         return drawn + (
-            f" or on what is not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
+            f" or on values that are not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
             if names
             else ""
         )
@@ -323,7 +324,7 @@ class PredictedKeys(IntentSource):
 
 
 def table_name(state: TrainingState, table: Any) -> str:
-    """The qualified parameter name of a table given by that name, by its module's name, or as a module."""
+    """Return the qualified name of a table that is given by this name, its module's name, or its module."""
     if isinstance(table, nn.Module):
         found = next((name for name, module in state.module.named_modules() if module is table), None)
         if found is None:

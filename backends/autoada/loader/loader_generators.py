@@ -57,9 +57,10 @@ class LoaderGenerators:
     Parameters
     ----------
     loader : object
-        The loader.
+        Loader that draws.
     alone : bool
-        Whether no other thread is expected to draw from the global generators; otherwise these are left out.
+        Whether no other thread draws from the global generators. Otherwise the global generators are left
+        out.
     """
 
     def __init__(self, loader: Any, alone: bool = True) -> None:
@@ -111,7 +112,7 @@ class LoaderGenerators:
 
     @staticmethod
     def same(first: GeneratorStates, second: GeneratorStates) -> bool:
-        """Whether nothing was drawn between two states."""
+        """Return whether nothing was drawn between two states."""
         return all(map(_same, first, second))
 
 
@@ -129,7 +130,7 @@ def _find(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Objects that `value` holds and that may hold generators."""
+    """Return the objects in `value` that may contain generators."""
     if isinstance(value, (Tensor, np.ndarray, nn.Module, type, str, bytes)):
         return
     if isinstance(value, dict):
@@ -151,7 +152,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _variables(function: FunctionType) -> Iterator[Any]:
-    """Values that a function refers to, except for its arguments."""
+    """Return the values that a function refers to, except for its arguments."""
     yield from (cell.cell_contents for cell in function.__closure__ or () if _is_set(cell))
     names = function.__code__.co_names
     known = function.__globals__

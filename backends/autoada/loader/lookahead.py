@@ -1,4 +1,4 @@
-"""Number of batches to fetch ahead, fixed or adaptive."""
+"""Fixed or adaptive number of batches to fetch ahead."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal, Protocol
 FIRST = 2
 MOST = 64
 WINDOW = 8
-"""Steps over which a width is judged."""
+"""Number of steps over which a width is judged."""
 TOLERATED = 0.005
-"""Share of remote rows at which a width is wide enough."""
+"""Maximum share of remote rows at which a width is wide enough."""
 AS_GOOD = 1.25
 """Maximum ratio of remote rows at which a narrower width counts as good as the best one."""
 PAUSE = 256
-"""Steps between two searches; twice as many after each search that found nothing better."""
+"""Number of steps between two searches; it doubles after each search without a better result."""
 
 _log = logging.getLogger("autoada")
 
@@ -28,7 +28,7 @@ class Counting(Protocol):
 
 
 class Lookahead:
-    """Number of batches to fetch ahead: fixed, or adapted to how late rows arrive.
+    """Number of batches to fetch ahead, which is fixed or adapts to the share of late rows.
 
     The rule of ``"auto"`` measures the share of remote rows among the rows that `WINDOW` consecutive steps
     read. Only steps with signalled intent count. If the share is more than `TOLERATED`, a search begins. It
@@ -42,7 +42,7 @@ class Lookahead:
     batches : int
         Current number of batches to fetch ahead.
     adapts : bool
-        Whether the number adapts to how late rows arrive.
+        Whether the number adapts to the share of rows that arrive late.
     """
 
     def __init__(self, given: int | Literal["auto"]) -> None:
@@ -62,7 +62,7 @@ class Lookahead:
             self._counting = [(each, each.stats()) for each in counting]
 
     def end_step(self, signalled: bool) -> None:
-        """End a step; without `signalled` intent its rows cannot be local, so they do not count."""
+        """End a step. Without `signalled` intent, its rows cannot be local and do not count."""
         if not self.adapts:
             return
         counted = [(each.stats(), before) for each, before in self._counting]

@@ -1,4 +1,4 @@
-"""How the training loop turns a batch into calls of the model, learned while it does so."""
+"""Records how the training loop turns a batch into calls of the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoada.prediction.compiled_program import NotRecorded
 from autoada.prediction.source_location import user_location
 
 RECORDED_BATCHES = 3
-"""Batches whose way to the model is recorded; two of them have to agree."""
+"""Number of batches whose way to the model is recorded; two of them have to agree."""
 SELDOM = 16
 """Interval in batches between recordings while a loop does not call the model."""
 
@@ -26,9 +26,9 @@ class Call:
     Attributes
     ----------
     target : str
-        The dotted name of the model's method or module that is called; empty for the model itself.
+        Dotted name of the model's method or module that is called; empty for the model itself.
     prepare : callable
-        Gives the arguments for a batch.
+        Function that returns the arguments for a batch.
     """
 
     target: str
@@ -48,18 +48,18 @@ class RecordedCall(Call):
 
 
 Calls = tuple[Call, ...]
-"""The model's calls for one batch, in order."""
+"""Calls of the model for one batch, in order."""
 
 
 def call_all(recorded: Calls, model: nn.Module, batch: Any) -> None:
-    """Call `model` as the loop does for `batch`."""
+    """Call `model` for `batch` in the same way as the loop."""
     for call in recorded:
         args, kwargs = call.prepare(batch)
         (attrgetter(call.target)(model) if call.target else model)(*args, **kwargs)
 
 
 class LoopRecorder:
-    """Listens to a model's calls in the first batches.
+    """Records a model's calls in the first batches.
 
     The first call of the first batch is used at once; a second batch has to confirm it. If a
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
@@ -68,14 +68,14 @@ class LoopRecorder:
     Attributes
     ----------
     recorded : tuple of Call, or None
-        The calls that are known.
+        Known calls; None if there are none.
     settled : bool
         Whether no further batch is recorded.
     numbers_vary : bool
         Whether arguments contain numbers that differ between batches; the numbers of one batch are used for
         all.
     obstacle : str or None
-        Reason why calls are not known.
+        Reason why the calls are unknown.
     where : str
         ``file:line`` of the last call that was recorded.
     takes_one_loader : bool
@@ -220,7 +220,7 @@ class LoopRecorder:
 
 @dataclass
 class _CallInProgress:
-    """The current call, and the calls that were known before it."""
+    """Current call, and the calls that were known before it."""
 
     target: str
     before: tuple[Any, ...]

@@ -27,16 +27,16 @@ class QueuedBatch:
     Attributes
     ----------
     held : HeldBatch
-        The batch, which may change until it is handed out.
+        Batch, which may change until it is handed out.
     clock : int
-        Clock of its use.
+        Clock of the use of the batch.
     expected : Expected or None
-        Rows that it will read, if they are known.
+        Rows that the batch will read, if they are known.
     signalled : Tensor or None
         Keys with signalled intent.
     pending : list of (str, int or None, Tensor)
-        Keys with intent that will be signalled when the use is near enough: table, number of batches ahead
-        (None: the loader's), keys.
+        Keys whose intent is signalled when their use is near enough. Each item has the table, the number of
+        batches ahead (None for the number of the loader), and the keys.
     """
 
     held: HeldBatch
@@ -52,7 +52,7 @@ class QueuedBatch:
 
 
 class PrefetchQueue:
-    """Owns the flow of a loop's batches for one model, from the loader to the end of their use.
+    """Manages the batches of a loop for one model, from the loader to the end of their use.
 
     ``next_batch`` finishes the previous batch, fetches, predicts and signals intent. ``mark_in_use`` hands
     the batch to the loop. Until the loop comes for another batch, the queue then observes the model's calls.
@@ -60,19 +60,19 @@ class PrefetchQueue:
     Parameters
     ----------
     model : AdaModel
-        The model that may be called with the batches.
+        Model that may be called with the batches.
     source : IntentSource
-        Finds the rows that a batch will read.
+        Source of the rows that a batch will read.
     batches : iterator of HeldBatch
-        The loader's batches.
+        Batches of the loader.
     may_run_ahead : callable
-        Returns whether a batch may be fetched before its turn.
+        Function that returns whether a batch may be fetched before its turn.
     lookahead : Lookahead
         Number of batches to fetch ahead.
     called : list of weakref.ref of AdaModel
-        Models that the loop has called, in order; the queue adds its own.
+        Models that the loop has called, in order. The queue adds its model.
     sharded : bool
-        Whether each worker is known to have its own part of the data.
+        Whether each worker is known to have a separate part of the data.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PrefetchQueue:
         self._loops = self._state.enter(self)
 
     def next_batch(self) -> QueuedBatch | None:
-        """Return the next batch, once those after it are in the queue; None at the end."""
+        """Return the next batch after filling the queue with the batches after it; None at the end."""
         self._finish_previous()
         starts = self._start_if_empty()
         while (fetched := self._fetch()) is not None:
@@ -160,7 +160,7 @@ class PrefetchQueue:
 
     @property
     def attached(self) -> bool:
-        """Whether the model is called by the loops of this thread."""
+        """Whether the loops of this thread call the model."""
         return self._state.owner is self._loops
 
     def attach(self) -> None:
@@ -237,7 +237,7 @@ class PrefetchQueue:
         self._plan_intent(item)
 
     def _plan_intent(self, item: QueuedBatch) -> None:
-        """Let intent for all rows of `item` be pending."""
+        """Make the intent for all rows of `item` pending."""
         expected = item.expected
         if expected is None:
             return

@@ -1,4 +1,4 @@
-"""Calls of the model: of its forward, of its methods, and of its modules from outside of it."""
+"""Interception of calls of the model: its forward, its methods, and its modules."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NO_GRAPH = (
 
 
 class Calls:
-    """Surrounds each call of the model; calls that are part of another one do not count.
+    """Surrounds each call of the model. Calls within another call do not count.
 
-    A call of the model itself always counts. One of a method or of a module counts if it reads rows: others,
-    such as a method that gives a loss for two tensors, are helpers of the loop.
+    A call of the model itself always counts. A call of a method or module counts if it reads rows. Other
+    calls, such as a method that computes a loss from two tensors, are helpers of the loop.
 
     Parameters
     ----------
     module : nn.Module
-        The wrapped model.
+        Wrapped model.
     state : TrainingState
-        Counts the calls, and knows their observer.
+        State of the training, which counts the calls and refers to their observer.
     parameters : WrappedParameters
-        The parameters that calls read.
+        Parameters that calls read.
     """
 
     def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
@@ -50,15 +50,15 @@ class Calls:
         self._tables = list(parameters.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
-        # Rows come from outside of any graph. Done here, for it imports the compiler, which takes seconds.
+        # Rows come from outside of any graph. `disable` imports the compiler, which takes seconds.
         self.run = torch.compiler.disable(self._run)
         self._followed = {"": DirectCalls(self, "", module)}
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # only its children can be called
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # Only the children can be called.
             for name, child in module.named_children():
                 self._follow(name, child)
 
     def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
-        """`value`, an attribute of the model that was reached through the wrapper: its calls count.
+        """Return `value`, an attribute of the model, in a form whose calls through the wrapper count.
 
         These are calls of a method of the model, or of one of its modules.
         """
@@ -74,7 +74,7 @@ class Calls:
         return value
 
     def _follow(self, name: str, module: nn.Module) -> None:
-        """Have direct calls of one of the model's modules, or of those in a list, count."""
+        """Count direct calls of one of the model's modules, or of the modules in a list."""
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             for key, each in module.named_children():
                 self._follow(f"{name}.{key}", each)
@@ -100,10 +100,10 @@ class Calls:
     def begin(
         self, target: str, training: bool, arguments: CallArguments, hooked: bool = False
     ) -> Present | None:
-        """A call begins; None if it is part of another one, whose end counts.
+        """Begin a call. Returns None if the call is part of another call, whose end counts.
 
-        Calls that a hook has seen may have been interrupted without an end: a call through the wrapper, or of
-        the same module, cannot be part of them.
+        A call that a hook intercepted may have been interrupted without an end. So a call through the
+        wrapper, or a call of the same module, is never part of it.
         """
         outer = self._present
         if outer is not None:
@@ -111,7 +111,7 @@ class Calls:
                 return None
             self.fail(outer)
         if torch._C._get_tracing_state() is not None or _mode_of(_GRAPH) is not None:
-            raise TypeError(NO_GRAPH)  # the rows of this call would be constants of the graph
+            raise TypeError(NO_GRAPH)  # The rows of this call would be constants of the graph.
         state = self._state
         observer = state.begin_call(training)
         others = self._pause_others(observer)
@@ -138,7 +138,7 @@ class Calls:
         return present
 
     def end(self, present: Present, output: Any) -> None:
-        """The call has given `output`."""
+        """End a call that returned `output`."""
         left = self._leave(present)
         for other in present.others:
             other.give_up(output)
@@ -158,7 +158,7 @@ class Calls:
             observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
-        """End a call that raised or was interrupted: its further reads are not known."""
+        """End a call that raised or was interrupted. Its further reads are unknown."""
         for other in present.others:
             other.start()
         present.others = []
@@ -166,18 +166,18 @@ class Calls:
             self._state.calls -= 1
 
     def stepping(self) -> None:
-        """End the present call, such as a method that trains, because a step is made within it."""
+        """End the current call, such as a method that trains, because it makes a step."""
         if self._present is not None:
             self.end(self._present, None)
 
     def abandon_call(self) -> None:
-        """Drop the present call, such as a method that trains, because it asked for a batch."""
+        """Drop the current call, such as a method that trains, because it requested a batch."""
         if self._present is not None and self._present.thread == threading.get_ident():
             self.fail(self._present)
 
     @staticmethod
     def _pause_others(observer: CallObserver | None) -> list[ArgumentRecorder]:
-        """Pause the recordings for other models: this call is no part of the loop that they record."""
+        """Pause the recordings for other models, because this call is not part of their loop."""
         if torch._C._len_torch_function_stack() == 0:
             return []
         own = None if observer is None else observer.recording
@@ -188,7 +188,7 @@ class Calls:
         return others
 
     def _leave(self, present: Present) -> bool:
-        """The call is over; whether it was one in training mode that is not over already."""
+        """End a call; return whether it was in training mode and had not ended before."""
         if self._present is not present:
             return False
         self._present = None
@@ -202,24 +202,24 @@ class Calls:
 
 @dataclass(eq=False)
 class Present:
-    """A call that is going on.
+    """A call that has begun and not ended.
 
     Attributes
     ----------
     target : str
         Dotted name of the method or module; empty for the model itself.
     hooked : bool
-        Whether a hook saw it, and not the wrapper.
+        Whether a hook intercepted the call. Otherwise the wrapper did.
     replay : context manager or None
-        Notes values that predictions need; None in evaluation mode.
+        Context that records values for predictions; None in evaluation mode.
     read_before : int
-        Reads of earlier calls.
+        Number of reads of earlier calls.
     expected : bool
-        Whether the batch was expected to need it.
+        Whether the call was predicted for the batch.
     others : list of Recording
         Recordings of the loop for other models, which are paused during the call.
     thread : int
-        The thread that calls.
+        Identifier of the calling thread.
     """
 
     target: str
@@ -232,9 +232,9 @@ class Present:
 
 
 def plain_call(module: nn.Module) -> Callable[..., Any]:
-    """The function of a call that is already known: the forward, or `module` if it has other hooks.
+    """Return the function for a call within another call: the forward, or `module` if it has other hooks.
 
-    These hooks have no effect within a call.
+    The hooks of `DirectCalls` have no effect within a call.
     """
     if (
         len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
@@ -252,18 +252,18 @@ def plain_call(module: nn.Module) -> Callable[..., Any]:
 
 
 class DirectCalls:
-    """Hooks of a module that the loop calls by itself, not through the wrapper.
+    """Hooks of a module that the loop calls directly, not through the wrapper.
 
     Copies of the module also have the hooks, which do nothing there.
 
     Parameters
     ----------
     calls : Calls
-        Surrounds the calls that the hooks see.
+        Surrounds the calls that the hooks intercept.
     target : str
-        The module's dotted name.
+        Dotted name of the module.
     module : nn.Module
-        The module.
+        Module that gets the hooks.
     """
 
     def __init__(self, calls: Calls, target: str, module: nn.Module) -> None:
@@ -302,7 +302,7 @@ class DirectCalls:
 
 
 def without_hooks(module: nn.Module) -> nn.Module:
-    """`module`, a copy of a wrapped one, without the hooks that its modules had as `DirectCalls`."""
+    """Remove the hooks of `DirectCalls` from `module`, a copy of a wrapped module, and return it."""
     for each in module.modules():
         for hooks in (each._forward_pre_hooks, each._forward_hooks):
             for number, hook in list(hooks.items()):

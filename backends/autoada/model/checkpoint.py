@@ -33,20 +33,20 @@ _PLAIN = {
 
 
 class WorkerState:
-    """State of one worker: buffers, optimizers' options, random generators, its position in the data.
+    """State of one worker: buffers, options of optimizers, random generators, position in the data.
 
     Parameters
     ----------
     module : nn.Module
-        The wrapped model.
+        Wrapped model.
     optimizers : sequence of torch.optim.Optimizer
-        The optimizers, whose groups have options.
+        Optimizers, whose groups have options.
     states : iterable of ParameterState
         Parameters in the server, which count their steps.
     stepped : iterable of LocallySteppedParameters
         Parameters that are equal on all workers.
     device : torch.device
-        The model's device.
+        Device of the model.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WorkerState:
         self._device = device
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The whole state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
+        """Return the complete state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
             "steps": {state.name: state.steps for state in self._states},
@@ -78,7 +78,7 @@ class WorkerState:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
-        """Take over what a checkpoint has; `shares` is the number of workers now. Gives the user's part."""
+        """Restore the state of a checkpoint for `shares` workers, and return the user's part."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in restored.extra.items():
             part, _, rest = name.partition("/")
@@ -101,7 +101,7 @@ class WorkerState:
         return parts.get("extra", {})
 
     def _groups(self) -> list[dict[str, Any]]:
-        """The groups of all optimizers, which may have been replaced since the last call."""
+        """Return the groups of all optimizers, which may have been replaced since the last call."""
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 

@@ -1,4 +1,4 @@
-"""Base of the wrapper: forwards to the plain module, and refuses to copy, move or pickle it."""
+"""Base class of the wrapper: forwards to the plain module, and refuses copies, moves and pickling."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autoada.parameters.forbid_new_parameters import ONE_PROCESS
 
 Wrapper = TypeVar("Wrapper", bound="ForwardingModule")
 _UNLISTED = {"_ddp_params_and_buffers_to_ignore", "share", "shares"}
-"""Attributes that raise or warn, which tools that read all attributes must not find."""
+"""Attributes that raise or warn. They are hidden from tools that read all attributes."""
 
 
 class ForwardingModule(nn.Module):
     """Forwards attributes, methods and registrations to the plain module that it wraps.
 
-    Python looks special methods up in the class, as in ``len(model)``. So each wrapper has a class of its
-    own, with the special methods of the plain module and the signature of its forward.
+    Python looks up special methods in the class, as in ``len(model)``. So each wrapper has a separate class,
+    with the special methods of the plain module and the signature of its forward.
 
     Attributes
     ----------
     module : nn.Module
-        The plain module.
+        Plain module.
     """
 
     _calls: Calls
@@ -58,7 +58,7 @@ class ForwardingModule(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """The wrapper and the modules of the wrapped model, by their names in the wrapped model."""
+        """Return the wrapper and the modules of the wrapped model, by their names in the wrapped model."""
         memo = set() if memo is None else memo
         if self not in memo:
             if remove_duplicate:
@@ -67,7 +67,7 @@ class ForwardingModule(nn.Module):
             yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """The children of the wrapped model, whose calls then count."""
+        """Return the children of the wrapped model, in a form whose calls count."""
         for name, child in self.module.named_children():
             yield name, self._calls.intercept(name, child, self)
 
@@ -99,7 +99,7 @@ class ForwardingModule(nn.Module):
         self.module.register_buffer(name, tensor, persistent)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ForwardingModule:
-        """Refuse to move or cast the model, as ``to()``, ``cuda()``, ``double()`` and their like would."""
+        """Refuse to move or cast the model, as ``to()``, ``cuda()`` and ``double()`` would."""
         here = torch.empty(0, device=self._device)
         there = fn(here)
         if (there.device, there.dtype) != (here.device, here.dtype):
@@ -127,7 +127,7 @@ _OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__",
 
 
 def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
-    """A subclass of `wrapper` for modules of class `kind`."""
+    """Return a subclass of `wrapper` for modules of class `kind`."""
     special = [
         name
         for name in dir(kind)
@@ -145,7 +145,7 @@ def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
 
 def _special_method(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        dict(self.named_children())  # a container gives them, and their calls count
+        dict(self.named_children())  # A container returns its children, and their calls count.
         result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
         return self if result is self.module else result
 

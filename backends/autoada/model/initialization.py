@@ -19,28 +19,28 @@ from autoada.training.endless import endless
 __all__ = ["Selection", "select_initialization"]
 
 SMOOTHING = 0.8
-"""How much of the smoothed loss stays in each step."""
+"""Part of the smoothed loss that remains in each step."""
 SAME = 1e-3
-"""Smoothed losses that differ by no more than this part are alike, and gradients decide."""
+"""Relative difference up to which smoothed losses count as equal, so that gradients decide."""
 PLATEAU = 1e-3
-"""A candidate is on a plateau if its smoothed loss fell by no more than this part in a rung."""
+"""Relative decrease of the smoothed loss in a rung up to which a candidate is on a plateau."""
 FLOATS = 256
-"""Of a row by which weights travel."""
+"""Number of floats of a row that carries weights between nodes."""
 
 
 class Selection(NamedTuple):
-    """Result of `select_initialization`; the same on all nodes, bit for bit.
+    """Result of `select_initialization`. All nodes get the same result, bit for bit.
 
     Attributes
     ----------
     model : nn.Module
-        The winner, with its weights after the steps that it was tried for.
+        Best model, with the weights after its trial steps.
     seed : int
-        The winner's argument of `make_model`.
+        Seed of the best model: the argument of `make_model`.
     rungs : list of dict of int to float
-        For each rung the smoothed losses at its end, by the candidates' seeds; NaN if it was not finite.
+        Smoothed losses at the end of each rung, by the candidates' seeds; NaN if a loss was not finite.
     steps : int
-        How many steps all nodes made together.
+        Total number of trial steps of all nodes.
     """
 
     model: nn.Module
@@ -63,33 +63,34 @@ def select_initialization(
 ) -> Selection:
     """Collective: try several initial weights, and give all nodes the best ones.
 
-    Candidates are dealt to the nodes in turn. In each rung a node trains its own, each with the same batches,
-    and only the better half of all goes on, with twice as many steps: successive halving (Jamieson and
-    Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016). Better
-    is the lower smoothed loss; where two are alike, the larger norm of the last gradient, as there is more to
-    go. Candidates whose loss is not finite are dropped, and such on a plateau, unless all are.
+    Candidates are dealt to the nodes in turn. In each rung, each node trains its candidates, all with the
+    same batches. The better half of all candidates continues with twice as many steps. This is successive
+    halving (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*,
+    AISTATS 2016). The candidate with the lower smoothed loss is better. If two losses are nearly equal,
+    the larger norm of the last gradient is better, because it promises more progress. Candidates whose loss
+    is not finite are dropped. Candidates on a plateau are dropped unless all are.
 
-    Call it before `create_node` or `AdaModel`, once in each process, and give them the model of the result
-    with a new optimizer.
+    Call this function once in each process, before `create_node` or `AdaModel`. Pass the model of the result
+    to them, with a new optimizer.
 
     Parameters
     ----------
     make_model : callable
-        ``make_model(seed)`` gives a new model, on the CPU or a GPU, all of the same shapes; PyTorch's global
-        generator is also seeded with it.
+        Factory: ``make_model(seed)`` returns a new model on the CPU or a GPU. All models have equal shapes.
+        PyTorch's global generator is also seeded with `seed` before each call.
     optimizer : callable
-        Gives the plain optimizer of a model.
+        Factory that returns the plain optimizer of a model.
     loss : callable
-        ``loss(model, batch)`` gives a scalar.
+        Loss function: ``loss(model, batch)`` returns a scalar.
     batches : iterable
-        This node's batches, repeated as often as needed.
+        Batches of this node, which are repeated if there are too few.
     candidates : int
         Number of candidates, 1 or more; their seeds are `seed`, `seed` + 1 and so on.
     rungs : int
-        Maximum number of comparisons, 1 or more. The best candidate after the last one wins, or the only one
-        that is left before.
+        Maximum number of comparisons, 1 or more. The best candidate after the last comparison wins, or
+        earlier a candidate that is the only one left.
     steps : int
-        Steps of each candidate in the first rung, 2 or more.
+        Number of steps of each candidate in the first rung, 2 or more.
     seed : int
         Seed of the first candidate, 0 or more. Equal seeds and batches give equal winners, bit for bit.
     **node_options
@@ -98,6 +99,7 @@ def select_initialization(
     Returns
     -------
     Selection
+        Model with the best initial weights, and the losses of all candidates.
 
     Raises
     ------
@@ -108,8 +110,8 @@ def select_initialization(
 
     Notes
     -----
-    Losses of different nodes are those of different batches. Where that is as large as what initial weights
-    make, give all nodes the same batches.
+    Nodes with different batches measure different losses. If the batches change the loss as much as the
+    initial weights do, give all nodes the same batches.
     """
     for name, value, least in (
         ("candidates", candidates, 1),
@@ -154,19 +156,19 @@ def select_initialization(
 
 
 def _all_scores(node: adaps.Node, rung: int, own: Mapping[int, _Score]) -> dict[int, _Score]:
-    """Collective: the scores of all candidates at the end of a rung, by their seeds."""
+    """Collective: return the scores of all candidates at the end of a rung, by their seeds."""
     node.post(f"rung {rung} of {node.rank}", json.dumps(own))
     node.worker(0).barrier()
     scores: dict[int, _Score] = {}
     for rank in range(node.world_size):
         text = node.posted(f"rung {rung} of {rank}")
-        assert text is not None  # it was left before the barrier
+        assert text is not None  # Each node posts its text before the barrier.
         scores |= {int(each): _Score(*score) for each, score in json.loads(text).items()}
     return scores
 
 
 class _Score(NamedTuple):
-    """A candidate's score at the end of a rung: its smoothed loss, and the norm of its last gradient."""
+    """Score of a candidate at the end of a rung: smoothed loss, and norm of the last gradient."""
 
     loss: float
     norm: float
@@ -174,7 +176,7 @@ class _Score(NamedTuple):
 
 
 def _survivors(scores: dict[int, _Score]) -> list[int]:
-    """The better half, rounded up, best first."""
+    """Return the seeds of the better half of the candidates, rounded up, best first."""
     finite = {each: score for each, score in scores.items() if math.isfinite(score.loss)}
     if not finite:
         raise ValueError(
@@ -183,7 +185,7 @@ def _survivors(scores: dict[int, _Score]) -> list[int]:
     moving = {each: score for each, score in finite.items() if not score.plateau} or finite
     best = sorted(moving, key=lambda each: (moving[each].loss, each))
     ranked: list[int] = []
-    while best:  # all that are like the best one left, by their gradients
+    while best:  # candidates with nearly the loss of the best one left are ordered by their gradients
         limit = moving[best[0]].loss + SAME * abs(moving[best[0]].loss)
         alike = [each for each in best if moving[each].loss <= limit]
         ranked += sorted(alike, key=lambda each: (-moving[each].norm, each))
@@ -193,7 +195,7 @@ def _survivors(scores: dict[int, _Score]) -> list[int]:
 
 @dataclass
 class _Candidate:
-    """A model in training; its random numbers are its own."""
+    """A model in training, with a separate random generator."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -247,9 +249,9 @@ class _Weights:
                 start = end
 
     def checked(self, model: nn.Module) -> nn.Module:
-        """The model, if it has the same parameters and buffers."""
+        """Return the model, if it has the same parameters and buffers."""
         if {name: (value.shape, value.dtype) for name, value in model.state_dict().items()} != self._shapes:
-            raise ValueError("make_model gives models of different shapes: they must be alike but for values")
+            raise ValueError("make_model returns models of different shapes: only the values may differ")
         return model
 
 
@@ -266,7 +268,7 @@ def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
 
 
 def _norm(model: nn.Module) -> float:
-    """The norm of all gradients together."""
+    """Return the norm of all gradients together."""
     squares = 0.0
     for parameter in model.parameters():
         if parameter.grad is not None:

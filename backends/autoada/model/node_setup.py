@@ -1,4 +1,4 @@
-"""Node setup: the server's tables for a model, and the options of its training, by a policy."""
+"""Node setup: the server's tables for a model, and the options of its training, from a policy."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of a policy that the training code executes, not the server.
+    """Options of a policy that the training code executes instead of the server.
 
     Attributes
     ----------
     every : int
-        After so many steps all updates of all workers are visible to all; 0 leaves it to the server.
+        Number of steps after which all updates of all workers are visible to all workers; 0 leaves the time
+        to the server.
     lookaheads : mapping of str to RowLookahead
-        Batches between intent and use, by the qualified names of parameters whose lookahead the policy sets.
+        Number of batches between intent and use, by the qualified names of parameters whose lookahead the
+        policy sets.
     allreduced : frozenset of str
         Qualified names of dense parameters whose gradients are all-reduced.
     chosen : frozenset of str
-        Qualified names of tables whose rows are announced only if that takes less time.
+        Qualified names of tables whose rows are announced only if this reduces the training time.
     shares : tuple of float
         Each node's part of the samples of a step; empty if they are equal.
     aggregation : adaps.policy.Aggregation
@@ -64,15 +66,15 @@ class TrainingOptions:
 
     @property
     def is_robust(self) -> bool:
-        """Whether gradients are combined otherwise than by their mean."""
+        """Whether gradients are combined by a rule other than the mean."""
         return self.aggregation != Aggregation()
 
     def weight(self, rank: int) -> float:
-        """Weight of the gradients of a node's workers, so that every sample counts alike; 1 on average."""
+        """Return the weight of a node's gradients with which all samples count equally; 1 on average."""
         return len(self.shares) * self.shares[rank] if self.shares else 1.0
 
     def agreement(self) -> dict[str, str]:
-        """Options that must be equal on all nodes, by their names in error messages."""
+        """Return the options that must be equal on all nodes, by their names in error messages."""
         return {
             **({"every": str(self.every)} if self.every else {}),
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
@@ -85,12 +87,12 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a model is trained on a cluster.
+    """Plan for the training of a model on a cluster.
 
     Attributes
     ----------
     layout : Layout
-        Place of each parameter.
+        Place of each parameter in the server.
     managed : adaps.Policy or None
         Policy for the server's tables, if there is one.
     training : TrainingOptions
@@ -117,19 +119,28 @@ def create_node(
     row_dtype: str = "float32",
     **options: Any,
 ) -> adaps.Node:
-    """The node for `AdaModel`s of `model`, shared by this process's worker threads.
+    """Create the node that the worker threads of this process share for `AdaModel`s of `model`.
 
     Parameters
     ----------
-    model, optimizer, tables
-        As for `AdaModel`. Only shapes and rules are taken; the model is not changed.
+    model : torch.nn.Module
+        Plain model. Only the shapes of its parameters are read; the model is not changed.
+    optimizer : torch.optim.Optimizer or mapping, optional
+        Plain optimizers, in the form that `AdaModel` takes. Only their update rules are read.
+    tables : iterable of str, optional
+        Names of the parameters that are tables, in the form that `AdaModel` takes.
     policy : adaps.Policy, optional
-        How each parameter of the model, or some rows of its tables, are managed.
+        Policy that manages the parameters of the model, or some rows of its tables.
     row_dtype : {"float32", "bfloat16"}
-        What values of the model's tables are in the server's memory, as for `adaps.Table`; the model reads
-        them as its parameters' dtype in any case.
+        Type of the tables' values in the server's memory, as for `adaps.Table`. The model reads the values in
+        the dtype of its parameters in any case.
     **options
         Further arguments of `adaps.Node`, such as ``workers``.
+
+    Returns
+    -------
+    adaps.Node
+        Node of this process. The caller closes it.
     """
     plan = plan_of(model, optimizers_of(model, optimizer), tables, policy)
     return open_node(plan, row_dtype, **options)
@@ -142,7 +153,7 @@ def check_policy(
     nodes: int,
     **options: Any,
 ) -> None:
-    """Raise PolicyError for what `create_node` would refuse, with these options on so many nodes."""
+    """Raise PolicyError if `create_node` would refuse these options on this number of nodes."""
     _check(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
 
 
@@ -153,13 +164,13 @@ def plan_of(
     policy: adaps.Policy | None,
     nodes: int | None = None,
 ) -> TrainingPlan:
-    """The plan of a policy for a model, on `nodes` nodes or those of torchrun's environment.
+    """Return the plan of a policy for a model, on `nodes` nodes or on torchrun's number of nodes.
 
     Raises
     ------
     PolicyError
-        If the policy does not fit, has something in it that is not executed, or manages parameters
-        differently whose gradients are added up together.
+        If the policy does not fit, contains an option that is not executed, or manages parameters
+        differently although their gradients are added up together.
     """
     layout = layout_of(model, optimizer, tables)
     if nodes is None:
@@ -193,7 +204,7 @@ def plan_of(
 
 
 def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
-    """Make the node of a plan, with further arguments of `adaps.Node`."""
+    """Create the node of a plan, with further arguments of `adaps.Node`."""
     _check(plan, options)
     tables = plan.layout.server_tables(row_dtype)
     node = adaps.Node(tables, policy=plan.managed, agreement=plan.training.agreement(), **options)
@@ -204,7 +215,7 @@ def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
 def plan_on_node(
     node: adaps.Node, model: nn.Module, optimizer: Optimizers | Optimizer | None, tables: Iterable[str] | None
 ) -> TrainingPlan:
-    """The plan for a model on an existing node."""
+    """Return the plan for a model on an existing node."""
     training = _of_node.get(node, TrainingOptions())
     layout = layout_of(model, optimizer, tables, training.allreduced)
     return TrainingPlan(layout, node.policy, training, node.world_size)
@@ -213,7 +224,7 @@ def plan_on_node(
 def _server_policy(
     layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
 ) -> adaps.Policy:
-    """The policy for the server's tables that follows from a policy for the model's parameters."""
+    """Return the policy for the server's tables that follows from a policy for the model's parameters."""
     rules: list[Rule] = []
     for name in layout.tables:
         for part in managed[name].parts:
@@ -229,7 +240,7 @@ def _server_policy(
 
 
 def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, RowLookahead]:
-    """The lookaheads of parameters for which the policy sets one."""
+    """Return the lookaheads of parameters for which the policy sets one."""
     found = {}
     for one in managed:
         ranges = [
@@ -249,7 +260,7 @@ def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
 
 
 def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    """Raise PolicyError where gradients cannot meet as the policy says with these workers and links."""
+    """Raise PolicyError if these workers and links cannot exchange gradients as the policy requires."""
     aggregation = plan.training.aggregation
     try:
         aggregation.check(plan.nodes * options.get("workers", 1))
@@ -274,7 +285,7 @@ def _check_allreduce(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
 
 
 def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    """Refuse what the server does to its links and cannot do to gloo's."""
+    """Refuse options of the server's links that gloo's links cannot have."""
     if plan.nodes == 1:
         return
     network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
@@ -309,7 +320,7 @@ def _rules_of_blocks(
 def _rules_of_shared(
     shared: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed]
 ) -> Iterator[Rule]:
-    """Gradients that are summed up for an optimizer of the user's: they stay nowhere for long."""
+    """Yield the rule of a table in which the server only adds up gradients; refuse other options."""
     first = _rule_of(managed[shared.names[0]], policy)
     for name in shared.names:
         rule = _rule_of(managed[name], policy)
@@ -333,5 +344,5 @@ def _rules_of_shared(
 
 
 def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
-    """The rule of a dense parameter: all of its rows have the same one."""
+    """Return the rule of a dense parameter. All of its rows have the same rule."""
     return policy.rules[managed.parts[0].rule - 1]

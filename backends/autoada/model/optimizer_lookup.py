@@ -1,4 +1,4 @@
-"""Optimizers that hold a model's parameters without having been handed over."""
+"""Search for optimizers that hold a model's parameters but were not passed to `AdaModel`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 _in_server = WeakTensorKeyDictionary()
 _identities: set[int] = set()
-"""Of all parameters that were ever in the server: what is not among them is found at once."""
+"""Identities of all parameters that were ever in the server, for a fast negative answer."""
 _warned: set[str] = set()
 
 
 def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """The optimizers that exist and hold some of the model's parameters.
+    """Return the existing optimizers that hold some of the model's parameters.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
     own = {id(parameter): name for name, parameter in model.named_parameters()}
     if not (found := _holders(own)):
         return []
-    gc.collect()  # an optimizer that nobody can reach any more does not count
+    gc.collect()  # An optimizer without references does not count.
     found = _holders(own)
     owners: dict[int, torch.optim.Optimizer] = {}
     for optimizer in found:
@@ -44,14 +44,14 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
             if other is not optimizer and id(parameter) in own:
                 one, two = sorted([type(other).__name__, type(optimizer).__name__])
                 raise ValueError(
-                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: say which of them "
+                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: pass the one that "
                     "trains the model, AdaModel(model, optimizer)"
                 )
     return found
 
 
 def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
-    """The given optimizers, or else those that hold the model's parameters; None if there are none."""
+    """Return the given optimizers, or else those of the model's parameters; None if there are none."""
     if given is not None:
         return given
     return find_optimizers(model) or None
@@ -60,26 +60,25 @@ def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimize
 def warn_of_differences(
     model: nn.Module, optimizer: Optimizers | Rule | None, keep_moments_without_gradient: Iterable[str]
 ) -> None:
-    """Warn, once each, of differences to training without the parameter server.
+    """Warn once about each difference to training without the parameter server.
 
     `keep_moments_without_gradient` names the optimizers whose moments change with gradients alone.
     """
     if optimizer is None:
         _warn_once(
             "AdaModel found no optimizer of the model's parameters: every backward pass ends with a step of "
-            f"Adagrad with learning rate {DEFAULT.lr:g}. Make an optimizer first and hand it over, "
-            f"AdaModel(model, optimizer), or say AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
+            f"Adagrad with learning rate {DEFAULT.lr:g}. Create an optimizer first and pass it, "
+            f"AdaModel(model, optimizer), or use AdaModel(model, adaps.Adagrad(lr={DEFAULT.lr:g}))."
         )
     for name in sorted(set(keep_moments_without_gradient)):
         _warn_once(
-            f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
-            f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
-            "every step; with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node."
+            f"tables with {name} train as with torch.optim.SparseAdam: a row and its moments change only in "
+            "steps that use the row. With SGD, Adagrad and RMSprop, one node trains tables as PyTorch does."
         )
     for dtype in sorted({str(parameter.dtype) for parameter in model.parameters()} - {"torch.float32"}):
         _warn_once(
             f"parameters of the model are {dtype}: the parameter server keeps them and their optimizer's "
-            f"state as float32; what the model reads is {dtype}."
+            f"state as float32, and the model reads them as {dtype}."
         )
 
 
@@ -90,7 +89,7 @@ def _warn_once(sentence: str) -> None:
 
 
 def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """The parameters of `model` are in the server now, and these optimizers know it."""
+    """Record that the parameters of `model` are in the server and belong to these optimizers."""
     _handed_over.update(optimizers)
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
@@ -99,7 +98,7 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
 
 
 def release(model: nn.Module) -> None:
-    """The parameters of `model` that have memory are the user's again."""
+    """Record that the parameters of `model` with memory are no longer in the server."""
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
             _in_server.pop(parameter, None)
@@ -115,7 +114,7 @@ def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    groups = getattr(optimizer, "param_groups", [])  # one that is being made has none yet
+    groups = getattr(optimizer, "param_groups", [])  # An optimizer that is being created has no groups yet.
     return [parameter for group in groups for parameter in group["params"]]
 
 
@@ -126,8 +125,8 @@ def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: ob
         known = id(parameter) in _identities and parameter in _in_server
         if known or type(parameter) is TableParameter:
             raise RuntimeError(
-                f"this {type(optimizer).__name__} was not handed over, but its parameters are in the "
-                "parameter server: make it before the model is wrapped and hand it over, "
+                f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
+                "parameter server: create it before the model is wrapped and pass it, "
                 f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
             )
 

@@ -14,7 +14,7 @@ from autoada.parameters.server_access import ServerAccess
 
 
 class OptimizerStates:
-    """Keeps the state of optimizers in the server, where their parameters are.
+    """Keeps the state of optimizers in the server, together with their parameters.
 
     ``optimizer.state_dict()`` gathers the state in PyTorch's own layout, and ``optimizer.load_state_dict()``
     replaces it.
@@ -22,11 +22,11 @@ class OptimizerStates:
     Parameters
     ----------
     parameters : mapping of int to ParameterState
-        The parameters in the server, by their identities.
+        Parameters in the server, by their identities.
     access : ServerAccess
         Access to the server.
     rounds : bool
-        Whether rows travel rounded between nodes.
+        Whether rows are rounded on the way between nodes.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class OptimizerStates:
         self._rounds = rounds
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the calls of an optimizer that read or replace its state use the server."""
+        """Make an optimizer read its state from the server and replace it there."""
 
         def gather(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
             for number, state in self._numbered(optimizer, state_dict):
@@ -53,14 +53,14 @@ class OptimizerStates:
         optimizer.register_load_state_dict_post_hook(self.take_over, prepend=True)
 
     def take_over_assigned(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take over a state that a program has assigned to ``optimizer.state``."""
+        """Move a state that a program has assigned to ``optimizer.state`` to the server."""
         if type(optimizer.state) is not ServerHeldState:
             self.take_over(optimizer)
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Collective: the present state of the optimizer replaces the state in the server.
+        """Collective: replace the state in the server by the current state of the optimizer.
 
-        The state of the primary worker counts.
+        All workers get the state of the primary worker.
         """
         held = [self._parameters[id(p)] for p in _parameters(optimizer) if id(p) in self._parameters]
         given = {state: optimizer.state.get(state.parameter, {}) for state in held}
@@ -68,14 +68,14 @@ class OptimizerStates:
             state.check(values)
             if self._rounds and state.steps > 0:
                 raise ValueError(
-                    f"the optimizer's state of {state.name!r} cannot be replaced after a step where rows "
-                    "travel rounded, because other nodes still hold rounding errors of the old one: load "
+                    f"the optimizer's state of {state.name!r} cannot be replaced after a step, because "
+                    "messages round rows, and other nodes still hold rounding errors of the old state: load "
                     'the state before the first step, or use wire = "float32"'
                 )
         counts = [state.steps_of(values) for state, values in given.items()]
         worker, alone = self._access.worker, self._access.alone
         if not alone:
-            worker.end_setup()  # earlier gradients of all workers are in the rows that are replaced
+            worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
             counts = self._counts_of_primary(held, counts)
         if self._access.is_primary:
             for (state, values), count in zip(given.items(), counts, strict=True):
@@ -89,7 +89,7 @@ class OptimizerStates:
         self._guard(optimizer)
 
     def _counts_of_primary(self, held: list[ParameterState], counts: list[int]) -> list[int]:
-        """Collective: the steps of each parameter on the primary worker, sent in its first row."""
+        """Collective: return the primary worker's step count of each parameter, sent in the first row."""
         worker, is_primary = self._access.worker, self._access.is_primary
         kept = [state.first() for state in held] if is_primary else []
         for state, row, count in zip(held, kept, counts, strict=is_primary):
@@ -109,7 +109,7 @@ class OptimizerStates:
     def _numbered(
         self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
     ) -> Iterator[tuple[int, ParameterState]]:
-        """The parameters in the server with their numbers in a state dictionary."""
+        """Return the parameters in the server with their numbers in a state dictionary."""
         for group, packed in zip(optimizer.param_groups, state_dict["param_groups"], strict=False):
             for parameter, number in zip(group["params"], packed["params"], strict=False):
                 if (state := self._parameters.get(id(parameter))) is not None:
@@ -136,7 +136,7 @@ class ServerHeldState(defaultdict[Any, Any]):
         super().__setitem__(parameter, state)
 
     def get(self, parameter: Any, default: Any = None) -> Any:
-        """The state of a parameter of the optimizer's own."""
+        """Return the state of a parameter that the optimizer itself steps."""
         self._check(parameter)
         return super().get(parameter, default)
 

@@ -1,28 +1,28 @@
-"""Limits of how old the values are that a worker computes on."""
+"""Limits for the age of the values on which a worker computes."""
 
 from __future__ import annotations
 
 import adaps
 
 STALENESS = 64
-"""Default limit, in steps."""
+"""Default limit of the age, in steps."""
 
 
 class StalenessLimit:
     """Limits the age of the values that a worker reads, in its own steps.
 
-    Every half of the limit it requests that the server make all previous changes visible everywhere. It waits
-    for the answer only before the next request. So this worker reads all changes that had reached the server
-    `limit` steps ago, and its own changes of `limit` steps ago have reached the server.
+    After every half of the limit, the worker requests that all previous changes become visible everywhere. It
+    waits for the answer only before the next request. So this worker reads all changes that had reached the
+    server `limit` steps ago, and its own changes of `limit` steps ago have reached the server.
 
     Parameters
     ----------
     worker : adaps.Worker
-        The worker that steps.
+        Worker that steps.
     limit : int
-        In steps, at least 1. With 1, every step waits.
+        Maximum age in steps, at least 1. With 1, every step waits.
     alone : bool
-        Whether there is no other node, so that nothing can be old.
+        Whether this node is the only one, so that no value can be old.
     """
 
     def __init__(self, worker: adaps.Worker, limit: int, alone: bool) -> None:
@@ -36,7 +36,7 @@ class StalenessLimit:
         self._asked: int | None = None
 
     def step(self) -> None:
-        """A step is done."""
+        """Count a step that has ended, and wait if the limit requires it."""
         self._steps += 1
         if self._alone or self._steps % self._period:
             return
@@ -52,18 +52,18 @@ class StalenessLimit:
 class SynchronousSteps:
     """Makes all updates visible to all workers after every `every` steps.
 
-    With 1, all workers step together: no worker hands gradients over before all have read their values, and
-    the next step begins when the gradients of all workers are applied. So every worker has to make the same
-    number of steps; only a closed worker is not waited for.
+    With 1, all workers step together. No worker pushes gradients before all workers have read their values,
+    and the next step begins when the gradients of all workers are applied. So every worker has to make the
+    same number of steps. The other workers do not wait for a closed worker.
 
     Parameters
     ----------
     worker : adaps.Worker
-        The worker that steps.
+        Worker that steps.
     every : int
-        In steps; 0 for never.
+        Number of steps between two synchronizations; 0 for none.
     workers : int
-        How many train together.
+        Number of workers that train together.
     """
 
     def __init__(self, worker: adaps.Worker, every: int, workers: int) -> None:
@@ -72,12 +72,12 @@ class SynchronousSteps:
         self._steps = 0
 
     def before_push(self) -> None:
-        """A step has computed its gradients."""
+        """Wait until all workers have computed their gradients, if they step together."""
         if self._every == 1:
             self._worker.barrier()
 
     def after_push(self) -> bool:
-        """A step has handed its gradients over; returns whether all updates are visible now."""
+        """Count a step that has pushed its gradients; return whether all updates are visible now."""
         self._steps += 1
         synchronises = self._every > 0 and self._steps % self._every == 0
         if synchronises:

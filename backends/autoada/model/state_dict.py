@@ -1,4 +1,4 @@
-"""The state dictionary of a wrapped model: that of the plain one."""
+"""State dictionary of a wrapped model, which equals the plain model's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoada.parameters.table_parameter import TableParameter
 
 
 def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """``module.state_dict(*args, **kwargs)`` with its tables read from the server, a tied one once."""
+    """Return ``module.state_dict(*args, **kwargs)`` with tables from the server, tied tables only once."""
     state: dict[str, Any] = module.state_dict(*args, **kwargs)
     prefix = kwargs.get("prefix", "")
     read: dict[int, Tensor] = {}
@@ -32,7 +32,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
 def load_all_but_tables(
     module: nn.Module, state: Mapping[str, Any], strict: bool
 ) -> tuple[Any, list[tuple[RemoteTable, Tensor]]]:
-    """Load all but tables into `module`; returns torch's result, and the values of the tables.
+    """Load all but tables into `module`; return torch's result, and the values of the tables.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def load_all_but_tables(
     )
     loaded.missing_keys[:] = missing = [name for name in loaded.missing_keys if name not in state]
     if strict and (missing or loaded.unexpected_keys):
-        raise RuntimeError(f"the state has no {missing} and a superfluous {loaded.unexpected_keys}")
+        raise RuntimeError(f"the state lacks {missing}, and has unexpected {loaded.unexpected_keys}")
     for name, parameter in tables.items():
         if name in state and state[name].shape != parameter.shape:
             raise RuntimeError(

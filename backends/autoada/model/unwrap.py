@@ -1,4 +1,4 @@
-"""Back to plain PyTorch."""
+"""Conversion of a wrapped model to a plain model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from autoada.model.wrapper import AdaModel
 
 
 def unwrap(model: AdaModel) -> nn.Module:
-    """A plain copy of the wrapped model with the server's present weights; the wrapped model can train on.
+    """Return a plain copy of the wrapped model with the current weights. The wrapped model can train on.
 
-    Every table is gathered whole, so the copy has to fit into memory. It blocks until all rows are here, and
-    any worker may call it alone.
+    All rows of every table are gathered, so the copy has to fit into memory. The call blocks until all rows
+    have arrived. A single worker may call it.
 
     Parameters
     ----------
     model : AdaModel
-        Open; nothing of it changes.
+        Wrapped model, which must be open. It does not change.
     """
     if not isinstance(model, AdaModel):
         raise TypeError(f"model is a {type(model).__name__}: unwrap takes an AdaModel")

@@ -1,4 +1,4 @@
-"""All parameters of a wrapped model, in the server or exchanged through it."""
+"""Parameters of a wrapped model, which are in the server or exchanged through it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, 
 from autoada.training.training_state import WorkerIdentity
 
 FOREVER = 2**40
-"""A clock that no training reaches."""
+"""Clock that no training reaches."""
 
 
 class Exchanged(Protocol):
@@ -38,29 +38,29 @@ class Exchanged(Protocol):
         ...
 
     def given(self) -> Gradients:
-        """The collected gradients."""
+        """Return the collected gradients."""
         ...
 
     def put(self, combined: CombinedGradients) -> None:
-        """Take over the combined gradients."""
+        """Push the combined gradients, or put them in the place of this worker's gradients."""
         ...
 
 
 class Owned(NamedTuple):
-    """The parameters of one optimizer, in the order in which their gradients are handed over."""
+    """The parameters of one optimizer, in the order in which their gradients are pushed."""
 
     tables: list[RemoteTable]
     dense: list[DenseParameters]
     robust: list[RobustMeanParameters]
     waiting: list[ServerSummedParameters | AllReducedParameters]
-    """Parameters whose push waits for all nodes; it comes last."""
+    """Parameters whose push waits for all nodes. They are pushed last."""
     schedules: Schedules | None = None
     counted: Sequence[ParameterState] = ()
     """Dense parameters whose steps are counted here."""
     left_out: Sequence[nn.Parameter] = ()
-    """Parameters that were among these dense ones when the model was wrapped, and that no group has now."""
+    """Dense parameters that were in a group when the model was wrapped, and are in no group now."""
     members: tuple[tuple[int, ...], ...] = ()
-    """Identities of the parameters of each group of the optimizer."""
+    """Identities of the parameters in each group of the optimizer."""
 
 
 class WrappedParameters:
@@ -69,28 +69,28 @@ class WrappedParameters:
     Parameters
     ----------
     model : nn.Module
-        The model. Its dense parameters become views of a flat buffer.
+        Wrapped model. Its dense parameters become views of a flat buffer.
     plan : TrainingPlan
-        Place of each parameter, and options of the training.
+        Plan with the place of each parameter, and the options of the training.
     identity : WorkerIdentity
-        The worker that trains the model.
+        Identity of the worker that trains the model.
     transfer : Transfer
         Copies between host memory and the model's device.
     reads : list of Read
-        The tables append their reads to it.
+        List to which the tables append their reads.
 
     Attributes
     ----------
     tables : dict of str to RemoteTable
         Tables by the parameters' qualified names.
     dense : list of DenseParameters
-        All other parameters that the server's rules change.
+        Other parameters that the server's rules change.
     stepped : list of LocallySteppedParameters
         Parameters that the user's own optimizer changes.
     parameter_states : list of ParameterState
         The optimizer state of each parameter in the server.
     optimizer_states : OptimizerStates
-        Moves the state of whole optimizers.
+        Object that moves the states of whole optimizers.
     stale : bool
         Whether dense parameters have to be pulled before the next call.
     """
@@ -166,7 +166,7 @@ class WrappedParameters:
         self.stale = False
 
     def _parameter_states(self, parameters: Mapping[str, nn.Parameter]) -> list[ParameterState]:
-        """The optimizer state of each parameter in the server."""
+        """Return the optimizer state of each parameter in the server."""
         node, layout, access = self._access.node, self._layout, self._access
         states = []
         for name, table in self.tables.items():
@@ -184,7 +184,7 @@ class WrappedParameters:
         return states
 
     def _owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
-        """The parameters that the optimizer's groups have now."""
+        """Return the parameters in the groups of the optimizer."""
         members = tuple(tuple(map(id, group["params"])) for group in optimizer.param_groups)
         owned = self._owned.get(optimizer)
         if owned is None or owned.members != members:
@@ -207,7 +207,7 @@ class WrappedParameters:
                 stepped.refuse_to_move(optimizer)
         for name in number_of:
             if (other := self._holders.get(name, optimizer)) is not optimizer:
-                self._owned.pop(other, None)  # its options have to be set again if it goes on
+                self._owned.pop(other, None)  # If `other` continues, its options have to be set again.
             self._holders[name] = optimizer
         held = {id(state.parameter) for group in states for state in group}
         dense = [each for each in self.dense if each.name in number_of]
@@ -234,7 +234,7 @@ class WrappedParameters:
         )
 
     def initialise(self) -> None:
-        """Collective: the weights of the primary worker become the server's."""
+        """Collective: set the server's values to the weights of the primary worker."""
         worker = self._access.worker
         self._set_up(
             (self.tables[name], parameter)
@@ -243,18 +243,18 @@ class WrappedParameters:
         )
         for optimizer in self._optimizers:
             self.optimizer_states.take_over(optimizer)
-        for keys in self._announced:  # every worker needs them in every step
+        for keys in self._announced:  # Every worker needs these rows in every step.
             if len(keys) > 0:
                 worker.intent(keys, worker.current_clock, FOREVER)
         self.pull()
 
     def load(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
-        """Collective: these values of tables, and the present values of dense ones, become the server's."""
+        """Collective: set the server's values to these tables and the current dense parameters."""
         self._set_up(tables)
         self.pull()
 
     def refresh(self) -> None:
-        """Bring dense parameters up to date, and hand over values that were written by hand."""
+        """Bring dense parameters up to date, and push values that were written by hand."""
         for dense in self.dense:
             dense.refresh()
         self.stale = False
@@ -272,9 +272,9 @@ class WrappedParameters:
         self.stale = False
 
     def follow(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Bring changed options and states of all optimizers, or of one, to the server.
+        """Send changed options and states of all optimizers, or of one, to the server.
 
-        Where workers step together, each does so before any of them hands its gradients over.
+        If workers step together, each worker does this before any worker pushes gradients.
         """
         for each in self._optimizers if optimizer is None else [optimizer]:
             self.optimizer_states.take_over_assigned(each)
@@ -283,9 +283,9 @@ class WrappedParameters:
             schedules.follow()
 
     def push(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Hand over the gradients of all parameters, or of the parameters of `optimizer`, after `follow`.
+        """Push the gradients of all parameters, or of the parameters of `optimizer`, after `follow`.
 
-        A step of an optimizer shows its effect at once. A parameter in no optimizer keeps its gradient.
+        A step of an optimizer has a visible effect at once. A parameter in no optimizer keeps its gradient.
         """
         if optimizer is None and self._optimizers:
             for each in self._optimizers:
@@ -321,7 +321,7 @@ class WrappedParameters:
                 part.put(one)
 
     def _push_own(self, owned: Owned) -> None:
-        """Push this worker's gradients, as a step of its own or as a part of a sum."""
+        """Push this worker's gradients, as a separate step or as a part of a sum."""
         worker = self._access.worker
         sums = []
         for table in owned.tables:
@@ -338,7 +338,7 @@ class WrappedParameters:
             part.push()
 
     def leave(self) -> None:
-        """Let the other workers train on without this one."""
+        """Let the other workers continue to train without this worker."""
         for each in self._allreduced:
             each.leave()
         if self._exchange is not None:
@@ -357,7 +357,7 @@ class WrappedParameters:
             dense.settle()
 
     def resume(self, same_workers: bool) -> None:
-        """Go on from a checkpoint, of this number of workers or of another."""
+        """Continue from a checkpoint, which may have another number of workers."""
         self._owned.clear()  # the groups have the options of the checkpoint now, and the server its own
         for optimizer in self._optimizers:
             if (schedules := self._owned_by(optimizer).schedules) is not None:
@@ -382,6 +382,6 @@ class WrappedParameters:
 
 
 def _announced_names(dense: DenseParameters, options: TrainingOptions) -> list[str]:
-    """Names of the parameters that need intent: a lookahead of no batch means no intent."""
+    """Return the names of parameters that need intent. A lookahead of 0 batches means no intent."""
     own = options.lookaheads
     return [name for name in dense.names if name not in own or own[name].distances]

@@ -1,4 +1,4 @@
-"""Any PyTorch model with its parameters in the parameter server."""
+"""Wrapper of a PyTorch model whose parameters are in the parameter server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoada")
 _made: list[weakref.ref[AdaModel]] = []
-"""All models of this process that still exist, in the order in which they were wrapped."""
+"""Existing models of this process, in the order in which they were wrapped."""
 
 
 class AdaModel(ForwardingModule):
@@ -54,32 +54,32 @@ class AdaModel(ForwardingModule):
 
     Embedding weights become tables of the server, and a forward pass pulls the rows that it reads. All other
     parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each worker,
-    as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode rows are pulled on
-    demand and nothing is pushed. Rows that ``max_norm`` then shortens change in the server only when training
-    reads them.
+    as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode, rows are pulled on
+    demand and nothing is pushed. If ``max_norm`` shortens a row in evaluation mode, the row in the server
+    changes only when training reads it.
 
     Parameters
     ----------
     model : nn.Module
         Model on the CPU or on a CUDA device; its tables may stay on the CPU. All workers begin with the
         weights of rank 0. The model itself is changed. Parameters of float64, float16 and bfloat16 are
-        float32 in the server and cast where the model reads them.
+        float32 in the server, and are cast when the model reads them.
     optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
         Optimizers of the model's parameters. A ``step()`` pushes the gradients of its optimizer's parameters.
-        A parameter that no optimizer has is not trained until ``add_param_group`` adds it. The state of the
+        A parameter without an optimizer is not trained until ``add_param_group`` adds it. The state of the
         optimizers moves into the server: ``state_dict()`` gathers it, and ``load_state_dict()``, which is
-        collective, replaces it. The server applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop itself,
-        each worker's gradient as a step of its own, and follows changes by schedulers. Other optimizers, and
-        options that the server does not have, such as AMSGrad, can train parameters that are no tables: at
-        each ``step()`` every worker waits for the sum of all workers' gradients, and the optimizer itself
-        steps with it, on each worker from the same parameters and state. A rule is applied at the end of
-        every backward pass. By default the optimizers that hold the model's parameters are found and used.
-        If there are none, `adaps.Adagrad` with learning rate 0.01 is used, with a warning. An optimizer that
-        is made afterwards refuses to step.
+        collective, replaces it. The server itself applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop.
+        Each worker's gradient is a separate step, and the server follows changes by schedulers. Other
+        optimizers, and options that the server does not have, such as AMSGrad, can train all parameters
+        except tables. At each ``step()``, every worker waits for the sum of all workers' gradients. The
+        optimizers of all workers then make the same step, from equal parameters and state. A rule such as
+        `adaps.Adagrad` is applied at the end of every backward pass. By default, the optimizers of the
+        model's parameters are found and used. If there are none, `adaps.Adagrad` with learning rate 0.01 is
+        used, with a warning. An optimizer that is created afterwards refuses to step.
     node : adaps.Node, optional
-        The node, if several worker threads share one (`create_node`); by default the model makes its own.
+        Node from `create_node`, if several worker threads share it. By default, the model creates a node.
     worker : int
-        Number of this worker thread.
+        Index of this worker thread on its node.
     tables : iterable of str, optional
         Qualified names of parameters that are tables although no embedding module owns them.
     staleness : int
@@ -87,10 +87,10 @@ class AdaModel(ForwardingModule):
         server at least `staleness` steps ago are always visible. Smaller values wait more; larger values can
         slow convergence, with momentum in particular.
     policy : adaps.Policy, optional
-        Management of each parameter, as for `create_node`, if the model makes its own node.
+        Management of each parameter, as for `create_node`, if the model creates its node.
     row_dtype : {"float32", "bfloat16"}
         Type of the values of the model's tables in the server's memory, as for `create_node`, if the model
-        makes its own node.
+        creates its node.
 
     Raises
     ------
@@ -150,9 +150,9 @@ class AdaModel(ForwardingModule):
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
-        # On one node every row is where it is read.
+        # On one node, every row is local.
         self.lookaheads = {} if self.node.world_size == 1 else dict(options.lookaheads)
-        """Batches between intent and use, by the names of parameters whose lookahead the policy sets."""
+        """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(
             self.node,
             worker,
@@ -179,7 +179,7 @@ class AdaModel(ForwardingModule):
         _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
 
     def _step_with(self, optimizers: list[torch.optim.Optimizer], layout: Layout) -> None:
-        """Have ``step()`` of the optimizers push the gradients of parameters that are in the server."""
+        """Make ``step()`` of the optimizers push the gradients of parameters that are in the server."""
         own = {name for place in layout.summed for name in place.names}
         own |= {name for place in layout.allreduced for name in place.names}
         named = list(self.module.named_parameters())
@@ -191,14 +191,14 @@ class AdaModel(ForwardingModule):
         register(self.module, optimizers)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped model's forward."""
+        """Call the forward of the wrapped model."""
         module = self._modules["module"]
         assert module is not None
         return self._calls.run("", plain_call(module), self.training, CallArguments(args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Hand over all gradients, with an effect at the next call, or the gradients of `optimizer`."""
-        with torch._C.DisableTorchFunction():  # pushing is no part of the loop's use of its batch
+        """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""
+        with torch._C.DisableTorchFunction():  # Pushing is not part of the use of the batch.
             if self._backward is not None:
                 self._backward.queued = False
             self._calls.stepping()
@@ -211,11 +211,11 @@ class AdaModel(ForwardingModule):
 
     @property
     def closed(self) -> bool:
-        """Whether this model, or the node under it, is closed."""
+        """Whether this model or its node is closed."""
         return self._state.closed or self.node.closed
 
     def keys_of(self, table: str, ids: Tensor) -> Tensor:
-        """The server's keys of rows of a table: int64, of the shape of `ids`.
+        """Return the server's keys of rows of a table: int64, of the shape of `ids`.
 
         Parameters
         ----------
@@ -228,11 +228,11 @@ class AdaModel(ForwardingModule):
 
     @property
     def chosen(self) -> list[TechniqueChoice]:
-        """The technique of each table with ``technique = "auto"`` in the policy; empty on one node."""
+        """Technique of each table with ``technique = "auto"`` in the policy; empty on one node."""
         return [] if self._trial is None else self._trial.chosen()
 
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
-        """The server's keys of rows of a table, grouped by their lookahead in batches.
+        """Return the server's keys of rows of a table, grouped by their lookahead in batches.
 
         Rows without intent, whose lookahead is 0 in the policy, are left out.
 
@@ -246,25 +246,25 @@ class AdaModel(ForwardingModule):
         Returns
         -------
         list of (int or None, Tensor)
-            How many batches, or None where the policy leaves it to the loop, and the keys.
+            Lookahead in batches, or None if the policy leaves it to the loop, with the keys.
         """
         return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
 
     def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
-        """Whether a loop that signals intent by hand should announce rows of a table now, by the policy.
+        """Return whether a loop that signals intent by hand should announce rows of a table now.
 
-        Such a loop calls `begin_loop` when it begins, and `advance_clock` after each step. Where a
-        lookahead or the technique ``auto`` is given for the table, it asks again after each step.
+        Such a loop calls `begin_loop` when it begins, and `advance_clock` after each step. If the policy sets
+        a lookahead or the technique ``auto`` for the table, the loop calls this method again after each step.
 
         Parameters
         ----------
         table : str
             The parameter's qualified name.
         clock : int
-            Of the rows' use.
+            Clock of the rows' use.
         ahead : int, optional
-            How many batches before their use, at the most, as `keys_by_lookahead` says. Without it, as soon
-            as the policy's technique lets rows move.
+            Maximum number of batches between the announcement and the use, from `keys_by_lookahead`. Without
+            it, rows are announced as soon as the policy's technique moves rows.
         """
         return self._state.is_due(table, clock, ahead)
 
@@ -278,11 +278,11 @@ class AdaModel(ForwardingModule):
 
     @property
     def tables(self) -> dict[str, RemoteTable]:
-        """The tables by the parameters' qualified names."""
+        """Tables by the parameters' qualified names."""
         return self._wrapped.tables
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped model's own state; it loads into the plain model.
+        """Return the state of the wrapped model, which the plain model can load.
 
         Tables are gathered from all nodes, into host memory.
         """
@@ -297,7 +297,7 @@ class AdaModel(ForwardingModule):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load the state of a plain or a wrapped model. Collective; the state of rank 0 counts."""
+        """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0."""
         del assign  # the parameters' memory is the server's
         loaded, tables = load_all_but_tables(self.module, state_dict, strict)
         self._wrapped.load(tables)
@@ -313,7 +313,7 @@ class AdaModel(ForwardingModule):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load the state of a module that holds the wrapped model."""
+        """Load the state of a module that contains the wrapped model."""
         try:
             own = {name.removeprefix(prefix): value for name, value in state_dict.items()}
             loaded = self.load_state_dict(own, strict=False)
@@ -330,19 +330,19 @@ class AdaModel(ForwardingModule):
         loader: Positioned | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Collective: write to files all that `restore` needs to go on with the training.
+        """Collective: write files with which `restore` can continue the training.
 
-        The files contain all parameters and the optimizers' states of all nodes, and of each worker its
-        buffers, learning rates, random generators, position in the data, and `extra`. Call it between two
-        steps. A failure at any moment leaves the previous checkpoint of the directory as it is.
+        The files contain all parameters and the optimizers' states of all nodes. For each worker, they also
+        contain its buffers, learning rates, random generators, position in the data, and `extra`. Call this
+        method between two steps. A failure at any moment does not change the directory's previous checkpoint.
 
         Parameters
         ----------
         directory : path
-            On a file system that all nodes share; see `adaps.Node.checkpoint`.
+            Directory on a file system that all nodes share; see `adaps.Node.checkpoint`.
         loader : AdaDataLoader, optional
-            Loader whose position is kept. Batches that the loop got, including the present one, are not used
-            again.
+            Loader whose position is stored. Batches that the loop has received, including the current one,
+            are not used again.
         extra : mapping of str to NumPy array or JSON value, optional
             Values that `restore` returns to this worker, such as a scheduler's state.
 
@@ -356,54 +356,56 @@ class AdaModel(ForwardingModule):
         self.node.checkpoint(directory, worker=self._identity.local_index, extra=kept)
 
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
-        """Collective: have the values of tables written to files, all of one moment, while training goes on.
+        """Collective: begin to write the values of tables to files while training continues.
 
-        Call it between two steps. The guarantees are those of `adaps.Node.export`.
+        All values are of one moment. Call this method between two steps. `adaps.Node.export` describes the
+        guarantees.
 
         Parameters
         ----------
         directory : path
-            On a file system that all nodes share.
+            Directory on a file system that all nodes share.
         tables : sequence of str, optional
-            The parameters' qualified names; the same in every export to the directory. Default: all of
-            `tables`. Other parameters, such as the weights of linear layers, are in `state_dict`.
+            Qualified names of the parameters, equal in all exports to the directory. Default: all `tables`.
+            Other parameters, such as the weights of linear layers, are in `state_dict`.
 
         Returns
         -------
         adaps.checkpoint.Export
-            To wait until it is written.
+            Handle to wait until the export is written.
 
         Raises
         ------
         adaps.CheckpointError
             On every worker, if nothing could be copied.
         KeyError
-            Naming a table that there is not.
+            If a table does not exist. The message names it.
         """
         names = list(self.tables) if tables is None else tables
         return self.node.export(directory, tables=names, worker=self._identity.local_index)
 
     def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
-        """Collective: go on from a checkpoint of this model; gives the `extra` of this worker.
+        """Collective: continue from a checkpoint of this model, and return the `extra` of this worker.
 
-        The number of nodes and workers may be another one. Then buffers and `extra` are those of the first
-        worker, each loader skips the same share of its pass, and random generators stay as they are.
+        The numbers of nodes and workers may differ from those of the checkpoint. In that case, all workers
+        get the buffers and `extra` of the first worker, each loader skips the same share of its pass, and
+        random generators do not change.
 
-        A loader skips batches by fetching them; the generators are set so that it makes the same ones. Random
-        numbers that a data set draws from the global generators for each item, in the process of the
-        training, are not drawn again.
+        A loader skips batches by fetching them, with the generator states that give the same batches. If a
+        data set draws from the global generators for each item, in the training process, these numbers are
+        not drawn again.
 
         Parameters
         ----------
         directory : path
-            As it was given to `checkpoint`.
+            Directory that was given to `checkpoint`.
         loader : AdaDataLoader, optional
-            Continues after the last batch that the checkpointed loop got.
+            Loader that continues after the last batch that the loop of the checkpoint received.
 
         Raises
         ------
         adaps.CheckpointError
-            On every worker, if there is no complete checkpoint or it does not fit; nothing is changed then.
+            On every worker, if there is no complete checkpoint or it does not fit. Nothing is changed.
         """
         restored = self.node.restore(directory, worker=self._identity.local_index)
         extra = self._own_state.put(restored, loader, self.num_workers)
@@ -412,20 +414,20 @@ class AdaModel(ForwardingModule):
 
     @property
     def bytes_allreduced(self) -> float:
-        """Bytes of gradients that this node has sent to others where the policy says ``allreduce``.
+        """Bytes of gradients that this node has sent for parameters with the technique ``allreduce``.
 
-        By a ring: 2 (n - 1) / n bytes for each byte of gradients, among n nodes.
+        A ring of n nodes sends 2 (n - 1) / n bytes for each byte of gradients.
         """
         return self._wrapped.bytes_allreduced()
 
     @property
     def worker_index(self) -> int:
-        """The number of this worker among all that train together."""
+        """Index of this worker among all workers that train together."""
         return self._identity.worker_index
 
     @property
     def num_workers(self) -> int:
-        """How many workers train together."""
+        """Number of workers that train together."""
         return self._identity.num_workers
 
     @property
@@ -441,10 +443,10 @@ class AdaModel(ForwardingModule):
         return self.num_workers
 
     def close(self) -> None:
-        """Collective: end this worker's part, and the node if the model made it.
+        """Collective: end this worker's part, and close the node if the model created it.
 
-        No worker waits for this worker's steps any more if the node is also closed. A second call does
-        nothing.
+        If the node is also closed, no worker waits for this worker's steps any more. A second call has no
+        effect.
         """
         if self._state.closed:
             return
@@ -464,12 +466,12 @@ class StepsInBackward:
     Parameters
     ----------
     push : callable
-        Pushes all gradients.
+        Function that pushes all gradients.
 
     Attributes
     ----------
     queued : bool
-        Whether the end of the present backward pass will push.
+        Whether the end of the current backward pass will push.
     """
 
     def __init__(self, push: Callable[[], None]) -> None:
@@ -484,7 +486,7 @@ class StepsInBackward:
             torch.autograd.Variable._execution_engine.queue_callback(self._step)
 
     def follow(self, model: nn.Module, training: Callable[[], bool]) -> None:
-        """Follow the gradients of all parameters; in evaluation mode they are dropped."""
+        """Queue a push when a backward pass gives gradients; in evaluation mode, drop them."""
 
         def arrived(parameter: Tensor) -> None:
             if training():
@@ -504,10 +506,12 @@ class StepsInBackward:
 
 def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:
     if policy is not None:
-        raise ValueError("policy is given beside a node, which has one already: give it to create_node")
+        raise ValueError(
+            "policy cannot be passed with a node, which has a policy already: pass it to create_node"
+        )
     if row_dtype != "float32":
         raise ValueError(
-            f"row_dtype {row_dtype!r} is given beside a node, which has its tables already: give it to "
+            f"row_dtype {row_dtype!r} cannot be passed with a node, which has its tables already: pass it to "
             "create_node"
         )
 
@@ -516,8 +520,8 @@ def _refuse_wrapped(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, PARALLEL):
             raise ValueError(
-                f"the model is or holds a {type(module).__name__}: give AdaModel the model in it, as the "
-                "parameter server shares its parameters between processes"
+                f"the model is or contains a {type(module).__name__}: pass the model inside it to AdaModel, "
+                "because the parameter server shares the parameters between processes"
             )
         if isinstance(module, AdaModel):
             raise ValueError(
@@ -527,7 +531,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse parameters that are different objects in the same memory: only one of them would change."""
+    """Refuse different parameters that share memory, because only one of them would change."""
     taken: list[tuple[int, int, str]] = []
     for name, parameter in model.named_parameters():
         if parameter.is_meta or parameter.numel() == 0:
@@ -551,7 +555,7 @@ def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: La
     keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
     warn_of_differences(model, optimizer, keep)
     for name, remedy in hidden_tables(model, layout.tables).items():
-        _log.warning("all of %r travels in every step, as it is no table; %s", name, remedy)
+        _log.warning("all of %r is sent in every step, because it is not a table; %s", name, remedy)
 
 
 def _warn_renamed(old: str, new: str) -> None:
@@ -559,17 +563,17 @@ def _warn_renamed(old: str, new: str) -> None:
 
 
 def training_state_of(model: AdaModel) -> TrainingState:
-    """The state that a wrapped model shares with its loaders."""
+    """Return the state that a wrapped model shares with its loaders."""
     return model._state
 
 
 def calls_of(model: AdaModel) -> Calls:
-    """The calls of a wrapped model, for loaders."""
+    """Return the calls of a wrapped model, for loaders."""
     return model._calls
 
 
 def open_models() -> list[AdaModel]:
-    """The `AdaModel`s of this process that are not closed, the last one first; if all are, the last one.
+    """Return the open `AdaModel`s of this process, the last one first; if all are closed, the last one.
 
     Raises
     ------

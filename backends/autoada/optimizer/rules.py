@@ -31,14 +31,14 @@ class RuleGroup:
     Attributes
     ----------
     rule : adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam, RMSprop, or None
-        The server's rule for their gradients; None if it has none. In that case the optimizer itself steps
-        the parameters that are no tables, with gradients that all workers share.
+        Rule of the server for the gradients; None if there is none. In that case the optimizer itself steps
+        the parameters, except tables, with gradients that all workers share.
     parameters : frozenset of int
-        Their identities; None stands for all parameters.
+        Identities of the parameters; None for all parameters.
     optimizer : torch.optim.Optimizer or None
-        The optimizer whose ``step()`` applies the rule, if there is one.
+        Optimizer whose ``step()`` applies the rule, if there is one.
     obstacle : str
-        The optimizer or option for which the server has no rule, if it has none.
+        Optimizer or option for which the server has no rule, if there is one.
     """
 
     rule: Rule | None

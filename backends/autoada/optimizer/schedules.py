@@ -24,9 +24,9 @@ class Schedules:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        The optimizer.
+        Optimizer with the groups.
     tables : mapping of int to sequence of NodeTable
-        The server's tables that a group changes, by the position of the group.
+        Tables in the server that a group changes, by the position of the group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, tables: Mapping[int, Sequence[NodeTable]]) -> None:

@@ -83,11 +83,11 @@ class ClosureWithPush:
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        The optimizer that makes the step.
+        Optimizer that makes the step.
     closure : callable or None
-        The user's closure, which computes the loss and its gradients.
+        Closure of the user, which computes the loss and its gradients.
     push : callable
-        Hands over the gradients of the optimizer's parameters.
+        Function that pushes the gradients of the optimizer's parameters.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Dense parameters that stay on each node, and whose gradients all nodes average among themselves."""
+"""Dense parameters that stay on each node. All nodes average their gradients without the server."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ FIRST_BUCKET = 1 << 20
 BUCKET = 25 << 20
 """Bytes of gradients that are sent together, as in DistributedDataParallel: few at first, to begin early."""
 FLAGS = 2
-"""Numbers behind the last bucket: how many nodes step, and how many have changed what they had sent."""
+"""Number of flags after the last bucket: nodes that step, and nodes that have changed sent gradients."""
 
 
 class AllReducedParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with the mean of all nodes' gradients.
 
-    Gradients are sent in buckets, in the order in which a backward pass gives them, and the first ones while
-    it goes on. If a node has changed what it sent before its step, by another backward pass or by clipping,
-    it sets a flag in the last bucket, which waits for the step. Then all buckets are sent once more, and that
-    node sends none before its steps from then on. A parameter without a gradient on any node is left out of
-    the step. A node that has closed its model takes part with nothing until all have.
+    Gradients are sent in buckets, in the order of the backward pass. The first buckets are sent during the
+    backward pass. A node may change gradients that it has sent, by another backward pass or by clipping. It
+    then sets a flag in the last bucket, which is only sent at the step. All nodes send all buckets again, and
+    from then on this node sends no bucket before its steps. If no node has a gradient of a parameter, the
+    step leaves it out. A node that has closed its model takes part without gradients until all nodes have
+    closed theirs.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class AllReducedParameters(LocallySteppedParameters):
     ) -> None:
         super().__init__(layout.name, layout.names, parameters, access.transfer, layout.optimizer)
         self.bytes_sent = 0.0
-        """By a ring: of every byte of gradients 2 (n - 1) / n, for n nodes."""
+        """Bytes that this node has sent: by a ring of n nodes, 2 (n - 1) / n per byte of gradients."""
         self._node = node = access.node
         self._group: ProcessGroup | None = None
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
@@ -70,14 +71,14 @@ class AllReducedParameters(LocallySteppedParameters):
                     parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))
 
     def begin(self) -> None:
-        """Collective: all nodes get the parameters of the first."""
+        """Collective: copy the parameters of the first node to all nodes."""
         if self._group is not None:
             self._launch_rest(steps=False, changed=False, empty=True)  # ends a begun backward pass
             self._wait()
             self._broadcast(self._group.broadcast)
 
     def collect(self, scale: float) -> None:
-        """Send the gradients of this node that are not sent yet; they are averaged, whatever `scale` is."""
+        """Send the remaining gradients of this node. `scale` has no effect, because they are averaged."""
         del scale
         if self._group is not None:
             self._check_frozen()
@@ -86,7 +87,7 @@ class AllReducedParameters(LocallySteppedParameters):
             self._launch_rest(steps=True, changed=changed)
 
     def push(self) -> None:
-        """Put the means of all nodes' gradients in the place of this one's. Waits for all nodes."""
+        """Replace this node's gradients by the means of all nodes' gradients. Waits for all nodes."""
         if self._group is None:
             return
         if self._wait().changed:
@@ -96,7 +97,7 @@ class AllReducedParameters(LocallySteppedParameters):
             bucket.put_means(self._node.world_size)
 
     def leave(self) -> None:
-        """From now on take part in the steps of the others with nothing, until all have left."""
+        """Take part in the steps of other nodes without gradients, until all nodes have left."""
         self._overlaps = False
         if self._group is not None:
             # Not in the caller's way: it is to close the node, for which the others' barriers wait. And no
@@ -104,7 +105,7 @@ class AllReducedParameters(LocallySteppedParameters):
             threading.Thread(target=self._sit_out, name=self.name).start()
 
     def arrived(self, number: int, i: int) -> None:
-        """A backward pass has given the gradient of a parameter of a bucket."""
+        """Continue after a backward pass has computed the gradient of a parameter in a bucket."""
         self._buckets[number].ready.add(i)
         while self._overlaps and self._launched < len(self._buckets) - 1:
             bucket = self._buckets[self._launched]
@@ -200,13 +201,13 @@ class _Bucket:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all gradients have come that may come."""
+        """Whether all expected gradients have arrived."""
         return all(
             i in self.ready or not parameter.requires_grad for i, parameter in enumerate(self.parameters)
         )
 
     def fill(self, empty: bool = False) -> None:
-        """Take the present gradients, or none."""
+        """Take the current gradients, or none."""
         present = []
         for part, parameter in zip(self._given, self.parameters, strict=True):
             if empty or parameter.grad is None:
@@ -217,7 +218,7 @@ class _Bucket:
         self.given[self._counts] = torch.tensor(present, dtype=self.given.dtype)
 
     def has_changed(self) -> bool:
-        """Whether the present gradients are others than those that were taken."""
+        """Whether the current gradients differ from the taken ones."""
         counts = self.given[self._counts].tolist()
         for part, count, parameter in zip(self._given, counts, self.parameters, strict=True):
             if parameter.grad is None:
@@ -228,7 +229,7 @@ class _Bucket:
         return False
 
     def put_means(self, nodes: int) -> None:
-        """Make the gradients the means of all nodes'; none where no node has one."""
+        """Set the gradients to the means of all nodes, or to None if no node has a gradient."""
         counts = self.sums[self._counts].tolist()
         self.sums.div_(nodes)
         for part, count, parameter in zip(self._sums, counts, self.parameters, strict=True):
@@ -244,7 +245,7 @@ class _Bucket:
 
 
 def _arrival_hook(owner: AllReducedParameters, bucket: int, number: int) -> Callable[[Tensor], None]:
-    """A hook of a parameter that does not keep the owner alive."""
+    """Return a hook of a parameter that does not keep the owner alive."""
     reference = weakref.ref(owner)
 
     def arrived(_: Tensor) -> None:
@@ -255,7 +256,7 @@ def _arrival_hook(owner: AllReducedParameters, bucket: int, number: int) -> Call
 
 
 def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Bucket]:
-    """Parameters in buckets, the last ones first, as a backward pass reaches them."""
+    """Return the parameters in buckets, the last ones first, because a backward pass reaches them first."""
     chunks: list[list[nn.Parameter]] = []
     for dtype in (torch.float64, torch.float32):
         of_dtype: list[list[nn.Parameter]] = []

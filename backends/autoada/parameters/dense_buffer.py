@@ -26,16 +26,18 @@ class DenseParameters:
     layout : DenseLayout
         Place of each parameter.
     parameters : mapping of str to nn.Parameter
-        The model's parameters; they become views of the buffer and stay the same objects.
+        Parameters of the model. They become views of the buffer and remain the same objects.
     access : ServerAccess
         Access to the server.
     at_steps : bool
-        Whether they change in steps of an optimizer only, which show their effect at once. Where nobody else
-        changes them, the server's rows then follow the parameters, and not the other way round.
+        Whether the parameters change only in steps of an optimizer, which have a visible effect at once. If
+        no other worker changes them, the rows in the server then follow the parameters instead of the
+        reverse.
     combines : bool
-        Whether gradients may be asked for, to be combined with those of others, before they are pushed.
+        Whether gradients may be requested before they are pushed, to combine them with the gradients of other
+        workers.
     together : bool
-        Whether all workers step together, so that they write by hand to the same values.
+        Whether all workers step together, so that they write the same values by hand.
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class DenseParameters:
         self._behind = False
 
     def keys_of(self, names: Container[str]) -> Tensor:
-        """The server's keys of some of the parameters, given by their names."""
+        """Return the server's keys of some parameters, given by their names."""
         spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
         chosen = [torch.arange(first, first + count) for first, count in spans]
         return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
-        """Set the server's values to the present ones."""
+        """Set the server's values to the current values."""
         host = self._transfer.start_to_host(self._values)
         self._transfer.finish()
         self._worker.set(self.keys, host)
@@ -103,13 +105,13 @@ class DenseParameters:
         self._behind = False
 
     def refresh(self) -> None:
-        """Bring parameters up to date, and hand over values that were written by hand."""
+        """Bring parameters up to date, and push values that were written by hand."""
         self.keep_changes()
         if not self._is_source:
             self.pull()
 
     def update(self) -> None:
-        """Bring parameters up to date, in the midst of training.
+        """Bring parameters up to date during training.
 
         Nothing happens if no worker has changed them since they were pulled. Values that were written by hand
         stay. Where all workers step together, they are handed over now, and else with the next step.
@@ -216,11 +218,11 @@ class DenseParameters:
             torch.autograd.graph.increment_version(self._parameters)
 
     def _are_here(self) -> bool:
-        """Whether all rows were on this node when they were looked at last."""
+        """Whether all rows were on this node at the last check."""
         return bool(self._seen.all())
 
     def _have_gradients(self) -> bool:
-        """Whether all parameters have one, in the rows' dtype."""
+        """Whether all parameters have a gradient, in the rows' dtype."""
         gradients = (parameter.grad for parameter in self._parameters)
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
 
@@ -231,7 +233,7 @@ class DenseParameters:
                 self._steps.append((first, gradient_of(parameter).detach().contiguous()))
 
     def _keep_memory(self) -> None:
-        """Have the parameters be views of the buffer."""
+        """Make the parameters views of the buffer."""
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if addresses == self._addresses:
             return
@@ -240,7 +242,7 @@ class DenseParameters:
                 self._take_over(i)
 
     def _take_over(self, i: int) -> None:
-        """Make a parameter a view of the buffer again, with the values that it was given."""
+        """Make a parameter a view of the buffer again, with its new values."""
         parameter, view = self._parameters[i], self._views[i]
         new = parameter.data
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):

@@ -1,4 +1,4 @@
-"""Dense parameters that stay on each worker, and whose gradients all workers combine by a rule."""
+"""Dense parameters that stay on each worker. All workers combine their gradients by a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoada.parameters.locally_stepped import LocallySteppedParameters, gradien
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 
 BLOCK = 64
-"""Numbers of a gradient that one worker combines together."""
+"""Number of elements of a gradient that one worker combines together."""
 
 
 class RobustMeanParameters(LocallySteppedParameters):
@@ -28,9 +28,9 @@ class RobustMeanParameters(LocallySteppedParameters):
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     exchange : GradientExchange
-        The exchange of all workers.
+        Exchange of gradients between all workers.
     transfer : Transfer
-        Copies to the parameters' device.
+        Copies to the device of the parameters.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class RobustMeanParameters(LocallySteppedParameters):
         self._given: Gradients | None = None
 
     def begin(self) -> None:
-        """Collective: all workers get the parameters of the primary one."""
+        """Collective: copy the parameters of the primary worker to all workers."""
         self._broadcast(self._exchange.broadcast)
 
     def collect(self, scale: float) -> None:
-        """Take the gradients of this worker; `scale` has no effect, as no sum is made."""
+        """Take the gradients of this worker. `scale` has no effect, because gradients are not added up."""
         del scale
         rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
         keys = []
@@ -70,12 +70,12 @@ class RobustMeanParameters(LocallySteppedParameters):
         self._given = Gradients(chosen, rows[chosen])
 
     def given(self) -> Gradients:
-        """The gradients that were collected."""
+        """Return the collected gradients."""
         assert self._given is not None
         return self._given
 
     def put(self, combined: CombinedGradients) -> None:
-        """Collective: put the combined gradients in the place of this worker's."""
+        """Collective: replace this worker's gradients by the combined gradients."""
         self._given = None
         keys, values = self._exchange.spread(combined.gradients)
         rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)

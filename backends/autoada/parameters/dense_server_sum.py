@@ -1,4 +1,4 @@
-"""Dense parameters that stay on each worker, and whose gradients the server sums up."""
+"""Dense parameters that stay on each worker. The server adds up their gradients."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from autoada.parameters.server_access import ServerAccess
 class ServerSummedParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with the sums of all workers' gradients.
 
-    At each ``optimizer.step()`` a worker hands its gradients over and waits for those of all other workers.
-    All workers then step with the same sums, from the same parameters and the same state, and so stay alike.
-    A parameter without a gradient on any worker is left out. A worker that is closed is not waited for.
+    At each ``optimizer.step()``, a worker pushes its gradients and waits for the gradients of all other
+    workers. All workers then step with the same sums, from the same parameters and the same state, so their
+    parameters remain equal. If no worker has a gradient of a parameter, the step leaves it out. Workers do
+    not wait for a closed worker.
 
     Parameters
     ----------
     layout : DenseLayout
-        Place of each parameter's gradient.
+        Place of each parameter's gradient in the server.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     access : ServerAccess
         Access to the server.
     optimizer : torch.optim.Optimizer
-        The optimizer of these parameters.
+        Optimizer of these parameters.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._pushed: Tensor | None = None
 
     def begin(self) -> None:
-        """Collective: all workers get the parameters of the primary one."""
+        """Collective: copy the parameters of the primary worker to all workers."""
         sums = self._empty()
         views = self._layout.views(sums)
         if self._is_primary:
@@ -79,7 +80,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._pushed = self._transfer.start_to_host(given)
 
     def push(self) -> None:
-        """Put the sums of all workers' gradients in the place of this one's. Waits for all workers."""
+        """Replace this worker's gradients by the sums of all workers' gradients. Waits for all workers."""
         assert self._pushed is not None
         keys = self._keys[self._turn % TURNS]
         self._worker.push(keys, self._pushed)

@@ -1,4 +1,4 @@
-"""Between host memory, which the parameter server reads and writes, and the device of the model."""
+"""Copies between host memory, which the parameter server reads and writes, and the model's device."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 class Transfer:
-    """Copies arrays to and from one device; where that is the CPU, nothing is copied.
+    """Copies arrays to and from one device. If the device is the CPU, nothing is copied.
 
-    Copies to and from an accelerator are asynchronous and go through pinned memory. PyTorch's allocator of
-    pinned memory keeps what is freed, and hands it out again only when the copies that were started on it
-    are done; so host arrays are free to be dropped at any time.
+    Copies to and from an accelerator are asynchronous and use pinned memory. PyTorch's allocator of pinned
+    memory reuses freed memory only when all copies from and to it have ended. So host arrays may be freed at
+    any time.
 
     Parameters
     ----------
     device : torch.device
-        Where the model is.
+        Device of the model.
 
     Attributes
     ----------
@@ -29,17 +29,17 @@ class Transfer:
         self.direct = device.type == "cpu"
 
     def host_array(self, *shape: int) -> Tensor:
-        """Host memory for float32, not initialised."""
+        """Return uninitialized host memory for float32."""
         if self.direct:
             return torch.empty(shape, dtype=torch.float32)
         return torch.empty(shape, dtype=torch.float32, pin_memory=True)
 
     def to_device(self, host: Tensor) -> Tensor:
-        """The array on the device, in the order of the device's stream; `host` may not be used any more."""
+        """Copy an array to the device, in the order of its stream. `host` must not be used afterwards."""
         return host if self.direct else host.to(self.device, non_blocking=True)
 
     def start_to_host(self, values: Tensor) -> Tensor:
-        """A float32 array that holds `values` after the next `finish`."""
+        """Return a float32 array that contains `values` after the next `finish`."""
         if self.direct:
             return values.float()
         host = self.host_array(*values.shape)
@@ -47,6 +47,6 @@ class Transfer:
         return host
 
     def finish(self) -> None:
-        """Wait until all that was started is done."""
+        """Wait until all copies have ended."""
         if not self.direct:
             torch.cuda.current_stream(self.device).synchronize()

@@ -1,4 +1,4 @@
-"""Refusal of parameters that a model gets after it was wrapped, and of other owners of its parameters."""
+"""Refuses parameters that are added after wrapping, and other modules that own the model's parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE_PROCESS = (
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _parallel: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""All modules of the classes `PARALLEL`."""
+"""Existing modules of the classes `PARALLEL`."""
 
 
 def refuse_parallel(model: nn.Module) -> None:
@@ -31,7 +31,7 @@ def refuse_parallel(model: nn.Module) -> None:
         return any(id(parameter) in own for other in _parallel for parameter in other.parameters())
 
     if shares():
-        gc.collect()  # a module that is no longer reachable does not count
+        gc.collect()  # A module without references does not count.
         if shares():
             raise TypeError(ONE_PROCESS)
 

@@ -18,13 +18,13 @@ from autoada.prediction.tables import find_tables
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 DEVICES = ("cpu", "cuda")
-"""Where a model can be."""
+"""Types of devices that a model can be on."""
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""What its parameters can be; the server keeps all of them as float32."""
+"""Dtypes that parameters can have. The server keeps all of them as float32."""
 TURNS = 3
-"""Places where gradients are summed up: one in use, one that may still be read, one made empty."""
+"""Number of places for sums of gradients: one in use, one that may still be read, one being cleared."""
 PADDING = 0.25
-"""The longest block is used whose padding costs at most this share of the dense parameters."""
+"""Maximum padding of blocks, as a share of the dense parameters. The longest possible block is used."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class DenseLayout:
     Attributes
     ----------
     table : str
-        The server's table of blocks.
+        Table of blocks in the server.
     length : int
-        Floats in a block.
+        Number of floats in a block.
     names : tuple of str
         Qualified parameter names.
     shapes : tuple of torch.Size
         Shape of each parameter.
     first_blocks, blocks : tuple of int
-        First block and number of blocks of each.
+        First block and number of blocks of each parameter.
     dtype : torch.dtype
-        The parameters' dtype.
+        Dtype of the parameters.
     """
 
     table: str
@@ -71,7 +71,7 @@ class DenseLayout:
         return DenseLayout(table, length, tuple(parameters), shapes, tuple(starts), tuple(blocks), dtype)
 
     def views(self, buffer: Tensor) -> list[Tensor]:
-        """Views of a buffer of shape ``(rows, length)``: each parameter's place, in its shape."""
+        """Return the parameters' views of a buffer of shape ``(rows, length)``."""
         return [
             buffer[first : first + count].view(-1)[: shape.numel()].view(shape)
             for shape, first, count in zip(self.shapes, self.first_blocks, self.blocks, strict=True)
@@ -79,7 +79,7 @@ class DenseLayout:
 
     @property
     def summed_rows(self) -> int:
-        """Number of blocks, including one float for each parameter: the number of workers with a gradient."""
+        """Number of blocks, with one more float per parameter for the number of workers with a gradient."""
         return self.rows + ceil(len(self.names) / self.length)
 
 
@@ -94,7 +94,7 @@ class AllReducedLayout:
     names : tuple of str
         Qualified parameter names.
     optimizer : torch.optim.Optimizer
-        The optimizer that changes them.
+        Optimizer that changes the parameters.
     """
 
     name: str
@@ -104,23 +104,24 @@ class AllReducedLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All of a model's parameters: in the server's tables, or all-reduced.
+    """Place of all parameters of a model: in the server's tables, or all-reduced.
 
     Attributes
     ----------
     tables : dict of str to nn.Parameter
-        Parameters that are tables of their own, by qualified name.
+        Parameters that have separate tables, by qualified name.
     dense : tuple of DenseLayout
-        All others that the server's rules change.
+        Other parameters that the server's rules change.
     summed : tuple of DenseLayout
         Dense parameters that the user's own optimizer changes with sums of the server.
     allreduced : tuple of AllReducedLayout
         Dense parameters that have no place in the server.
     groups : list of RuleGroup
-        The rules; `rules` gives the number of the group of each server table. The last one has the parameters
-        that no optimizer holds, if there are any: a group that is added later may train them.
+        Rules of the parameters. `rules` has the index of the group of each server table. The last group has
+        the parameters without an optimizer, if there are any, because a group that is added later may train
+        them.
     device : torch.device
-        Where the dense parameters are and rows are wanted.
+        Device of the dense parameters and of the pulled rows.
     """
 
     tables: dict[str, nn.Parameter]
@@ -132,22 +133,22 @@ class Layout:
     device: torch.device
 
     def group_of(self, table: str) -> RuleGroup:
-        """The rule of a server table."""
+        """Return the rule of a server table."""
         return self.groups[self.rules[table]]
 
     def optimizer_of(self, table: str) -> torch.optim.Optimizer:
-        """The user's own optimizer, which changes the parameters of a table of sums."""
+        """Return the user's optimizer, which changes the parameters of a table of sums."""
         optimizer = self.group_of(table).optimizer
         assert optimizer is not None
         return optimizer
 
     def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
-        """The tables of the server.
+        """Return the tables of the server.
 
         Parameters
         ----------
         row_dtype : {"float32", "bfloat16"}
-            Type of the values of the model's tables in the server's memory; all others are float32.
+            Type of the values of the model's tables in the server's memory. All other tables are float32.
         """
         result = []
         for name, parameter in self.tables.items():
@@ -216,7 +217,7 @@ def layout_of(
             stepped.setdefault(owner, []).append(name)
         else:
             suffix = "" if parameter.dtype is torch.float32 else f".{_plain_name(parameter.dtype)}"
-            # One that no optimizer holds may be added to a group of its own.
+            # A parameter without an optimizer may later be added to a separate group.
             table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
             members.setdefault((number, table), {})[name] = parameter
     dense: list[DenseLayout] = []
@@ -254,7 +255,7 @@ def _plain_name(dtype: torch.dtype) -> str:
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
-    """The one device of the dense parameters; a table may also be on the CPU or without memory."""
+    """Return the device of the dense parameters. A table may also be on the CPU or without memory."""
     named = list(model.named_parameters())
     dense = [(name, p.device) for name, p in named if name not in tables]
     of_tables = [(name, p.device) for name, p in named if name in tables and not p.is_meta]
@@ -274,7 +275,7 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
 
 
 def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
-    """A layout in the longest blocks whose padding is not too large."""
+    """Return a layout in the longest blocks that need little padding."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
     length = next(
         length

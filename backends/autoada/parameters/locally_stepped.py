@@ -1,4 +1,4 @@
-"""Dense parameters that stay on each worker, where the user's own optimizer changes them alike."""
+"""Dense parameters that stay on each worker. The user's optimizer makes the same change on all workers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from autoada.parameters.device_copy import Transfer
 
 
 class LocallySteppedParameters:
-    """Base of parameters that the user's own optimizer changes, on each worker with the same gradients.
+    """Base class of parameters that the user's optimizer changes, on each worker with the same gradients.
 
     Parameters
     ----------
     name : str
-        Name in checkpoints.
+        Name of the parameters in checkpoints.
     names : sequence of str
         Qualified names of the parameters.
     parameters : mapping of str to nn.Parameter
         The model's parameters.
     transfer : Transfer
-        Copies to their device.
+        Copies to the device of the parameters.
     optimizer : torch.optim.Optimizer
-        The optimizer of these parameters.
+        Optimizer of these parameters.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class LocallySteppedParameters:
         self.optimizer = optimizer
 
     def begin(self) -> None:
-        """Collective: all workers get the parameters of the primary one."""
+        """Collective: copy the parameters of the primary worker to all workers."""
         raise NotImplementedError
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The parameters and their state in the optimizer, as a checkpoint keeps them."""
+        """Return the parameters and their state in the optimizer, in the form of a checkpoint."""
         state = {
             name: (parameter.detach(), self.optimizer.state.get(parameter, {}))
             for name, parameter in zip(self._names, self._parameters, strict=True)
@@ -60,7 +60,7 @@ class LocallySteppedParameters:
         return {self.name: np.frombuffer(file.getvalue(), np.uint8)}
 
     def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over the result of `state`."""
+        """Restore a result of `state`."""
         file = io.BytesIO(kept[self.name].tobytes())
         state = torch.load(file, map_location=self._transfer.device, weights_only=True)
         with torch.no_grad():
@@ -70,7 +70,7 @@ class LocallySteppedParameters:
                 self.optimizer.state[parameter] = known
 
     def refuse_to_move(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ValueError if `optimizer`, which is another one, has one of the parameters now."""
+        """Raise ValueError if another optimizer, `optimizer`, now has one of the parameters."""
         present = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for name, parameter in zip(self._names, self._parameters, strict=True):
             if id(parameter) in present:
@@ -90,7 +90,7 @@ class LocallySteppedParameters:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """A parameter's gradient, with all its elements."""
+    """Return a parameter's gradient as a dense tensor."""
     gradient = parameter.grad
     assert gradient is not None
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -16,36 +16,36 @@ from autoada.parameters.table_parameter import TableParameter
 __all__ = ["NegativeSampler", "sampling_of"]
 
 AHEAD = 2
-"""Steps between the announcement of a sample, if its scheme makes one, and its use."""
+"""Number of steps between the announcement of a sample and its use, if the scheme announces samples."""
 
 _samplings: WeakKeyDictionary[nn.Module, adaps.Sampling] = WeakKeyDictionary()
-"""How rows are drawn, by the module that has them."""
+"""Sampling of each module's rows."""
 
 
 class NegativeSampler:
-    """Draws rows of an embedding table, for a data set or a collate function; call it for them.
+    """Draws rows of an embedding table at each call, for a data set or a collate function.
 
     Without a server, and in the processes of a `torch.utils.data.DataLoader`, it draws with torch's global
-    generator. Once `AdaModel` has put the table into the parameter server, this node's server draws: with the
-    scheme ``local`` rows that are here. What the batches of an `AdaDataLoader` bring with them is announced
-    like their other rows, whoever drew it. What a loop draws for itself cannot be foreseen: `AdaDataLoader`
-    then announces all rows of the table, and says so.
+    generator. After `AdaModel` has moved the table into the parameter server, the server of this node draws;
+    with the scheme ``local``, it draws local rows. Drawn rows in the batches of an `AdaDataLoader` are
+    announced like all other rows. If the training loop itself draws rows, they cannot be predicted:
+    `AdaDataLoader` then announces all rows of the table, with a warning.
 
     Parameters
     ----------
     table : nn.Module
-        An embedding module: its ``weight`` has the rows. Make the sampler before `AdaModel` or
-        `create_node`, alike on every node.
+        Embedding module whose ``weight`` contains the rows. Create the sampler before `AdaModel` or
+        `create_node`, equally on every node.
     n : int
-        Rows of each call.
+        Number of rows of each call.
     sampling : adaps.Sampling, Uniform, LogUniform or Weighted, optional
-        From which distribution, and by which scheme; a distribution alone by ``local``. Its seed is the
-        server's; torch's is that of ``torch.manual_seed``.
+        Distribution and scheme of the draws. A distribution alone uses the scheme ``local``. Draws of the
+        server use its seed; draws of torch use the seed of ``torch.manual_seed``.
 
     Raises
     ------
     ValueError
-        If so many rows cannot be drawn, the table is in a server already, or another sampler of it draws
+        If `n` rows cannot be drawn, the table is in a server already, or another sampler of it draws
         otherwise.
 
     Examples
@@ -84,7 +84,7 @@ class NegativeSampler:
             raise ValueError(f"sampling is {self.sampling}; another sampler of the table has {known}")
 
     def __call__(self) -> Tensor:
-        """Draw.
+        """Draw rows.
 
         Returns
         -------
@@ -124,6 +124,6 @@ class NegativeSampler:
 
 
 def sampling_of(parameter: Tensor) -> adaps.Sampling | None:
-    """How rows of the parameter are drawn, if a sampler was made for it."""
+    """Return the sampling of the parameter's rows, if a sampler was created for it."""
     drawn = (sampling for module, sampling in _samplings.items() if module.weight is parameter)
     return next(drawn, None)

@@ -18,7 +18,7 @@ from autoada.parameters.table_gradients import row_sparse
 from autoada.parameters.table_parameter import TableParameter
 
 CHUNK_FLOATS = 1 << 22
-"""Floats of state that are handed over at once."""
+"""Number of floats of state in one call of the server."""
 STEP_NUMBERS = 1 << 24
 """The server keeps step numbers of rows modulo this number, as floats."""
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
@@ -30,19 +30,19 @@ class ParameterState:
     Parameters
     ----------
     name : str
-        The parameter's qualified name.
+        Qualified name of the parameter.
     parameter : nn.Parameter
         The model's parameter.
     table : NodeTable
-        The server's table of its rows.
+        Table in the server that contains the rows of the parameter.
     keys : callable
-        Returns the keys of the rows.
+        Function that returns the keys of the rows.
     rule : adaps.Adagrad or another rule
-        The rule of the table.
+        Update rule of the table.
     access : ServerAccess
         Access to the server.
     rows : ServerRows or None
-        The rows, if the parameter is a table: they count the steps.
+        Rows that count the steps, if the parameter is a table.
     """
 
     def __init__(

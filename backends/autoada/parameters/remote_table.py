@@ -1,4 +1,4 @@
-"""A table of the parameter server in the place of a module's parameter."""
+"""A table of the parameter server that replaces a module's parameter."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Read = tuple[str, Tensor | None]
 class RemoteTable:
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
-    Rows that a batch is expected to read are pulled together at the first read, and kept until the step.
+    Rows that a batch is expected to read are pulled together at the first read, and stored until the step.
 
     Parameters
     ----------
     rows : ServerRows
-        The table's rows in the server.
+        Rows of the table in the server.
     reads : list of Read
-        Reads in training mode are appended while `noting` is true.
+        List to which reads in training mode are appended while `noting` is true.
     alone : bool
-        Whether there is no other node.
+        Whether this node is the only one.
     combines : bool
         Whether all workers' gradients are combined, so that each row may occur only once.
     together : bool
@@ -43,14 +43,15 @@ class RemoteTable:
     gradients : TableGradients
         Gradients of the parameter.
     is_local : bool
-        Whether every lookup reads the server's memory on this node as it is. The server then also adds up the
+        Whether every lookup reads the server's memory on this node directly. The server then also adds up the
         gradients of a row that was read several times.
     training : bool
         Whether the model is in training mode.
     noting : bool
-        Whether reads are noted.
+        Whether reads are recorded.
     pulled_at : str
-        Place of a read outside of the model's calls that pulled the whole table; empty if there was none.
+        Place of a read outside of the model's calls that pulled the whole table; empty if there was no such
+        read.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class RemoteTable:
         return self._picked(self._pulled[1], ids, known.inverse)
 
     def whole(self) -> Tensor:
-        """All rows, which the caller does not change."""
+        """Return all rows, which the caller must not change."""
         if self.noting and self.training and not self._whole_noted:
             self._whole_noted = True
             self._reads.append((self.name, None))
@@ -138,12 +139,12 @@ class RemoteTable:
         return self._whole
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """The rows of `ids`, to be changed; that is no read of the model."""
+        """Return the rows of `ids` for a change, which does not count as a read of the model."""
         rows = self.rows.pull(self.keys(ids.reshape(-1).to("cpu", torch.int64)))
         return rows.view(*ids.shape, *self.rows.row_shape)
 
     def begin_update(self, depends: bool = True) -> bool:
-        """Begin a write, which all workers make together if it `depends` on values or they step together."""
+        """Begin a write. All workers make it together if it `depends` on values, or if they step together."""
         together = self.rows.is_shared and (depends or self._together)
         if together:
             self.rows.worker.end_setup()
@@ -151,12 +152,12 @@ class RemoteTable:
         return together
 
     def end_update(self, together: bool) -> None:
-        """End the computation of the new values: before any worker writes, all have read the old ones."""
+        """End the computation of new values. All workers read the old values before any worker writes."""
         if together:
             self.rows.worker.barrier()
 
     def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
-        """Replace rows, each given once; where all workers write, the values of the primary one count."""
+        """Replace distinct rows. If all workers write, the values of the primary worker are used."""
         if not together or self.rows.is_primary:
             self.rows.write(ids, rows)
         if together:
@@ -182,7 +183,7 @@ class RemoteTable:
         self.gradients.put(combined)
 
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
-        """The row at each position, in the shape of `ids`."""
+        """Return the row at each position, in the shape of `ids`."""
         picked = rows.index_select(0, self.rows.on_device(positions.reshape(-1)))
         return picked.view(*ids.shape, *self.rows.row_shape)
 
@@ -198,7 +199,7 @@ class RemoteTable:
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:
-    """Whether the elements are the same in order, whatever the shapes and devices."""
+    """Return whether the elements are equal in order, on any devices and in any shapes."""
     if a.shape != b.shape:
         a, b = a.reshape(-1), b.reshape(-1)
     return torch.equal(a, b if a.device == b.device else b.to(a.device))

@@ -15,7 +15,7 @@ class ServerAccess:
     Attributes
     ----------
     node : adaps.Node
-        This process's node.
+        Node of this process.
     worker : adaps.Worker
         The worker that trains the model.
     transfer : Transfer
@@ -23,7 +23,7 @@ class ServerAccess:
     num_workers : int
         Number of workers that train together, on all nodes.
     is_primary : bool
-        Whether all workers begin with the values of this one.
+        Whether all workers begin with the values of this worker.
     """
 
     node: adaps.Node

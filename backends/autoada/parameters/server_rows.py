@@ -21,25 +21,25 @@ class ServerRows:
     Parameters
     ----------
     name : str
-        The parameter's qualified name, which is also the name of the server's table.
+        Qualified name of the parameter, which is also the name of the server's table.
     parameter : nn.Parameter
         The model's parameter. Its first dimension counts rows; the server keeps values as float32.
     access : ServerAccess
         Access to the server.
     applies_missed_steps : bool
-        Whether a row makes up for its steps without a gradient when it is next read. Only a
-        single worker does this; with several workers such rows stay as they are.
+        Whether a row applies its missed steps without a gradient when it is next read. Only a single worker
+        does this; with several workers such rows do not change.
 
     Attributes
     ----------
     is_shared : bool
         Whether other workers also read and change the rows.
     is_primary : bool
-        Whether this worker's values count where all workers write.
+        Whether all workers write this worker's values.
     steps : int
-        Steps with a gradient so far, of this worker.
+        Number of steps with a gradient so far, of this worker.
     first_key : int
-        The server's key of the first row.
+        Key of the first row in the server.
     """
 
     def __init__(

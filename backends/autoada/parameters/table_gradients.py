@@ -29,9 +29,9 @@ class GradientRows:
     Parameters
     ----------
     table : str
-        The table's name.
+        Name of the table.
     sparse : Tensor
-        Sparse, with one sparse dimension; rows that occur several times are added up.
+        Sparse tensor with one sparse dimension. Rows that occur several times are added up.
     """
 
     def __init__(self, table: str, sparse: Tensor) -> None:
@@ -139,7 +139,7 @@ class TableGradients:
     Parameters
     ----------
     rows : ServerRows
-        The rows of the table.
+        Rows of the table.
     sums_in_server : bool
         Whether the server itself adds up the gradients of a row that was read several times. Otherwise every
         row is handed over once, as in coalesced sparse gradients.

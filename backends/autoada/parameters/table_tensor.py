@@ -180,7 +180,7 @@ class TableTensor(Tensor):
         return torch.arange(first // length, last // length + 1)
 
     def view_of(self, rows: Tensor) -> Tensor:
-        """This view of the rows that it touches."""
+        """Return the view of the rows that it touches."""
         length = max(1, self.store.shape[1:].numel())
         place = self.place
         view = rows.as_strided(place.size(), place.stride(), place.storage_offset() % length)

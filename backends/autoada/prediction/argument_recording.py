@@ -1,8 +1,8 @@
 """Recording of how the user's loop turns a batch into the model's arguments.
 
-Between the hand-out of a batch and the call of the model, the user's own code moves, casts, slices and
-concatenates. A recording of that is a program from the batch's leaves to the arguments, and can be run for
-batches that are still in the queue.
+After a batch is handed out and before the model is called, the user's code moves, casts, slices and
+concatenates tensors. A recording of these operations is a program from the batch's leaves to the arguments.
+It can run for batches that are still in the queue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ArgumentRecorder(CallMode):
     Parameters
     ----------
     batch : object
-        The batch.
+        Batch whose operations are recorded.
     """
 
     def __init__(self, batch: Any) -> None:
@@ -58,11 +58,11 @@ class ArgumentRecorder(CallMode):
         if kind is Kind.VALUE:
             self._value_read(func, args)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
-            given = (*args, *kwargs.values())[0]  # functions of `nn.init` may get it by name
+            given = (*args, *kwargs.values())[0]  # Functions of `nn.init` may receive it by name.
             for target in given if isinstance(given, (list, tuple)) else [given]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
-            self._lost.append(output)  # Draws of the loop itself cannot be foreseen.
+            self._lost.append(output)  # Draws of the loop itself cannot be predicted.
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
@@ -75,7 +75,7 @@ class ArgumentRecorder(CallMode):
         """Begin to record, or resume. Modes that the user's code has entered stay above."""
         self._active = True
         modes = _popped()
-        if modes and isinstance(modes[-1], DeviceContext):  # Its exit looks for it at the bottom.
+        if modes and isinstance(modes[-1], DeviceContext):  # Its exit expects it at the bottom.
             torch.overrides._push_mode(modes.pop())
         for mode in [self, *reversed(modes)]:
             torch.overrides._push_mode(mode)
@@ -88,12 +88,12 @@ class ArgumentRecorder(CallMode):
                 torch.overrides._push_mode(mode)
 
     def give_up(self, output: Any) -> None:
-        """The model gave `output`: arguments of a further call that depend on it cannot be foreseen."""
+        """Mark `output` of the model as unknown, with all arguments of later calls that depend on it."""
         self._called = True
         self._lost += [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor)]
 
     def arguments(self, args: Arguments, kwargs: Keywords) -> RecordedArguments:
-        """The way from the batch to these arguments.
+        """Return the way from the batch to these arguments.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class ArgumentRecorder(CallMode):
     def _written(self, func: TorchFunction, args: Arguments, kwargs: Keywords, target: Any) -> None:
         if not isinstance(target, Tensor):
             return
-        if self._called and not self._trace.computed(target):  # a gradient, a running mean
+        if self._called and not self._trace.computed(target):  # For example, a gradient or a running mean.
             self._lost.append(target)
         elif args and target is args[0]:
             self._trace.written(func, args, kwargs, target)
@@ -148,7 +148,7 @@ class ArgumentRecorder(CallMode):
             self._trace.foreign_write(func)
 
     def _moved(self, func: TorchFunction, args: Arguments, kwargs: Keywords, output: Tensor) -> None:
-        """Record only the dtype that a move gives: row ids are found in host memory."""
+        """Record only the dtype of a move, because row ids are computed in host memory."""
         if output is args[0]:
             return
         dtype = dtype_of_move(func, args, kwargs)
@@ -159,16 +159,16 @@ class ArgumentRecorder(CallMode):
 
 
 class UnknownArgument(NamedTuple):
-    """A tensor that may depend on parameters, or on draws of the loop; only its form is known.
+    """A tensor that may depend on parameters, or on draws of the loop. Only its form is known.
 
     Attributes
     ----------
     shape : tuple of int
-        Its shape when it was seen.
+        Shape of the recorded tensor.
     dtype : torch.dtype
-        Its dtype.
+        Dtype of the tensor.
     follows : tuple of Path or None
-        For each dimension a tensor of the batch with a first dimension of the same size.
+        Tensor of the batch with a first dimension of the same size, for each dimension.
     """
 
     shape: tuple[int, ...]
@@ -177,7 +177,7 @@ class UnknownArgument(NamedTuple):
 
     @classmethod
     def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> UnknownArgument:
-        """The form of `tensor`, in relation to a batch with these leaves."""
+        """Return the form of `tensor`, in relation to a batch with these leaves."""
         sizes = {
             leaf.shape[0]: path
             for path, leaf in found
@@ -186,7 +186,7 @@ class UnknownArgument(NamedTuple):
         return cls(tuple(tensor.shape), tensor.dtype, tuple(sizes.get(size) for size in tensor.shape))
 
     def tensor(self, batch: Any) -> Tensor:
-        """A tensor without data to be used with `batch`."""
+        """Return a tensor without data, for use with `batch`."""
         sizes = zip(self.shape, self.follows, strict=True)
         shape = [size if path is None else len(read(batch, path)) for size, path in sizes]
         with torch._C.DisableTorchFunction():
@@ -206,7 +206,7 @@ class _Source(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for sources that do the same: a constant's type counts too, as 1 equals True."""
+        """Key that is equal for equivalent sources. It has the types of constants, because 1 equals True."""
         if self.kind == "outside":
             return self.kind, id(self.value), getattr(self.value, "_version", None)
         if self.kind == "unknown":
@@ -220,15 +220,15 @@ class RecordedArguments:
     Attributes
     ----------
     key : tuple
-        Equal for bindings that do the same, numbers left aside.
+        Key that is equal for equivalent bindings, without regard to numbers.
     numbers : tuple of int and float
         Numbers among the arguments that do not come from the batch, such as the number of a step.
     follows_batch : bool
-        Whether every tensor among the arguments is made from the batch, or known to be unknown.
+        Whether every tensor among the arguments is made from the batch, or is known to be unknown.
     uses_batch : bool
-        Whether anything among the arguments comes from the batch.
+        Whether any argument comes from the batch.
     unknown : tuple of str
-        The arguments that cannot be foreseen, or hold something that cannot.
+        Names of the arguments that are unpredictable or contain an unpredictable value.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class RecordedArguments:
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
 
     def merged(self, other: RecordedArguments) -> RecordedArguments | None:
-        """This one, with every tensor that `other` makes in another way unknown; None if that is no help."""
+        """Return a copy in which tensors that `other` makes differently are unknown; None if useless."""
         if self._structure != other._structure or self._trace is None:
             return None
         sources: list[_Source] = []
@@ -276,7 +276,7 @@ class RecordedArguments:
         return result if result.uses_batch else None
 
     def seal(self) -> None:
-        """Forget what only `merged` needs."""
+        """Forget values that only `merged` needs."""
         self._trace, self._tensors = None, ()
 
     def _does_as(self, mine: _Source, other: RecordedArguments, others: _Source) -> bool:
@@ -291,13 +291,13 @@ class RecordedArguments:
         return programs[0].key == programs[1].key
 
     def _tensor(self, source: _Source) -> Any:
-        """The tensor that was seen there; None if the source is no tensor."""
+        """Return the recorded tensor; None if the source is not a tensor."""
         if source.kind == "tensor":
             return self._tensors[source.value]
         return source.value if isinstance(source.value, Tensor) else None
 
     def __call__(self, batch: Any) -> CallArguments:
-        """Positional and keyword arguments of the model for `batch`."""
+        """Return the positional and keyword arguments of the model for `batch`."""
         computed = self._program.run(batch)
         values = [self._value(source, batch, computed) for source in self._sources]
         arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
@@ -319,14 +319,14 @@ class RecordedArguments:
 
 
 def _argument_name(place: Sequence[Any]) -> str:
-    """Name of the argument at a place of ``(args, kwargs)``, for messages."""
+    """Return the name of the argument at a place of ``(args, kwargs)``, for messages."""
     if place[0].idx == 0:
         return f"argument {place[1].idx + 1}"
     return f"argument {place[1].key!r}"
 
 
 def _popped() -> list[TorchFunctionMode]:
-    """All active modes, the innermost first; they are not active any more."""
+    """Deactivate all active modes and return them, the innermost first."""
     count = torch._C._len_torch_function_stack()
     return [torch.overrides._pop_mode() for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Batches of any make: their leaves, copies and signatures."""
+"""Batches of any structure: their leaves, copies and signatures."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SCALARS = (int, float, str, bool, type(None))
 
 
 def leaves(batch: Any) -> list[tuple[Path, Any]]:
-    """Every leaf with the path to it: containers, dataclasses, PyG data and plain objects are opened."""
+    """Yield every leaf with its path. Containers, dataclasses, PyG data and plain objects are opened."""
     found: list[tuple[Path, Any]] = []
     _walk(batch, (), found, frozenset())
     return found
 
 
 def read(batch: Any, path: Path) -> Any:
-    """The leaf at `path`."""
+    """Return the leaf at `path`."""
     for step, key in path:
         batch = batch[key] if step == "item" else getattr(batch, key)
     return batch
 
 
 def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> str:
-    """Python source that reads the leaf at `path`; ``name(key)`` is the variable that holds a key."""
+    """Return Python source that reads the leaf at `path`; ``name(key)`` is the variable with a key."""
     for step, key in path:
         root = f"{root}[{name(key)}]" if step == "item" else f"getattr({root}, {name(key)})"
     return root
@@ -49,12 +49,12 @@ def signature(batch: Any) -> tuple[Any, ...]:
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
-    """A copy of the batch's structure, with `leaf` applied to its tensors and arrays (default: shared)."""
+    """Copy the batch's structure, with `leaf` applied to tensors and arrays; by default they are shared."""
     return _copy(batch, leaf, {})
 
 
 def on_host(batch: Any) -> Any:
-    """The batch itself if its tensors are in host memory, else a copy there."""
+    """Return the batch itself if its tensors are in host memory, else a copy in host memory."""
     if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
         return batch
     return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
@@ -65,7 +65,7 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
         return leaf(value)
     if isinstance(value, _SCALARS):
         return value
-    if id(value) in done:  # an object that refers back to its owner
+    if id(value) in done:  # The object refers back to its owner.
         return done[id(value)]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_copy(item, leaf, done) for item in value))
@@ -91,7 +91,7 @@ def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozen
     if isinstance(value, (Tensor, *_SCALARS)):
         found.append((path, value))
         return
-    if id(value) in parents:  # an object that refers back to its owner
+    if id(value) in parents:  # The object refers back to its owner.
         return
     parents |= {id(value)}
     for step, item in _children(value):
@@ -119,5 +119,5 @@ def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
 
 
 def is_graph(value: Any) -> bool:
-    """PyG's `Data` and `Batch`, known by their interface so that PyG need not be imported."""
+    """Return whether this is PyG's `Data` or `Batch`, by the interface, so that PyG need not be imported."""
     return hasattr(value, "stores") and hasattr(value, "to_dict")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 Batch = Any
-"""A batch as a data loader gives it: a tensor, a container of tensors, a graph, or any other object."""
+"""Batch from a data loader: a tensor, a container of tensors, a graph, or any other object."""
 
 
 class CallArguments(NamedTuple):

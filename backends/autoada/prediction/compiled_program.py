@@ -1,6 +1,6 @@
-"""Compiled programs: straight-line Python from a batch to the rows it reads, sliced from a trace.
+"""Compiled programs: straight-line Python from a batch to the rows that it reads, sliced from a trace.
 
-The generated source holds no data: every key, number and function of the user is bound to a variable.
+The generated source contains no data. Every key, number and function of the user is bound to a variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LITERALS = (int, float, bool, str, type(None))  # compared by value
 
 
 class NotRecorded(Exception):
-    """A value cannot be traced back to the batch."""
+    """Raised if a value cannot be traced back to the batch."""
 
 
 class CompiledProgram:
@@ -27,7 +27,7 @@ class CompiledProgram:
     Parameters
     ----------
     trace : Trace
-        A recorded simulation.
+        Recorded simulation.
     outputs : sequence of Tensor
         Tensors to compute.
     clone_leaves : bool
@@ -36,19 +36,19 @@ class CompiledProgram:
     Attributes
     ----------
     key : tuple
-        Equal for programs that do the same.
+        Key that is equal for equivalent programs.
     source : str
-        The program as Python; `names` are its variables.
+        Program as Python source. Its variables are in `names`.
     names : Names
         Variables of the source.
     constants : list of Tensor
-        Tensors that it uses in addition to the batch.
+        Tensors that the program uses in addition to the batch.
     outputs_follow_batch : bool
         Whether every output depends on the batch.
     draws : bool
         Whether the outputs depend on random draws. The program then makes all draws of the trace.
     obstacle : str or None
-        Why the program holds for the recorded batch alone.
+        Reason why the program is valid for the recorded batch only.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class CompiledProgram:
         numbers = [_number(trace, tensor) for tensor in outputs]
         needed = trace.needed(numbers)
         self.draws = not needed.isdisjoint(trace.draws)
-        # Each draw depends on those before it, and the next batch's on all of them.
+        # Each draw depends on all earlier draws, also of earlier batches.
         self._needed = sorted(needed | trace.needed(trace.draws) if self.draws else needed)
         self.names = Names()
         self.constants: list[Tensor] = []
@@ -82,12 +82,12 @@ class CompiledProgram:
         self._run: Callable[[Any], list[Tensor]] = self.names.values["run"]
 
     def __call__(self, batch: Any) -> list[Tensor]:
-        """The outputs for `batch`, as inference tensors; draws come from the global generator."""
+        """Compute the outputs for `batch`, as inference tensors. Draws come from the global generator."""
         with torch.inference_mode():
             return self._run(batch)
 
     def run(self, batch: Any) -> list[Tensor]:
-        """The outputs of a program without draws."""
+        """Compute the outputs of a program without draws."""
         return self._run(batch)
 
     def _own_obstacle(self, trace: Trace) -> str | None:
@@ -107,7 +107,7 @@ class CompiledProgram:
         return None
 
     def _line(self, trace: Trace, number: int, short: dict[int, int], clone: bool) -> tuple[str, Any]:
-        """Source and key of one node."""
+        """Return source and key of one node."""
         node = trace.nodes[number]
         if isinstance(node, Leaf):
             return expression(node.path, self.names.of) + (
@@ -143,7 +143,7 @@ class CompiledProgram:
 
 
 class Names:
-    """Variables of generated source, numbered, so that no value has to be written as text.
+    """Numbered variables of generated source, so that no value has to be written as text.
 
     Attributes
     ----------
@@ -155,14 +155,16 @@ class Names:
         self.values: dict[str, Any] = {"slice": slice, "getattr": getattr}
 
     def of(self, value: Any) -> str:
-        """A variable that holds `value`."""
+        """Return a variable with `value`."""
         name = f"o{len(self.values)}"
         self.values[name] = value
         return name
 
 
 class Guard:
-    """Which batches a program holds for: what varied among the recorded ones is free, the rest is pinned.
+    """Condition under which a program is valid for a batch.
+
+    Properties that varied among the recorded batches are free. All others must be equal.
 
     Parameters
     ----------
@@ -177,15 +179,15 @@ class Guard:
         self._holds: Callable[[Any], bool] = eval(f"lambda batch: {self.source}", names.values)
 
     def __call__(self, batch: Any) -> bool:
-        """Whether the program holds for `batch`."""
+        """Return whether the program is valid for `batch`."""
         try:
             return self._holds(batch)
-        except (AttributeError, LookupError, TypeError):  # a batch of another make
+        except (AttributeError, LookupError, TypeError):  # The batch has another structure.
             return False
 
     @staticmethod
     def applies(signatures: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether the batches have the same leaves of the same rank, as a guard needs."""
+        """Return whether the batches have the same leaves of the same rank, as a guard requires."""
         first = signatures[0]
         return all(
             len(other) == len(first)

@@ -19,34 +19,35 @@ from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
 
 Call = Callable[[nn.Module, Any], Any]
-"""``call(model, batch)``: how a training loop hands a batch to its model."""
+"""Function ``call(model, batch)`` with which a training loop passes a batch to its model."""
 
 SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
-"""Torch's message where forward prepares a backward pass, as checkpointing does."""
+"""Message of torch if forward prepares a backward pass, for example by checkpointing."""
 
 
 class ForwardSimulation:
-    """Symbolic forwards of one model, one batch at a time and in batch order.
+    """Runs symbolic forwards of one model, one batch at a time and in the order of the batches.
 
     Parameters
     ----------
     model : nn.Module
-        The live model; it is only read.
+        Live model, which is only read.
     tables : mapping of int to str
-        ``id(parameter)`` -> qualified name.
+        Qualified names of the tables, by ``id(parameter)``.
     call : callable
-        ``call(model, batch)``.
+        Function ``call(model, batch)`` that passes a batch to the model.
 
     Attributes
     ----------
     rng : SimulationRng
         State of the global generators at the start of simulations.
     draws_all : bool
-        Whether simulations also make draws that give no ids, such as dropout, because other draws follow.
+        Whether simulations also make draws that give no ids, such as dropout, because other draws follow
+        them.
     foresees_draws : bool
         Whether rows that depend on draws from the global generators are predicted.
     clones_batch : bool
-        Whether forward writes into its batch, so that simulations get a copy.
+        Whether forward writes into its batch, so that simulations receive a copy.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str], call: Call) -> None:
@@ -63,15 +64,15 @@ class ForwardSimulation:
         self.speculation = Speculation(possible=not self.meta_model.compiled)
 
     def renew(self) -> None:
-        """Take a fresh meta model from the live model."""
+        """Create a new meta model from the live model."""
         self.meta_model = MetaModel(self.model, self._tables)
 
     def run(
         self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
     ) -> tuple[Prediction, Trace | None]:
-        """Simulate the forward of `batch`; with `record`, also give the trace of its real operations.
+        """Simulate the forward of `batch`; with `record`, also return the trace of its real operations.
 
-        The simulation starts over, with a new trace, when a write has to be redirected first.
+        If a write has to be redirected first, the simulation starts again with a new trace.
         """
         start = self.rng.next
         own = [(each, generator_state(each)) for each in self.meta_model.generators]
@@ -97,7 +98,7 @@ class ForwardSimulation:
                     self.draws_all = True
                     continue
                 if forward.draws and prediction.stopped is not None and not prediction.waits:
-                    self.foresees_draws = False  # The draws of the following batches are not known either.
+                    self.foresees_draws = False  # The draws of the following batches are also unknown.
                     if forward.foresees_draws:
                         continue
                 return prediction, trace
@@ -161,7 +162,7 @@ def _clone(leaf: Any) -> Any:
 
 
 def _innermost(error: BaseException) -> str:
-    """``file:line`` of the user's frame that is nearest to where `error` was raised."""
+    """Return ``file:line`` of the user's frame that is nearest to the origin of `error`."""
     where = user_location()
     traceback = error.__traceback__
     while traceback is not None:

@@ -8,15 +8,15 @@ from autoada.prediction.source_location import source_line
 
 
 class SimulationEnd(BaseException):
-    """Ends a simulation; no `Exception`, so that the user's ``except Exception`` cannot swallow it."""
+    """Ends a simulation. It is not an `Exception`, so that ``except Exception`` does not catch it."""
 
 
 class EnoughSeen(SimulationEnd):
-    """Every access that is expected has been seen."""
+    """Raised after the last expected access."""
 
 
 class UnknownValueRead(SimulationEnd):
-    """Python asked for the value of something that depends on parameters."""
+    """Raised if Python requests a value that depends on parameters."""
 
     def __init__(self, operation: str, where: str) -> None:
         line = source_line(where)
@@ -27,7 +27,7 @@ class UnknownValueRead(SimulationEnd):
 
 
 class ForeignWrite(SimulationEnd):
-    """An in-place write to memory that the simulation did not create was about to happen."""
+    """Raised before an in-place write to memory that the simulation did not create."""
 
     def __init__(self, target: Tensor) -> None:
         super().__init__("in-place write to a tensor of the batch or the model")

@@ -49,14 +49,14 @@ class BagArguments(NamedTuple):
 
 
 def embedding_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Tensor]:
-    """``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
+    """Return ``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
     names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
 
 
 def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> BagArguments:
-    """Arguments of a call of `F.embedding_bag` or `torch.embedding_bag`."""
+    """Return the arguments of a call of `F.embedding_bag` or `torch.embedding_bag`."""
     names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given.setdefault("input", given.get("indices"))
@@ -70,23 +70,23 @@ def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> Bag
 
 
 def index_select_arguments(args: Arguments, kwargs: Keywords) -> tuple[Tensor, Any, Any]:
-    """``(input, dim, index)`` of a call of `index_select`."""
+    """Return ``(input, dim, index)`` of a call of `index_select`."""
     given = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
     return given["input"], given["dim"], given["index"]
 
 
 def bag_rows(bag: BagArguments, apply: Apply) -> Tensor:
-    """The rows a bag reads: padding is skipped."""
+    """Return the rows that a bag reads, without padding."""
     if bag.padding is None:
         return bag.ids
     return apply(_without, bag.ids, bag.padding % bag.table.shape[0])  # type: ignore[no-any-return]
 
 
 def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
-    """The rows that ``table[index]`` reads, None if it is the whole table.
+    """Return the rows that ``table[index]`` reads; None if it reads the whole table.
 
-    `index` holds no unknown value. Negative ids count from the end, as torch has it; ids of rows that do not
-    exist stay as they are.
+    `index` contains no unknown value. As in torch, negative ids count from the end. Ids of rows that do not
+    exist do not change.
     """
     first = index[0] if type(index) is tuple and index else index
     if isinstance(first, Tensor):
@@ -109,12 +109,12 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
 
 
 def from_start(ids: Tensor, rows: int) -> Tensor:
-    """The same rows, with existing rows counted from the start."""
+    """Return the same rows, with existing rows counted from the start."""
     return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor itself where the code runs under `torch.vmap`: all rows at once."""
+    """Return the tensor of all rows if the code runs under `torch.vmap`."""
     while torch._C._functorch.is_batchedtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor

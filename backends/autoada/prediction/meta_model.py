@@ -24,16 +24,16 @@ _COMPILED = "_orig_mod"
 class MetaModel:
     """Runs the forward of `model` without touching it.
 
-    Modules are copied shallowly, containers up to three levels deep, parameters become meta tensors
-    memoised by identity (ties survive), buffers are shared if they are in host memory, else copied there. A
-    table of any size costs nothing.
+    Modules are copied shallowly, and containers up to three levels deep. Each parameter becomes one meta
+    tensor, so ties remain. Buffers in host memory are shared; other buffers are copied to host memory. The
+    cost does not depend on the size of a table.
 
     Parameters
     ----------
     model : nn.Module
-        The live model; never changed.
+        Live model, which never changes.
     tables : mapping of int to str
-        ``id(parameter)`` -> qualified name of the parameters with reads to collect.
+        Qualified names of the parameters with reads to collect, by ``id(parameter)``.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str]) -> None:
@@ -43,9 +43,9 @@ class MetaModel:
         self.generators: list[Any] = []
         """Copies of the random generators that modules hold."""
         self.parameters: dict[int, nn.Parameter] = {}
-        """``id(real parameter)`` -> its meta parameter."""
+        """Meta parameters by ``id(real parameter)``."""
         self.tables: dict[int, str] = {}
-        """``id(meta parameter)`` -> qualified name, for the wanted ones."""
+        """Qualified names of the tables by ``id(meta parameter)``."""
         self.compiled = False
         """Whether a part of the live model is compiled."""
         self.module = self._module(model)
@@ -57,10 +57,10 @@ class MetaModel:
             and parameter.dim() > 1
             and parameter.shape[0] >= LARGE
         }
-        """``id(meta parameter)`` -> qualified name, for the others that have many rows."""
+        """Qualified names of other parameters with many rows, by ``id(meta parameter)``."""
 
     def adopt(self, storage: int) -> bool:
-        """Give the meta model its own copy of each tensor at this address; False if it has none there."""
+        """Give the meta model a copy of each tensor at this address; return False if it has none."""
         found = False
         for module in self._copies.values():
             for attributes in (module._buffers, module.__dict__):
@@ -72,7 +72,7 @@ class MetaModel:
         return found
 
     def plain_attributes(self) -> dict[tuple[int, str], Any]:
-        """Numbers and strings that modules hold: a forward that counts its calls changes them."""
+        """Return numbers and strings in modules, which a forward that counts its calls changes."""
         return {
             (i, name): value
             for i, module in enumerate(self._copies.values())
@@ -157,7 +157,7 @@ class MetaModel:
 
 
 def _in_host_memory(value: Any) -> Any:
-    """A copy in host memory, where ids are computed; meta parameters stay as they are."""
+    """Return a copy in host memory, where ids are computed. Meta parameters are returned unchanged."""
     return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
 
 

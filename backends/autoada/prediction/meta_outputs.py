@@ -1,4 +1,4 @@
-"""Outputs of operations on unknown values: from memory, or by torch's own meta kernels.
+"""Outputs of operations on unknown values, from a memo or from torch's meta kernels.
 
 Many of torch's meta kernels are Python and take 50 to 800 µs, so outputs are remembered by the shapes, dtypes
 and plain values of the arguments.
@@ -20,12 +20,12 @@ _VIEWS = {
     "split", "select", "narrow", "unflatten", "movedim", "swapaxes", "expand_as", "view_as", "__get__",
     "new_zeros", "new_empty", "new_ones", "new_full", "long", "float", "int", "bool",
 }  # fmt: skip
-"""Native on meta tensors: under a microsecond, nothing to gain by remembering."""
+"""Operations with native meta kernels, which take less than a microsecond and are not memoized."""
 
 _HEALTH_CHECKS = {"isnan": False, "isinf": False, "isfinite": True}
 _HEALTH_COMBINATIONS = {"any", "all", "logical_or", "__or__", "bitwise_or"}
 _PACKING = {"_pack_padded_sequence", "_pad_packed_sequence"}
-"""Their integer outputs follow from real lengths alone."""
+"""Operations whose integer outputs depend only on real lengths."""
 _MEMO_LIMIT = 4096
 _memo: dict[Any, tuple[list[Any], Any]] = {}
 
@@ -36,9 +36,9 @@ class MetaOutputs:
     Parameters
     ----------
     is_unknown : callable
-        Whether a tensor's values are unknown in the simulation.
+        Function that returns whether a tensor's values are unknown in the simulation.
     as_meta : callable
-        Replaces tensors by meta tensors.
+        Function that replaces tensors by meta tensors.
     """
 
     def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
@@ -72,7 +72,7 @@ class MetaOutputs:
         return output
 
     def run(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        """The operation on meta tensors, or on zeros where torch has no kernel for them."""
+        """Run the operation on meta tensors, or on zeros if torch has no meta kernel."""
         meta_args = self._as_meta(args)
         meta_kwargs = {key: self._as_meta(value) for key, value in kwargs.items()}
         if meta_kwargs.get("device") is not None:
@@ -85,7 +85,7 @@ class MetaOutputs:
         return output
 
     def health(self, tensor: Tensor) -> bool | None:
-        """Answer of a NaN or infinity check: unknown values are assumed healthy. None for anything else."""
+        """Return the result of a NaN or infinity check for finite values; None for other operations."""
         known = self._health.get(id(tensor))
         return None if known is None else known[1]
 
@@ -109,7 +109,7 @@ class MetaOutputs:
             _memo[key] = (described, structure)
 
     def _run_on_zeros(self, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception) -> Any:
-        """Run with zeros without memory: torch has no meta kernel, or the shape needs real integers."""
+        """Run with zeros without memory: torch has no meta kernel, or the shape depends on real integers."""
 
         def zeros(value: Any) -> Any:
             if isinstance(value, Tensor) and self._is_unknown(value):

@@ -1,4 +1,4 @@
-"""Kinds of torch functions, as far as a simulation treats them differently."""
+"""Kinds of torch functions that a simulation treats differently."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Keywords = dict[str, Any]
 
 
 class CallMode(TorchFunctionMode):
-    """A mode that handles calls of torch functions with `call`."""
+    """Mode that handles calls of torch functions with `call`."""
 
     def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        """Give the output of ``func(*args, **kwargs)``."""
+        """Return the output of ``func(*args, **kwargs)``."""
         raise NotImplementedError
 
     def __torch_function__(
@@ -30,7 +30,7 @@ class CallMode(TorchFunctionMode):
 
 
 class Kind(IntEnum):
-    """How a simulation treats a torch function."""
+    """Treatment of a torch function in a simulation."""
 
     GENERAL = 0
     METADATA = 1  # returns a shape, a dtype, …, and never a value
@@ -58,7 +58,7 @@ class Kind(IntEnum):
 
 
 def kind_of(function: TorchFunction) -> Kind:
-    """The kind of `function`, computed once."""
+    """Return the kind of `function`, which is computed once."""
     kind = _CACHE.get(function)
     if kind is None:
         kind = _CACHE[function] = _classify(function)
@@ -66,12 +66,12 @@ def kind_of(function: TorchFunction) -> Kind:
 
 
 def name_of(function: TorchFunction) -> str:
-    """Name of `function` in messages."""
+    """Return the name of `function` for messages."""
     return getattr(function, "__name__", None) or str(function)
 
 
 def dtype_of_move(function: TorchFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The dtype that a call of kind `MOVE` asks for, None if it only asks for a place."""
+    """Return the dtype that a call of kind `MOVE` requests; None if it only requests a device."""
     dtype = kwargs.get("dtype")
     if dtype is None and name_of(function) in ("to", "type_as"):
         given = next((a for a in args[1:] if isinstance(a, (torch.dtype, Tensor))), kwargs.get("other"))
@@ -80,7 +80,7 @@ def dtype_of_move(function: TorchFunction, args: Sequence[Any], kwargs: Mapping[
 
 
 def functions(*names: str) -> set[TorchFunction]:
-    """Every torch function that goes by one of the names, in any namespace."""
+    """Return every torch function with one of the names, in any namespace."""
     spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special)
     found = (getattr(space, name, None) for name in names for space in spaces)
     return {function for function in found if callable(function)}

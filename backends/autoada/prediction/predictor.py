@@ -20,11 +20,11 @@ from autoada.prediction.tables import find_tables
 from autoada.prediction.trace import Trace
 
 VERIFIED = 3
-"""Batches whose check must have passed before simulations stop after the last lookup."""
+"""Number of batches with exact predictions before simulations stop after the last lookup."""
 STRIKES = 3
-"""Wrong predictions after which only full simulations are used."""
+"""Number of wrong predictions after which only full simulations are used."""
 DRIFTS = 3
-"""Wrong predictions of random draws, less those that are forgiven, after which none are foreseen."""
+"""Number of wrong predictions of random draws, minus forgiven ones, after which draws are not predicted."""
 
 _log = logging.getLogger("autoada")
 
@@ -32,21 +32,21 @@ _log = logging.getLogger("autoada")
 class IntentPredictor:
     """Predicts the rows that the forward pass of a batch will read, from the model's own code.
 
-    A batch is simulated (`autoada.prediction.symbolic_forward`). When simulations turn out to be regular,
-    they stop after the last lookup, or a program of the few operations that lead from batch to ids replaces
-    them.
-    Neither the model nor its buffers, the batch or a global random generator is changed. One prediction at a
-    time, in batch order.
+    A batch is simulated (`autoada.prediction.symbolic_forward`). If simulations are regular, they stop after
+    the last lookup, or they are replaced by a program of the few operations from batch to ids.
+
+    The model, its buffers, the batch and the global random generators do not change. Predictions are made one
+    at a time, in the order of the batches.
 
     Parameters
     ----------
     model : nn.Module
-        The live model.
+        Live model.
     tables : iterable of str, optional
         Qualified names of parameters that are tables, in addition to the weights of all embedding modules.
     call : callable, optional
-        ``call(model, batch)``: how the training loop hands a batch to the model; default ``model(batch)``.
-        Its code after the model's forward pass has no effect here.
+        Function ``call(model, batch)`` with which the training loop passes a batch to the model; default
+        ``model(batch)``. Its code after the model's forward pass has no effect on predictions.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class IntentPredictor:
         self._draws = False
         self._drifts = self._right = 0
         self._afresh = False
-        """Whether a simulation begins with the state of the live model, not with that of the one before."""
+        """Whether a simulation begins with the state of the live model, not of the previous simulation."""
         # Dynamo would compile simulations inside a region that it traces.
         self._simulate: Callable[..., tuple[Prediction, Trace | None]] = torch.compiler.disable(
             self._simulation.run
@@ -76,7 +76,7 @@ class IntentPredictor:
 
     @property
     def tables(self) -> dict[str, nn.Parameter]:
-        """The tables by qualified name."""
+        """Tables by qualified name."""
         return dict(self._tables)
 
     @property
@@ -86,11 +86,11 @@ class IntentPredictor:
 
     @property
     def refused(self) -> str | None:
-        """Reason that no access program is used; None while there is one or may be one."""
+        """Reason why no access program is used; None if there is a program or may be one later."""
         return self._cache.refused
 
     def predict(self, batch: Any) -> Prediction:
-        """The accesses of the forward pass of `batch`; their ids share no memory with the program."""
+        """Predict the accesses of the forward pass of `batch`. Their ids share no memory with the program."""
         prediction = self._predict(batch)
         private = {
             id(access.ids): access.ids.clone() for access in prediction.accesses if access.ids is not None
@@ -118,9 +118,9 @@ class IntentPredictor:
         Parameters
         ----------
         prediction : Prediction
-            The prediction for the batch.
+            Prediction for the batch.
         real : sequence of (str, Tensor or None)
-            Table and int64 row ids of each read, in order; None means a whole table.
+            Table and int64 row ids of each read, in order. None as the ids means the whole table.
 
         Returns
         -------
@@ -152,14 +152,14 @@ class IntentPredictor:
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
-        """Context for the real forward passes of the batch of `prediction`.
+        """Return a context for the real forward passes of the batch of `prediction`.
 
-        It notes the values that simulations ask for.
+        The context records the values that simulations need.
         """
         return Watch(self._simulation.speculation)
 
     def foresee_no_draws(self) -> None:
-        """Treat rows that depend on draws from PyTorch's generator as unknown: other threads draw from it."""
+        """Treat rows that depend on PyTorch's generator as unknown, because other threads draw from it."""
         self._simulation.foresees_draws = self._simulation.rng.follows_torch = False
 
     @property
@@ -168,26 +168,26 @@ class IntentPredictor:
         return self._simulation.foresees_draws
 
     def restart_draws(self) -> None:
-        """Let the next prediction begin with the present state of the random generators."""
+        """Let the next prediction begin with the current state of the random generators."""
         self._simulation.rng.next = None
 
     def learned(self) -> bool:
-        """Whether real forward passes, since this was asked last, gave values that predictions wait for."""
+        """Return whether forward passes since the last call gave values that predictions wait for."""
         news = self._simulation.speculation.news()
         if news:
-            self._simulation.renew()  # Batches in flight are simulated again, from the present model.
+            self._simulation.renew()  # Batches in flight are simulated again, from the current model.
             self.restart_draws()
         return news
 
     def explain(self, batch: Any) -> str:
-        """For each access of `batch`: table, rows, and where in the user's source it is."""
+        """Describe each access of `batch`: table, rows, and source line."""
         following = self._simulation.rng.next
         prediction, _ = self._simulate(batch, explain=True)
         self._simulation.rng.next = following
         return f"{prediction}\n  {self._program_for(batch)}"
 
     def describe(self) -> str:
-        """The tier in use, in a few words."""
+        """Return a short description of the tier in use."""
         if self._cache.refused is None:
             return "by access program" if self._cache.used else "by simulation"
         tier = "by early exit" if self._stop_after else "by simulation"
@@ -206,7 +206,7 @@ class IntentPredictor:
         try:
             with rng.kept() if program.compiled.draws else nullcontext():
                 computed = program.compiled(batch)
-        except Exception as error:  # the user's operations, on this batch's values
+        except Exception as error:  # The user's operations run on the values of this batch.
             rng.next = following
             prediction, _ = self._simulate(batch)
             if prediction.stopped is None:
@@ -257,15 +257,15 @@ class IntentPredictor:
         self.restart_draws()
 
     def _drifted(self) -> None:
-        """Begin again with the present generators, as the real draws differed from the predicted ones."""
+        """Begin again with the current generators, because the real draws differed from predictions."""
         self._drifts += 1
         self._start_over()
         if self._drifts == DRIFTS:
             self._simulation.foresees_draws = False
             _log.warning(
-                "rows depend on random numbers that forward draws, and they cannot be foreseen, as something "
-                "else draws from the same generator (or the model's device has its own): these rows are "
-                "pulled on demand; let forward draw from a generator that the model holds, such as "
+                "rows depend on random numbers that forward draws, and they cannot be predicted, because "
+                "other code draws from the same generator (or the model's device has another one): these "
+                "rows are pulled on demand; let forward draw from a generator that the model holds, such as "
                 "self.generator = torch.Generator()"
             )
 
@@ -278,10 +278,10 @@ class IntentPredictor:
             self._cache.refuse(f"{STRIKES} predictions were wrong")
         if self._strikes <= STRIKES:
             _log.warning(
-                "a prediction of accesses was wrong (%d%s): %s; missing rows are pulled on demand; have the "
-                "batch alone decide what forward reads, or give AdaDataLoader `keys=`",
+                "a prediction of accesses was wrong (%d%s): %s; missing rows are pulled on demand; let only "
+                "the batch determine which rows forward reads, or give AdaDataLoader `keys=`",
                 self._strikes,
-                ", not told any more" if self._strikes == STRIKES else "",
+                ", later ones are not reported" if self._strikes == STRIKES else "",
                 self._difference(predicted, real),
             )
 
@@ -300,15 +300,14 @@ class IntentPredictor:
         if same < len(predicted):
             where = predicted[same].where
             other = "other rows of " if same < len(real) and predicted[same].table == real[same][0] else ""
-            return (
-                f"{found} where {other}{predicted[same].table!r} was foreseen, at {where}{source_line(where)}"
-            )
+            expected = f"{other}{predicted[same].table!r} was predicted, at {where}{source_line(where)}"
+            return f"{found} where {expected}"
         where = predicted[-1].where if predicted else _beginning(self._simulation.model)
-        return f"{found} after all that was foreseen, which ends at {where}{source_line(where)}"
+        return f"{found} after all predicted reads, which end at {where}{source_line(where)}"
 
 
 def _beginning(model: nn.Module) -> str:
-    """``file:line`` of the model's forward."""
+    """Return ``file:line`` of the model's forward."""
     code = getattr(model.forward, "__code__", None)
     return "?" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -318,7 +317,7 @@ def _call_with_batch(model: nn.Module, batch: Any) -> Any:
 
 
 def _agree(predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> bool:
-    """Whether the accesses are the same; rows that cannot be predicted may be any."""
+    """Return whether the accesses agree. Unpredictable rows agree with any rows."""
     if len(predicted) != len(real):
         return False
     for access, (table, ids) in zip(predicted, real, strict=True):

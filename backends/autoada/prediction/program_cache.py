@@ -1,4 +1,4 @@
-"""Access programs of a model: learned from recorded simulations, dropped at the first doubt."""
+"""Access programs of a model, learned from recorded simulations and dropped if one may be wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autoada.prediction.compiled_program import CompiledProgram, Guard
 from autoada.prediction.result import Access
 
 AGREEING = 3
-"""Recorded batches that must give the same program before it is used for other shapes."""
+"""Number of recorded batches with the same program before it is used for other shapes."""
 CONFIRMED = 2
-"""Recorded batches of one signature that must give the same program before it is used for that signature."""
+"""Number of recorded batches of one signature with the same program before it is used for this signature."""
 GIVE_UP = 12
-"""Recordings after which a model whose programs keep changing is simulated without program."""
+"""Number of recordings after which a model whose programs keep changing is simulated without program."""
 SIGNATURES = 64
 
 
@@ -25,18 +25,18 @@ class AccessProgram(NamedTuple):
     accesses: tuple[Access, ...]
 
     def same_as(self, other: AccessProgram) -> bool:
-        """Whether both do the same."""
+        """Return whether both programs are equivalent."""
         mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
         return self.compiled.key == other.compiled.key and mine == others
 
 
 class ProgramCache:
-    """The programs of one model.
+    """Programs of one model.
 
     Attributes
     ----------
     refused : str or None
-        Reason that no program is used any more, or at all.
+        Reason why no program is used, now or in general.
     used : int
         Number of batches with a program.
     """
@@ -51,14 +51,14 @@ class ProgramCache:
         self.used = 0
 
     def find(self, batch: Any) -> AccessProgram | None:
-        """The program for `batch`, if there is one."""
+        """Return the program for `batch`, if there is one."""
         found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
         if found is None and self._by_signature:
             shape = signature(batch)
             known = self._by_signature.get(shape)
             if known is not None and known[1] >= CONFIRMED:
                 found = known[0]
-                self._recent = (Guard([shape]), found)  # faster than to make the next batch's signature
+                self._recent = (Guard([shape]), found)  # The guard is faster than the signature.
         self.used += found is not None
         return found
 
@@ -90,7 +90,7 @@ class ProgramCache:
         self._history.clear()
 
     def forget(self) -> None:
-        """Start over after a wrong prediction."""
+        """Begin again after a wrong prediction."""
         self._general = self._recent = None
         self._by_signature.clear()
         self._history.clear()

@@ -1,4 +1,4 @@
-"""The result of a prediction: the accesses of one batch, and how they were found."""
+"""Result of a prediction: the accesses of one batch, and the method that found them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Access(NamedTuple):
     Attributes
     ----------
     table : str
-        The parameter's qualified name; a tied parameter has its first name.
+        Qualified name of the parameter. A tied parameter has its first name.
     ids : Tensor or None
-        The int64 row ids that are read, duplicates and order kept; None unless `kind` is ``"rows"``.
+        Int64 row ids that are read, with duplicates and in order; None unless `kind` is ``"rows"``.
     kind : {"rows", "full", "unpredictable"}
-        ``"full"``: the whole table is read; ``"unpredictable"``: the rows depend on parameters.
+        Kind of the read: ``"rows"`` for known rows, ``"full"`` for the whole table, ``"unpredictable"`` for
+        rows that depend on parameters.
     where : str
-        ``file:line`` of the user's source that reads.
+        ``file:line`` of the read in the user's source.
     """
 
     table: str
@@ -34,7 +35,7 @@ class Access(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The accesses of one batch's forward pass, in order.
+    """Accesses of one batch's forward pass, in order.
 
     Attributes
     ----------
@@ -43,16 +44,16 @@ class Prediction(NamedTuple):
     tier : {"simulation", "early exit", "program"}
         Method that found them.
     stopped : str or None
-        Reason that the simulation stopped, with the place; the accesses found until then are valid.
+        Reason why the simulation stopped, with the place. Accesses before this place are valid.
     draws : bool
-        Whether forward draws random numbers, so that rows may depend on them. They are the ones that the real
-        forward will draw if nothing else draws before it.
+        Whether forward draws random numbers, so that rows may depend on them. The real forward draws the same
+        numbers if nothing else draws before it.
     cause : BaseException or None
-        The exception behind `stopped`, with its traceback.
+        Exception behind `stopped`, with its traceback.
     waits : bool
-        Whether it stopped for a value that depends on parameters, which a real forward may give.
+        Whether the simulation stopped at a value that depends on parameters, which a real forward may give.
     dense_reads : tuple of (str, str)
-        Large parameters that are no tables although rows of them are read, and ``file:line`` of a read.
+        Large parameters that are not tables although rows of them are read, with ``file:line`` of a read.
     """
 
     accesses: tuple[Access, ...]

@@ -1,4 +1,4 @@
-"""Snapshots of the global generators of PyTorch, NumPy and Python: simulations draw what will be drawn."""
+"""Snapshots of the global generators of PyTorch, NumPy and Python, for draws in simulations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RngSnapshot(NamedTuple):
 
     @classmethod
     def now(cls, follow_torch: bool = True) -> RngSnapshot:
-        """State of the global generators now."""
+        """Return the current state of the global generators."""
         of_torch = torch.get_rng_state() if follow_torch else None
         return cls(of_torch, np.random.get_state(legacy=False), random.getstate())  # noqa: NPY002
 
@@ -33,13 +33,13 @@ class RngSnapshot(NamedTuple):
         random.setstate(self.python)
 
     def same_as(self, other: RngSnapshot) -> bool:
-        """Whether nothing was drawn between the two."""
+        """Return whether nothing was drawn between the two states."""
         if self.torch is not None and other.torch is not None and not torch.equal(self.torch, other.torch):
             return False
         return self.same_on_host(other)
 
     def same_on_host(self, other: RngSnapshot) -> bool:
-        """Whether nothing was drawn from NumPy and Python between the two."""
+        """Return whether nothing was drawn from NumPy and Python between the two states."""
         mine, others = self.numpy, other.numpy
         return bool(
             self.python == other.python
@@ -55,7 +55,7 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 
 
 def generator_state(generator: Any) -> Any:
-    """The state of one of the `GENERATORS`, as `set_generator_state` takes it."""
+    """Return the state of one of the `GENERATORS`, for `set_generator_state`."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if isinstance(generator, random.Random):
@@ -76,14 +76,14 @@ def set_generator_state(generator: Any, state: Any) -> None:
 class SimulationRng:
     """Lets simulations draw the random numbers that the real forward passes will draw.
 
-    A simulation begins with the state that the one before it left, and the first one with the present state.
-    This holds as long as nothing but forward draws; otherwise predictions turn out to be wrong. The program
-    itself never sees that a simulation draws.
+    A simulation begins with the state after the previous simulation, and the first one with the current
+    state. This is correct if only forward draws; otherwise predictions are wrong. The program never observes
+    that a simulation draws.
 
     Attributes
     ----------
     next : RngSnapshot or None
-        State at the start of the next simulation; None for the present state.
+        State at the start of the next simulation; None for the current state.
     drew_on_host : bool
         Whether the last simulation drew from NumPy or Python.
     follows_torch : bool
@@ -98,7 +98,7 @@ class SimulationRng:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Context of one simulation."""
+        """Return the context of one simulation."""
         before = RngSnapshot.now(self.follows_torch)
         start = self.next or before
         if self.next is not None:

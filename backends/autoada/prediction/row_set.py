@@ -23,7 +23,7 @@ class Lookup(NamedTuple):
 
 
 class TableRows(NamedTuple):
-    """The server's keys of the distinct rows of a table that a batch reads, and its reads in order."""
+    """Keys in the server of the distinct rows of a table that a batch reads, and its reads in order."""
 
     keys: Tensor
     lookups: tuple[Lookup, ...]
@@ -37,13 +37,13 @@ class Expected(NamedTuple):
     rows : dict of str to TableRows
         Distinct rows by table.
     prediction : Prediction, optional
-        The prediction that expects them; None if they were given by hand.
+        Prediction of these reads; None if the rows were given by hand.
     calls : int
-        Number of calls of the model that read them.
+        Number of calls of the model that make these reads.
     whole : frozenset of str
-        Tables with unknown reads: any row may be read.
+        Tables with unknown reads, of which any row may be read.
     around : context manager
-        Context for the calls, one after the other.
+        Context for the calls, which run one after the other.
     """
 
     rows: dict[str, TableRows]
@@ -56,7 +56,7 @@ class Expected(NamedTuple):
 def rows_of_reads(
     reads: Iterable[tuple[str, Tensor]], keys_of: Callable[[str, Tensor], Tensor | None]
 ) -> dict[str, TableRows]:
-    """De-duplicate reads ``(table, ids)`` by table; equal reads of several tables are processed once.
+    """De-duplicate reads ``(table, ids)`` by table. Equal reads of several tables are processed once.
 
     ``keys_of(table, ids)`` gives the server's keys of row ids; tables without keys are left out.
     """
@@ -77,7 +77,7 @@ def rows_of_reads(
 
 
 def unique_rows(ids: Sequence[Tensor]) -> tuple[Tensor, tuple[Lookup, ...]]:
-    """Distinct row ids of several reads of one table, and the reads with positions among them."""
+    """Return the distinct row ids of several reads of one table, and the reads with positions among them."""
     if len(ids) == 1:
         unique, inverse = adaps.deduplicate(host_ids(ids[0]))
         return unique, (Lookup(ids[0], inverse.view(ids[0].shape)),)
@@ -89,7 +89,7 @@ def unique_rows(ids: Sequence[Tensor]) -> tuple[Tensor, tuple[Lookup, ...]]:
 
 
 def host_ids(ids: Tensor) -> Tensor:
-    """Ids as the server takes them: int64, contiguous, on the CPU."""
+    """Return the ids in the form that the server takes: int64, contiguous, on the CPU."""
     if ids.dtype is torch.int64 and ids.is_cpu and ids.is_contiguous() and not ids.requires_grad:
         return ids
     return ids.detach().to(device="cpu", dtype=torch.int64).contiguous()

@@ -1,4 +1,4 @@
-"""Places in the user's source, for messages."""
+"""Locations in the user's source, for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SKIPPED = (_AUTOADA, "/torch/", "/torch_geometric/hash_tensor.py")
 
 
 def user_location() -> str:
-    """``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda."""
+    """Return ``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -24,12 +24,12 @@ def user_location() -> str:
 
 
 def is_internal(file: str) -> bool:
-    """Whether a source file is part of AutoAda or PyTorch, and not of the user's code."""
+    """Return whether a source file is part of AutoAda or PyTorch, and not of the user's code."""
     return any(part in file for part in _SKIPPED)
 
 
 def source_line(where: str) -> str:
-    """The source text of ``file:line`` in backquotes, or nothing where it cannot be read."""
+    """Return the source text of ``file:line`` in backquotes; empty if it cannot be read."""
     name, _, line = where.rpartition(":")
     text = linecache.getline(name, int(line)).strip() if line.isdigit() else ""
     return f" `{text}`" if text else ""

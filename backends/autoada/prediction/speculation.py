@@ -1,4 +1,4 @@
-"""Speculation on values that depend on parameters and reach Python: each is assumed to be as it was last."""
+"""Speculation on values that depend on parameters and reach Python: each is assumed not to change."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from autoada.prediction.source_location import user_location
 from autoada.prediction.unknown_values import unknown
 
 WRONG = 3
-"""Wrong speculations, less those that are forgiven, after which speculation ends."""
+"""Number of wrong speculations, minus forgiven ones, after which speculation ends."""
 FORGIVEN_AFTER = 32
-"""Right predictions that make up for a wrong one."""
+"""Number of right predictions that compensate for a wrong one."""
 SETTLED = 8
-"""Forward passes without news after which the real forward is not watched any more."""
+"""Number of forward passes without new values after which the real forward is not observed any more."""
 PATIENCE = 8
-"""Forward passes that may go by without the value that a simulation waits for."""
+"""Maximum number of forward passes without the value that a simulation waits for."""
 LARGEST = 4096
-"""Values of a list or array that is remembered."""
+"""Maximum number of values of a list or array that is stored."""
 BOOLEAN_INDEX = "boolean index"
 _MASKS = (torch.bool, torch.uint8)
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 Place = tuple[str, str]
-"""An operation's name, and ``file:line`` of the user's source."""
+"""Name of an operation, and ``file:line`` of the user's source."""
 
 _log = logging.getLogger("autoada")
 
@@ -42,7 +42,7 @@ class Places:
         self._passed: Counter[Place] = Counter()
 
     def next(self, name: str) -> tuple[Place, int]:
-        """The place of the operation that runs now, and how many times it was passed before."""
+        """Return the place of the current operation, and the number of earlier passes of this place."""
         place = (name, user_location())
         number = self._passed[place]
         self._passed[place] += 1
@@ -50,15 +50,15 @@ class Places:
 
 
 class Speculation:
-    """Keeps the values that the real forward gave last, at each place where simulations ask for one.
+    """Stores the last value of the real forward at each place where simulations need a value.
 
-    Every prediction is checked against the reads of the real forward, so a wrong value is noticed. It costs
-    that batch its intent.
+    Every prediction is compared with the reads of the real forward, so a wrong value is detected. The batch
+    with the wrong value has no correct intent.
 
     Attributes
     ----------
     possible : bool
-        Whether values are assumed; after `WRONG` wrong speculations they are not.
+        Whether values are assumed. After `WRONG` wrong speculations they are not.
     used : bool
         Whether a simulation has used an assumed value since the last wrong one.
     """
@@ -77,11 +77,11 @@ class Speculation:
 
     @property
     def watching(self) -> bool:
-        """Whether values of the real forward are to be noted."""
+        """Whether values of the real forward are recorded."""
         return self._watching
 
     def value_at(self, place: Place, number: int) -> Any:
-        """The value that the real forward gave there last; None if it is not known."""
+        """Return the last value of the real forward at this place; None if it is unknown."""
         if not self.possible:
             return None
         values = self._values.get(place)
@@ -93,11 +93,11 @@ class Speculation:
         return values[min(number, len(values) - 1)]
 
     def waits_for(self, place: Place) -> bool:
-        """Whether the value there may still become known."""
+        """Return whether the value at this place may still become known."""
         return self.possible and self._passes - self._asked.get(place, self._passes) < PATIENCE
 
     def note(self, place: Place, number: int, value: Any) -> None:
-        """The real forward gave `value` there."""
+        """Record the `value` of the real forward at a place."""
         values = self._values.setdefault(place, [])
         if place in self._asked and (number >= len(values) or not _same(values[number], value)):
             self._quiet = 0
@@ -105,7 +105,7 @@ class Speculation:
         values[number:] = [value]
 
     def right(self, *, needed: bool) -> None:
-        """A prediction was right, or stopped; `needed` is whether simulations read values at present."""
+        """Count a prediction that was right or stopped; `needed` is whether simulations read values."""
         self._passes += 1
         self._right += 1
         if self._right % FORGIVEN_AFTER == 0:
@@ -115,12 +115,12 @@ class Speculation:
             self._watching = False
 
     def news(self) -> bool:
-        """Whether there are values, since this was asked last, that simulations wait for."""
+        """Return whether values for which simulations wait have arrived since the last call."""
         news, self._news = self._news, False
         return news
 
     def wrong(self) -> None:
-        """A prediction with assumed values was wrong."""
+        """Count a wrong prediction with assumed values."""
         self._passes += 1
         self._wrong += 1
         self._right = 0
@@ -146,7 +146,7 @@ class Speculation:
 
 
 class Watch(CallMode):
-    """Context of the real forward passes of one batch; notes their values if simulations need them."""
+    """Context of the real forward passes of one batch, which records values that simulations need."""
 
     def __init__(self, speculation: Speculation) -> None:
         super().__init__()
@@ -197,13 +197,13 @@ class Shapes:
     __hash__ = None  # type: ignore[assignment]
 
     def unknowns(self) -> Any:
-        """The same with unknown values."""
+        """Return outputs of this form with unknown values."""
         leaves = [unknown(*x) if type(x) is tuple else x for x in self._described]
         return pytree.tree_unflatten(leaves, self._structure)
 
 
 def _copied(value: Any) -> Any:
-    """A copy that can be handed out again; None if the value is too large to keep."""
+    """Return a copy that can be returned repeatedly; None if the value is too large to store."""
     if isinstance(value, np.ndarray):
         return value.copy() if value.size <= LARGEST else None
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The symbolic forward: a model's own code runs, and only values that follow from the batch are computed.
+"""Symbolic forward: the model's own code runs, and only values that depend on the batch alone are computed.
 
 Everything derived from parameters is an *unknown value*: a meta tensor with a shape and no data. A lookup in
 a table records its real indices and gives an unknown value. Interception is at the level of torch functions,
@@ -39,23 +39,23 @@ from autoada.prediction.unknown_values import UnknownValues, unknown
 
 
 class SymbolicForward(CallMode):
-    """One simulation of one batch.
+    """Simulates one batch once.
 
     Parameters
     ----------
     meta_model : MetaModel
-        Its module runs under this mode.
+        Meta model whose module runs in this mode.
     speculation : Speculation
-        Values that Python asks for although they depend on parameters.
+        Assumed values that depend on parameters, for requests from Python.
     stop_after : int
         Number of accesses after which `EnoughSeen` ends the simulation; 0 for never.
     protect : bool
         Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the
         write goes to a copy and is lost.
     trace : Trace or None
-        Records every real operation.
+        Trace that records every real operation.
     explain : bool
-        Whether unknown values remember the operation that gave them, for messages.
+        Whether unknown values store the operation that created them, for messages.
     draws_all : bool
         Whether to make draws that give no ids, such as dropout.
     foresees_draws : bool
@@ -66,7 +66,7 @@ class SymbolicForward(CallMode):
     draws : int
         Number of random draws that were made.
     left_draws : bool
-        Whether draws were left out.
+        Whether some draws were not made.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class SymbolicForward(CallMode):
 
     @property
     def dense_reads(self) -> dict[str, str]:
-        """Large parameters that are no tables, but read by rows, and where."""
+        """Large parameters that are not tables but are read by rows, with the places."""
         return self._values.dense_reads
 
     # Accesses
@@ -179,7 +179,7 @@ class SymbolicForward(CallMode):
         return unknown(shape, source.dtype)
 
     def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
-        """Note that the rows `ids` of `source` are read; False if `source` and all inputs are known."""
+        """Record a read of rows `ids` of `source`; return False if `source` and all inputs are known."""
         table = self._values.table_name(source)
         if table is not None:
             self._values.read_rows(table, ids)
@@ -289,7 +289,7 @@ class SymbolicForward(CallMode):
         return output
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
-        """Draw the same number of values as the real call, with unknown output."""
+        """Draw the same number of values as the real call; the output is unknown."""
         if not self._draws_all or not self.foresees_draws:
             self.left_draws = True
             return
@@ -346,7 +346,7 @@ class SymbolicForward(CallMode):
         return output
 
     def _writable(self, func: TorchFunction, tensor: Tensor) -> Tensor:
-        """`tensor` if the simulation created it (all it creates are inference tensors)."""
+        """Return `tensor` if the simulation created it. It creates only inference tensors."""
         if tensor.is_inference():
             return tensor
         if self._protect:
@@ -380,7 +380,7 @@ class SymbolicForward(CallMode):
         return self._speculated(name_of(func)).unknowns()
 
     def _speculated(self, name: str) -> Any:
-        """The value that the real forward gave here last."""
+        """Return the last value of the real forward at this place."""
         place, number = self._places.next(name)
         value = self._speculation.value_at(place, number)
         if value is None:
@@ -454,11 +454,11 @@ class SymbolicForward(CallMode):
 
 
 _WITH_DROPOUT = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"}
-"""Operations with a dropout of their own."""
+"""Operations that contain a dropout."""
 
 
 def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:
-    """Whether an operation of kind `STOCHASTIC` draws."""
+    """Return whether an operation of kind `STOCHASTIC` draws."""
     name = name_of(func)
     if name == "gumbel_softmax":
         return True
@@ -475,13 +475,13 @@ class _Form(NamedTuple):
 
     @classmethod
     def of(cls, value: Any) -> Any:
-        """The form of a tensor; other values stay, with devices replaced by the host."""
+        """Return the form of a tensor, or another value with devices replaced by the host."""
         if isinstance(value, Tensor):
             return cls(tuple(value.shape), tuple(value.stride()), value.dtype)
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     def ones(self) -> Tensor:
-        """A tensor of this form."""
+        """Return a tensor of this form."""
         if 0 in self.strides:
             return torch.ones(self.shape, dtype=self.dtype)
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype).fill_(1)

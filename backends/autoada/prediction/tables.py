@@ -1,4 +1,4 @@
-"""Which parameters of a model are tables."""
+"""Selection of the parameters of a model that are tables."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 LARGE = 1024
-"""Rows from which on a parameter that is read by rows should be a table."""
+"""Minimum number of rows at which a parameter that is read by rows should be a table."""
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[str, nn.Parameter]:
-    """The tables of `model` by qualified name.
+    """Return the tables of `model` by qualified name.
 
     Parameters
     ----------
     model : nn.Module
-        Any model.
+        Model with the parameters.
     names : iterable of str, optional
         Names of parameters that are tables although no embedding module owns them. The weights of all
         `nn.Embedding` and `nn.EmbeddingBag` modules are tables in any case.
@@ -28,7 +28,8 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
     Returns
     -------
     dict of str to nn.Parameter
-        In the order of ``model.named_parameters()``; a tied parameter once, under its first name.
+        Tables in the order of ``model.named_parameters()``. A tied parameter occurs once, under its first
+        name.
 
     Raises
     ------
@@ -53,14 +54,14 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
 
 
 def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str]:
-    """Large weights of embeddings that cannot be tables as the model is, by qualified name: what to do.
+    """Return remedies for large embedding weights that cannot be tables, by qualified name.
 
     Parameters
     ----------
     model : nn.Module
-        Any model.
+        Model with the embeddings.
     tables : iterable of str
-        Names of parameters that are tables all the same.
+        Names of parameters that are tables in any case.
     """
     found = {}
     for path, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""A trace of the real operations of a simulation: how every row id follows from the batch."""
+"""Trace of the real operations of a simulation, which computes every row id from the batch."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from autoada.prediction.operations import Arguments, Keywords, Kind, TorchFuncti
 
 @dataclass(frozen=True)
 class Ref:
-    """The value of an earlier node."""
+    """Value of an earlier node."""
 
     node: int
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor or array of the batch."""
+    """Tensor or array of the batch."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that is neither of the batch nor computed: a buffer, an attribute."""
+    """Tensor that is neither in the batch nor computed, such as a buffer or an attribute."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A call; tensors among its arguments are `Ref`s."""
+    """Call whose tensor arguments are `Ref`s."""
 
     function: TorchFunction
     args: Arguments
@@ -84,7 +84,7 @@ class Trace:
     # Events of a simulation
 
     def operation(self, function: TorchFunction, args: Arguments, kwargs: Keywords, output: Any) -> None:
-        """A call without side effects gave `output`."""
+        """Record a call without side effects that returned `output`."""
         if isinstance(output, Tensor):
             if id(output) not in self._numbers or not any(output is a for a in args):
                 self._add(output, self._call(function, args, kwargs))
@@ -95,7 +95,7 @@ class Trace:
                     self._add(item, Operation(operator.getitem, (Ref(whole), i)))
 
     def written(self, function: TorchFunction, args: Arguments, kwargs: Keywords, target: Tensor) -> None:
-        """`target`, which the simulation owns, was changed in place."""
+        """Record an in-place change of `target`, which the simulation owns."""
         known = self._numbers.get(id(target))
         if known is None or isinstance(self.nodes[known], Constant):
             self._obstacle("forward changes its own state in place")
@@ -105,15 +105,15 @@ class Trace:
             self.written_storages.append((target.untyped_storage().data_ptr(), target))
 
     def foreign_write(self, function: TorchFunction) -> None:
-        """A write to memory that is not the simulation's was dropped."""
+        """Record a dropped write to memory that the simulation does not own."""
         self._obstacle(f"`{name_of(function)}` writes to memory of neither the batch nor the model")
 
     def value_read(self, function: TorchFunction) -> None:
-        """Python was given a value."""
+        """Record that Python received a value."""
         self._obstacle(f"Python reads values (`{name_of(function)}`)")
 
     def shape_read(self, tensor: Tensor) -> None:
-        """Python was given a shape."""
+        """Record that Python received a shape."""
         number = self._numbers.get(id(tensor))
         if number is not None and isinstance(self.nodes[number], Operation):
             self._shape_reads.append((self.accesses, number))
@@ -125,20 +125,20 @@ class Trace:
         kwargs: Keywords,
         output: Any,
     ) -> None:
-        """A random draw."""
+        """Record a random draw."""
         if name_of(function).endswith("_"):
             self._obstacle(f"`{name_of(function)}` draws in place")
         call = self._call(function, args, kwargs)
         self.draws.append(self._add(output, call))
 
     def accessed(self) -> None:
-        """A table was accessed."""
+        """Record an access of a table."""
         self.accesses += 1
 
     # Source of a compiled program
 
     def number(self, tensor: Tensor) -> int | None:
-        """The node that gave `tensor`, None if that was not seen."""
+        """Return the node that created `tensor`; None if it was not recorded."""
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
@@ -157,7 +157,7 @@ class Trace:
         return None
 
     def needed(self, numbers: Iterable[int]) -> set[int]:
-        """The nodes that the given ones depend on, themselves included."""
+        """Return the given nodes and all nodes that they depend on."""
         needed: set[int] = set()
         waiting = list(numbers)
         while waiting:
@@ -171,17 +171,17 @@ class Trace:
         return needed
 
     def computed(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is of the batch, or an operation gave it."""
+        """Return whether `tensor` is in the batch or was created by an operation."""
         number = self.number(tensor)
         return number is not None and not isinstance(self.nodes[number], Constant)
 
     @property
     def reads_values(self) -> bool:
-        """Whether Python was given a value, at any time."""
+        """Whether Python received a value at any time."""
         return any(reason.startswith("Python") for _, reason in self._obstacles)
 
     def obstacle(self) -> str | None:
-        """Reason that the way from batch to ids may differ for another batch.
+        """Return the reason why the way from batch to ids may differ for another batch.
 
         Events after the last access have no effect.
         """
@@ -218,7 +218,7 @@ class Trace:
         return value
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """The batch's array that a tensor shares memory with: torch does not report `torch.from_numpy`."""
+        """Return the batch's array that shares the tensor's memory. Torch does not report `from_numpy`."""
         if not self._arrays or not tensor.is_cpu or not _has_memory(tensor):
             return None
         array = self._arrays.get(tensor.data_ptr())
@@ -263,7 +263,7 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether the tensor has a memory address; sparse tensors and wrapper tensors have none."""
+    """Return whether the tensor has a memory address. Sparse tensors and wrapper tensors have none."""
     return not (
         tensor.is_meta
         or _transformed(tensor)
@@ -284,7 +284,7 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def references(value: Any) -> list[int]:
-    """The numbers of all nodes that are referred to in `value`."""
+    """Return the numbers of all nodes to which `value` refers."""
     if isinstance(value, Ref):
         return [value.node]
     if isinstance(value, slice):

@@ -1,4 +1,4 @@
-"""Unknown values: tensors that depend on parameters, and the reads of tables that give them."""
+"""Unknown values: tensors that depend on parameters, and the reads of tables that create them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autoada.prediction.trace import Trace
 
 
 def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
-    """A tensor that has a shape and a dtype but no data."""
+    """Return a tensor that has a shape and a dtype but no data."""
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
@@ -27,16 +27,16 @@ class UnknownValues:
     """Distinguishes known from unknown values in one simulation, and collects the reads of tables.
 
     A tensor's values are unknown if it is a meta tensor, if unknown data were written into its storage, or if
-    it is a parameter of the live model, reached by a closure.
+    it is a parameter of the live model that forward reaches through a closure.
     """
 
     def __init__(
         self, meta_model: MetaModel, trace: Trace | None, *, stop_after: int = 0, explain: bool = False
     ) -> None:
         self.accesses: list[Access] = []
-        self.overwritten: set[int] = set()  # addresses of storages that hold unknown data now
+        self.overwritten: set[int] = set()  # Addresses of storages with unknown data.
         self.dense_reads: dict[str, str] = {}
-        """Large parameters that are no tables, but read by rows, and where."""
+        """Large parameters that are not tables but are read by rows, with the places."""
         self._large = meta_model.large
         self._tables = meta_model.tables
         self._real_parameters = meta_model.parameters
@@ -47,7 +47,7 @@ class UnknownValues:
         self._origins: dict[int, str] | None = {} if explain else None
 
     def is_unknown(self, tensor: Tensor) -> bool:
-        """Whether the tensor's values are unknown: meta, overwritten with unknown data, or a parameter."""
+        """Return whether the tensor is a meta tensor, a parameter, or overwritten with unknown data."""
         return (
             id(tensor) in self._real_parameters
             or tensor.is_meta
@@ -55,7 +55,7 @@ class UnknownValues:
         )
 
     def touches(self, values: Iterable[Any]) -> bool:
-        """Whether an unknown value is among them; tables among them are noted as read in full."""
+        """Return whether a value is unknown. Tables among the values are recorded as read in full."""
         found = False
         for value in values:
             if isinstance(value, Tensor):
@@ -69,12 +69,12 @@ class UnknownValues:
         return found
 
     def table_name(self, tensor: Tensor) -> str | None:
-        """The name of the table that `tensor` is, if it is one."""
+        """Return the table's name if `tensor` is a table."""
         parameter = self._real_parameters.get(id(tensor), tensor)
         return self._tables.get(id(parameter))
 
     def as_meta(self, value: Any) -> Any:
-        """The value with every tensor replaced by a meta tensor of its shape."""
+        """Return the value with every tensor replaced by a meta tensor of its shape."""
         if isinstance(value, Tensor):
             value = self._real_parameters.get(id(value), value)
             if value.is_meta:
@@ -86,7 +86,7 @@ class UnknownValues:
         return torch.device("meta") if isinstance(value, torch.device) else value
 
     def remember_origin(self, func: TorchFunction, output: Any) -> None:
-        """Keep the operation that gave an unknown integer value, in a simulation that explains."""
+        """Store the operation that created an unknown integer value, in a simulation that explains."""
         if self._origins is None:
             return
         for leaf in pytree.tree_leaves(output):
@@ -120,12 +120,12 @@ class UnknownValues:
             self._record(Access(table, ids, "rows", where))
 
     def rows_of_dense(self, source: Tensor) -> None:
-        """Rows of `source`, which is no table, are read."""
+        """Record a read of rows of `source`, which is not a table."""
         name = self._large.get(id(self._real_parameters.get(id(source), source))) if self._large else None
         if name is not None and name not in self.dense_reads:
             self.dense_reads[name] = user_location()
 
     def overwrite(self, tensor: Tensor) -> None:
-        """Unknown data were written into `tensor`."""
+        """Record that unknown data were written into `tensor`."""
         self.overwritten.add(tensor.untyped_storage().data_ptr())
         self._alive.append(tensor)

@@ -77,9 +77,9 @@ class GradientExchange:
     Parameters
     ----------
     node : adaps.Node
-        This process's node; the workers of all nodes take part.
+        Node of this process. The workers of all nodes take part.
     worker : int
-        This worker's number on its node.
+        Index of this worker on its node.
     rule : Aggregation
         Rule that combines gradients.
     most : int
@@ -107,7 +107,8 @@ class GradientExchange:
         Parameters
         ----------
         given : sequence of Gradients
-            This worker's gradients. All workers give equally many, with rows of equal length.
+            Gradients of this worker. All workers pass the same number of gradients, with rows of equal
+            length.
         whole : sequence of bool
             For each gradient, whether it is combined at once instead of pushed in steps.
 
@@ -205,7 +206,7 @@ class GradientExchange:
             _log.info("the exchange of gradients has ended: %s", error)
 
     def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
-        """This worker's announcement: its sections, and the number of rows of each for each worker."""
+        """Return the worker's announcement: its sections, and the rows of each section for each worker."""
         header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
         header[0], header[1] = announcement, len(counts)
         if counts:

@@ -100,9 +100,10 @@ class Schedule:
         Parameters
         ----------
         pooled : sequence of float or None
-            For each pair the logarithm of its second phase's seconds ÷ the first one's, if it was measured.
+            Logarithm of the ratio of the second phase's seconds to the first phase's for each pair; None if
+            the pair was not measured.
         final : bool
-            Whether there will be no more pairs.
+            Whether no more pairs will follow.
         """
         together = _Blocks.of(pooled[: self.together], 1)
         if together.is_clear(0) and abs(together.effect(0)) >= GREAT:

@@ -24,11 +24,11 @@ class LoaderState:
     epoch : int
         Number of epochs that have ended, complete or not.
     batches : int
-        Number of batches of the present epoch that the training loop got.
+        Number of batches of the current epoch that the training loop has received.
     fetched : int
-        Number of batches of the present epoch that the loader gave.
+        Number of batches of the current epoch that the loader has returned.
     start : dict
-        States of the random generators at the start of the present epoch; empty if they are not known.
+        States of the random generators at the start of the current epoch; empty if they are unknown.
     resumes : bool
         Whether the next epoch continues where a checkpoint was written.
     """
@@ -48,8 +48,10 @@ class LoaderState:
 
         Parameters
         ----------
-        numbers, start
-            Results of `state`; without `start`, or if it is empty, the generators stay as they are.
+        numbers : dict
+            First result of `state`.
+        start : dict, optional
+            Second result of `state`. The random generators do not change if it is None or empty.
         share : float
             Length of an epoch now ÷ its length in the checkpoint, which had another number of workers.
         """

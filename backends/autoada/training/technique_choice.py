@@ -44,7 +44,7 @@ class TechniqueChoice:
     Attributes
     ----------
     table : str
-        The parameter's qualified name.
+        Qualified name of the parameter.
     technique : "adaptive" or "static"
         Technique: rows move and are copied, or they stay at their home node. It is ``adaptive`` until the
         decision.
@@ -89,18 +89,18 @@ class TechniqueTrial:
     Parameters
     ----------
     tables : mapping of str to int
-        Number of floats of a row by qualified name. Tables with rows of similar length are tried together if
-        there are more than `GROUPS` tables.
+        Number of floats of a row of each table, by qualified name. Tables with rows of similar length are
+        tried together if there are more than `GROUPS` tables.
     store : KeyValueStore
-        Store of all workers.
+        Store that all workers share.
     worker_index, num_workers : int
-        This worker's index among all, and their number.
+        Index of this worker among all workers, and their number.
     clock : int
-        The worker's present clock.
+        Current clock of the worker.
     name : str
         Prefix of this trial's texts in the store.
     now : callable
-        Returns seconds.
+        Function that returns the time in seconds.
     """
 
     def __init__(

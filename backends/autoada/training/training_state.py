@@ -60,11 +60,11 @@ class WorkerIdentity:
     Attributes
     ----------
     node : adaps.Node
-        The worker's node.
+        Node of the worker.
     worker : adaps.Worker
-        The worker's interface to the server.
+        Interface of the worker to the server.
     local_index : int
-        Index among the workers of the node.
+        Index of the worker among the workers of its node.
     """
 
     node: adaps.Node
@@ -94,7 +94,7 @@ class ActiveLoops:
     Attributes
     ----------
     thread : int
-        The thread's identifier.
+        Identifier of the thread.
     queues : list of CallObserver
         Queues of the loops that run.
     in_use : CallObserver or None
@@ -118,7 +118,7 @@ class TrainingState:
     Parameters
     ----------
     module : nn.Module
-        The wrapped model.
+        Wrapped model.
     identity : WorkerIdentity
         The worker that trains the model.
     tables : mapping of str to RemoteTable
@@ -137,16 +137,16 @@ class TrainingState:
     worker : adaps.Worker
         The worker with the clock that counts the steps.
     calls, expected_calls : int
-        Number of calls in training mode for the batch in use, the present one included, and the number that
-        was predicted.
+        Number of calls in training mode for the batch in use, with the current call, and the predicted
+        number.
     first_target : str
-        Target of the first of these calls: a dotted name, empty for the model itself.
+        Target of the first of these calls: a dotted name, or empty for the model itself.
     replay : context manager
-        Surrounds the expected calls and notes values that predictions need.
+        Context of the expected calls, which records values for predictions.
     closed : bool
         Whether the model is closed.
     owner : ActiveLoops or None
-        Loops that the model is attached to.
+        Loops to which the model is attached.
     """
 
     def __init__(

@@ -171,7 +171,7 @@ class Table {
 // arena of the store.
 class Tables {
  public:
-  // Throws std::invalid_argument naming the table and the value that is wrong.
+  // Throws std::invalid_argument that names the table and the wrong value.
   explicit Tables(std::vector<TableSpec> specs);
 
   std::size_t size() const { return tables_.size(); }

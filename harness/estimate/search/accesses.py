@@ -26,7 +26,7 @@ class Accesses:
     steps : int array
         Number of examined steps per node, over all its workers.
     counts : dict of str to int array
-        Nodes × rows of each table of rows: the number of these steps that read a row.
+        Number of examined steps that read a row: nodes × rows, for each table of rows.
     """
 
     nodes: int

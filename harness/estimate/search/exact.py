@@ -34,7 +34,7 @@ def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) ->
     effort : float
         Solver effort: 1 takes about one second for large problems.
     seed : int
-        Unused: the solver draws nothing.
+        Seed, which this solver ignores because it draws nothing.
     """
     program = _Program.of(problem)
     relaxed = program.relaxed()

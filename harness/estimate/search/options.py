@@ -45,7 +45,7 @@ class TableOption:
     hottest : float
         Fraction of the rows that are the hottest ones.
     home : int
-        A node, `BY_HASH` or `WHERE_READ`.
+        Home of the rows: a node, `BY_HASH` or `WHERE_READ`.
     lookahead : int, optional
         Number of batches by which intent is signalled ahead; None where the technique needs no intent.
     wire : str

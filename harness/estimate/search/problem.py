@@ -47,7 +47,7 @@ class Problem:
     base : float array
         Each load without any unit.
     memory : float array
-        Units × choices × nodes.
+        Memory of each choice: units × choices × nodes.
     limits : float array
         Limit of each node's memory; infinity where there is none.
     counts : int array
@@ -73,11 +73,11 @@ class Problem:
         Parameters
         ----------
         loads : sequence of float array
-            Choices × loads, for each unit.
+            Loads of each unit: choices × loads.
         memory : sequence of float array, optional
-            Choices × nodes, for each unit; nothing takes any without it.
+            Memory of each unit: choices × nodes. Without it, no unit takes memory.
         base, limits : float array, optional
-            Attributes of the class; by default 0, and no limits.
+            Values of these attributes. By default the base is 0, and there are no limits.
 
         Raises
         ------

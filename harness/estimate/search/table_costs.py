@@ -151,9 +151,9 @@ def traffic(
     technique : str
         Technique, as in a rule; not allreduce.
     served : Served
-        The table.
+        Table of the server.
     rates : float array
-        Nodes × rows, in the order of the segments: reads of each row per step of a worker.
+        Reads of each row per step of a worker: nodes × rows, in the order of the segments.
     homes : int array
         Home node of each row.
     bounds : int array

@@ -156,7 +156,7 @@ def test_a_dtype_beside_a_node_is_refused() -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 1))
     with (
         autoada.create_node(model, row_dtype="bfloat16") as node,
-        pytest.raises(ValueError, match="row_dtype 'bfloat16' is given beside a node"),
+        pytest.raises(ValueError, match="row_dtype 'bfloat16' cannot be passed with a node"),
     ):
         autoada.AdaModel(model, node=node, row_dtype="bfloat16")
     with pytest.raises(ValueError, match=r"dtype of table '0.weight': 'half' does not exist"):

@@ -123,7 +123,6 @@ def test_intervals_cover_as_many_rows_as_they_say(lines: None) -> None:
 
 def test_an_interval_is_that_of_cv_plus(lines: None) -> None:
     """By the definition: the quantiles of every row's held-out prediction, less and plus its residual."""
-
     frame, seconds = transfers(40, noise=0.5)
     frame = frame[["size"]]
     new = pd.DataFrame({"size": [3.0, 5e5]})

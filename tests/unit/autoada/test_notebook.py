@@ -94,5 +94,5 @@ def test_a_cell_that_wraps_runs_again_beside_the_model_before(lookahead: Any) ->
     assert kernel.names["model"].worker.current_clock == STEPS
     kernel.run("model, loader = before, aa.AdaDataLoader(batches, lookahead)")
     kernel.run("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
-    with pytest.raises(RuntimeError, match="was not handed over, but its parameters are in the"):
+    with pytest.raises(RuntimeError, match="was not passed to AdaModel, but its parameters are in the"):
         kernel.run(TRAIN)

@@ -380,7 +380,7 @@ def test_forward_draws_what_it_draws_in_plain_pytorch(
             if also_by_loop == "in each step" or (also_by_loop == "once" and number == 5):
                 found.append(draw())
         if wrap:
-            assert ("they cannot be foreseen" in caplog.text) == (also_by_loop == "in each step")
+            assert ("they cannot be predicted" in caplog.text) == (also_by_loop == "in each step")
             model.close()
         return [*found, draw()]
 

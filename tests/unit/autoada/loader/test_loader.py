@@ -418,7 +418,7 @@ def test_an_argument_that_depends_on_an_earlier_call_is_told_and_the_others_are_
         model(users, best).sum().backward()
     (told,) = caplog.messages
     assert told.startswith(
-        "rows of 'items.weight' depend on parameters or on what is not made from the batch"
+        "rows of 'items.weight' depend on parameters or on values that are not made from the batch"
     )
     assert "(argument 2 of the call at " in told
     assert "`model(users, best).sum().backward()`" in told
@@ -449,8 +449,8 @@ def test_of_several_calls_prepare_gives_one(model: AdaModel, log: IntentLog, cap
     (message,) = caplog.messages
     assert re.fullmatch(
         r"the model is called more than once per batch: only the first call's rows are announced \(prepare= "
-        r"gives one, at .*test_loader\.py:\d+ `\(model\(users, items\) - .*`\); hand what it needs "
-        r"to one call where you can, or give AdaDataLoader `keys=`",
+        r"gives one, at .*test_loader\.py:\d+ `\(model\(users, items\) - .*`\); pass all inputs "
+        r"to one call if possible, or give AdaDataLoader `keys=`",
         message,
     )
     assert log.calls[-1][1:] == (expected_keys(model, given[-1]), 3)
@@ -619,12 +619,10 @@ def test_where_prediction_cannot_go_on_what_was_found_is_announced_and_the_place
         plain, wrapped = (trained(wrap, Halting, given, loop) for wrap in (False, True))
     assert wrapped == pytest.approx(plain, abs=1e-5)
     (told,) = caplog.messages
-    assert told.startswith(
-        "prediction could not go on, later rows are pulled on demand: `numpy` reads the value"
-    )
+    assert told.startswith("prediction stopped, and later rows are pulled on demand: `numpy` reads the value")
     assert "test_loader.py:" in told
     assert "`everything = seen.detach().expand(LARGEST, *seen.shape).numpy()`" in told
-    assert "have the batch alone decide what forward reads, or give AdaDataLoader `keys=`" in told
+    assert "let only the batch determine which rows forward reads, or give AdaDataLoader `keys=`" in told
 
 
 def test_rows_of_a_large_table_that_depend_on_parameters_are_named_in_the_summary(

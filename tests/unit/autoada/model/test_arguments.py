@@ -81,12 +81,12 @@ def test_negatives_that_the_loop_draws_are_told_with_ways_out_that_work(
     assert announced.last == wanted
     (told,) = caplog.messages
     assert told.startswith(
-        "rows of 'items.weight' depend on parameters or on what is not made from the batch"
+        "rows of 'items.weight' depend on parameters or on values that are not made from the batch"
     )
     assert "(argument 2 of the call at " in told
     assert "test_arguments.py:" in told
     assert "`model(users, torch.randint(0, ROWS, users.shape)).backward()`" in told
-    assert "if the model's forward, the data set or its collate_fn draws it" in told
+    assert "if the model's forward, the data set or its collate_fn draws them" in told
     model.close()
 
     caplog.clear()
@@ -203,7 +203,7 @@ def test_a_parameter_that_is_read_by_rows_is_told_to_be_a_table(
     for ids in autoada.AdaDataLoader(given, 2):
         model(ids).backward()
     (told,) = caplog.messages
-    assert told.startswith("all of 'items' travels in every step")
+    assert told.startswith("all of 'items' is sent in every step")
     assert "test_arguments.py:" in told
     assert told.endswith("give AdaModel `tables=['items']`")
     model.close()

@@ -120,7 +120,7 @@ def test_who_is_left_alone_has_won() -> None:
         ({"steps": 1}, "steps is 1: it must be a whole number, 2 or more"),
         ({"seed": -1}, "seed is -1: it must be a whole number, 0 or more"),
         ({"batches": []}, "batches is empty: give an iterable"),
-        ({"make": lambda seed: nn.Linear(4, 1 + seed)}, "make_model gives models of different shapes"),
+        ({"make": lambda seed: nn.Linear(4, 1 + seed)}, "make_model returns models of different shapes"),
     ],
 )
 def test_what_cannot_be_tried(given: dict[str, Any], said: str) -> None:

@@ -86,7 +86,7 @@ def test_a_plain_state_can_be_loaded(model: autoada.AdaModel) -> None:
 
 def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
     state = model.state_dict()
-    with pytest.raises(RuntimeError, match=r"no \['out.bias'\]"):
+    with pytest.raises(RuntimeError, match=r"lacks \['out.bias'\]"):
         model.load_state_dict({name: value for name, value in state.items() if name != "out.bias"})
     with pytest.raises(RuntimeError, match=r"'items.weight' has the shape \(3, 3\)"):
         model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})

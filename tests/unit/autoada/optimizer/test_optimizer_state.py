@@ -488,7 +488,7 @@ def test_a_state_is_not_replaced_after_a_step_where_rows_travel_rounded() -> Non
     model(torch.arange(4)).sum().backward()
     optimizer.step()
     with pytest.raises(
-        ValueError, match="'weight' cannot be replaced after a step where rows travel rounded"
+        ValueError, match="'weight' cannot be replaced after a step, because messages round rows"
     ):
         optimizer.load_state_dict(optimizer.state_dict())
     model.close()

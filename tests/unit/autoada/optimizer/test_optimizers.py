@@ -76,7 +76,7 @@ def test_an_optimizer_that_is_gone_is_not_found(net: Net) -> None:
 def test_two_optimizers_of_one_parameter_have_to_be_told_apart(net: Net) -> None:
     kept = [sgd(net), torch.optim.Adam(net.out.parameters())]
     with pytest.raises(
-        ValueError, match=r"Adam and SGD both hold the parameter 'out\.weight': say which of them trains"
+        ValueError, match=r"Adam and SGD both hold the parameter 'out\.weight': pass the one that trains"
     ) as caught:
         autoada.AdaModel(net)
     assert "AdaModel(model, optimizer)" in str(caught.value)
@@ -112,7 +112,9 @@ def test_an_optimizer_that_was_made_afterwards_says_at_its_first_step_what_to_do
     loss = model(torch.arange(4))
     if handed_over:  # without an optimizer, the backward pass updates
         loss.backward()
-    with pytest.raises(RuntimeError, match=r"this Adam was not handed over, but its parameters are in the"):
+    with pytest.raises(
+        RuntimeError, match=r"this Adam was not passed to AdaModel, but its parameters are in"
+    ):
         late.step()
     after = model.state_dict()
     model.close()
@@ -185,8 +187,8 @@ def test_that_moments_of_idle_rows_stay_is_said_once(
         plain = Net()
         autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
     (told,) = caplog.messages
-    assert f"rows of tables train with {name} as with torch.optim.SparseAdam" in told
-    assert "with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node" in told
+    assert f"tables with {name} train as with torch.optim.SparseAdam" in told
+    assert "With SGD, Adagrad and RMSprop, one node trains tables as PyTorch does" in told
 
 
 def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
@@ -358,11 +360,11 @@ def test_a_large_table_that_hides_is_named_once(
     items = nn.Embedding(rows, 2)
     if hidden == "scripted":
         net = nn.Sequential(torch.jit.trace(items, torch.arange(3)))
-        expected = r"'0\.weight' travels in every step, as it is no table; TorchScript .* `tables="
+        expected = r"'0\.weight' is sent in every step, because it is not a table; TorchScript .* `tables="
     else:
         nn.utils.parametrize.register_parametrization(items, "weight", Scaled())
         net = nn.Sequential(items)
-        expected = r"'0\.parametrizations\.weight\.original' travels .* its parametrization .* `tables="
+        expected = r"'0\.parametrizations\.weight\.original' is sent .* its parametrization .* `tables="
     model = autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
     before = net(torch.arange(2)).detach().clone()
     model(torch.arange(2)).sum().backward()

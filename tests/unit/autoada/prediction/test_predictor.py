@@ -107,7 +107,7 @@ def test_a_wrong_prediction_is_noticed_told_and_corrected(caplog: pytest.LogCapt
     assert predictor.strikes == 1
     (message,) = caplog.messages
     assert re.search(
-        r"rows of 'b.weight' were read where 'a.weight' was foreseen, at .*test_predictor\.py:\d+ "
+        r"rows of 'b.weight' were read where 'a.weight' was predicted, at .*test_predictor\.py:\d+ "
         r"`return \(self\.b .*`; missing rows are pulled on demand; .*give AdaDataLoader `keys=`",
         message,
     )
@@ -126,7 +126,7 @@ def test_a_read_too_many_or_too_few_is_told_with_the_place_before_it(
         predictor.observe(predictor.predict(ids), read)
     for message, found in zip(
         caplog.messages,
-        ("nothing more was read where 'a.weight'", "'b.weight' was read in full after all that was foreseen"),
+        ("nothing more was read where 'a.weight'", "'b.weight' was read in full after all predicted reads"),
         strict=True,
     ):
         assert found in message
