@@ -280,7 +280,8 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, static_cast<std::uint64_t>(kind));
     hash = combine(hash, static_cast<std::uint64_t>(init));
     hash = combine(hash, seed);
-    for (const float x : {a, b, lr, momentum, eps, beta1, accumulator, decay}) hash = combine(hash, bits_of(x));
+    for (const float x : {a, b, lr, momentum, eps, beta1, accumulator, decay})
+      hash = combine(hash, bits_of(x));
     hash = combine(hash, std::bit_cast<std::uint64_t>(beta2));
     for (const bool flag : {decoupled, nesterov, centered}) hash = combine(hash, flag ? 1 : 0);
     if (const std::optional<SamplingSpec>& sampling = spec.sampling) {
