@@ -36,7 +36,7 @@ _LOAD = {
 }
 
 # An entry in a section of a NumPy docstring: names, an optional type, and indented lines.
-_ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w[\w, ]*?)( :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
 
 
 def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
@@ -100,15 +100,17 @@ def _type_name(kind: Any) -> str:
 
 
 def _meanings(params: type) -> dict[str, str]:
-    """Parameter -> the first sentence of its entry under ``Attributes``; the last class's counts."""
+    """Parameter -> the first sentence of its entry under ``Attributes``, in the last class with a typed entry.
+
+    An entry without a type, such as ``epochs, batch``, refers to the entries of the base class.
+    """
     found: dict[str, str] = {}
     for one in reversed(params.__mro__):
         section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
         for entry in _ENTRY.finditer(section):
-            meaning = _sentence(entry[2])
-            for name in entry[1].split(","):
-                if not (meaning.startswith("As for every ") and name.strip() in found):
-                    found[name.strip()] = meaning
+            for name in map(str.strip, entry[1].split(",")):
+                if entry[2] or name not in found:
+                    found[name] = _sentence(entry[3])
     return found
 
 

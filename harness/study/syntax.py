@@ -103,7 +103,7 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
     typed = {}
     for name, value in given.items():
         if name not in fields:
-            raise unknown(f"parameter of {owner}", name, fields)
+            raise unknown("parameter", name, fields, f" of {owner}")
         value = _from_text(value, fields[name].type)
         try:
             typed[name] = msgspec.convert(value, fields[name].type, strict=not isinstance(given[name], str))

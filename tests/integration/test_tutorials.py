@@ -74,7 +74,7 @@ def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
     agents = [start(script, tmp_path, {}, warm) for script in scripts.values()]
     said = [finish(agent) for agent in agents]
     assert sum(one.count("epoch 3") for one in said) == 2
-    assert all("rows were local" in one for one in said)
+    assert all("% of rows local" in one for one in said)
 
 
 def test_a_simulation(tmp_path: Path, warm: ForkServer, run_ranks: RunRanks) -> None:
