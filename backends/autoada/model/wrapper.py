@@ -286,13 +286,19 @@ class AdaModel(ForwardingModule):
 
         Tables are gathered from all nodes, into host memory.
         """
-        self._wrapped.refresh()
+        self._refresh()
         return state_of(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         """A plain model with the present weights; parameters in the server become plain parameters."""
-        self._wrapped.refresh()
+        self._refresh()
         return without_hooks(copy.deepcopy(self.module, memo))
+
+    def _refresh(self) -> None:
+        """Bring dense parameters up to date before all weights are read; `AdapsError` if the node is closed."""
+        if self.tables and self.node.closed:
+            raise adaps.AdapsError("the node is closed: read the model's weights before close()")
+        self._wrapped.refresh()
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
