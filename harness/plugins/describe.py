@@ -100,7 +100,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _meanings(params: type) -> dict[str, str]:
-    """Parameter -> the first sentence of its entry under ``Attributes``, in the last class with a typed entry.
+    """Parameter -> the first sentence of its entry under ``Attributes``, in the last class that has one.
 
     An entry without a type, such as ``epochs, batch``, refers to the entries of the base class.
     """

@@ -295,7 +295,7 @@ class AdaModel(ForwardingModule):
         return without_hooks(copy.deepcopy(self.module, memo))
 
     def _refresh(self) -> None:
-        """Bring dense parameters up to date before all weights are read; `AdapsError` if the node is closed."""
+        """Bring dense parameters up to date before all weights are read. Raises `AdapsError` if closed."""
         if self.tables and self.node.closed:
             raise adaps.AdapsError("the node is closed: read the model's weights before close()")
         self._wrapped.refresh()
