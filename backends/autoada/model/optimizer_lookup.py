@@ -72,9 +72,8 @@ def warn_of_differences(
         )
     for name in sorted(set(keep_moments_without_gradient)):
         _warn_once(
-            f"rows of tables train with {name} as with torch.optim.SparseAdam: their moments change and move "
-            f"them in the steps in which they have a gradient, where torch.optim.{name} moves every row in "
-            "every step; with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node."
+            f"tables with {name} train as with torch.optim.SparseAdam: a row and its moments change only in "
+            "steps that use the row. With SGD, Adagrad and RMSprop, one node trains tables as PyTorch does."
         )
     for dtype in sorted({str(parameter.dtype) for parameter in model.parameters()} - {"torch.float32"}):
         _warn_once(

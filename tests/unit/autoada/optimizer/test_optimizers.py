@@ -185,8 +185,8 @@ def test_that_moments_of_idle_rows_stay_is_said_once(
         plain = Net()
         autoada.AdaModel(plain, getattr(torch.optim, name)(plain.parameters(), lr=0.01)).close()
     (told,) = caplog.messages
-    assert f"rows of tables train with {name} as with torch.optim.SparseAdam" in told
-    assert "with SGD, Adagrad and RMSprop rows are those of plain PyTorch on one node" in told
+    assert f"tables with {name} train as with torch.optim.SparseAdam" in told
+    assert "With SGD, Adagrad and RMSprop, one node trains tables as PyTorch does" in told
 
 
 def test_where_rows_are_those_of_plain_pytorch_nothing_is_said(
