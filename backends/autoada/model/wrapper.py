@@ -454,6 +454,7 @@ class AdaModel(ForwardingModule):
         """
         if self._state.closed:
             return
+        self._warn_without_loader()
         self._state.closed = True
         if self._trial is not None:
             self._trial.close()
@@ -462,6 +463,17 @@ class AdaModel(ForwardingModule):
         self._wrapped.leave()
         if self._owns_node:
             self.node.close()
+
+    def _warn_without_loader(self) -> None:
+        """Warn if the model trained on several nodes without intent, from a loader or by hand."""
+        if self._state.owner is not None or self.node.closed or self.node.world_size == 1:
+            return
+        stats = self.node.stats()
+        if stats["pushed_remote"] and stats["intents"] < stats["pulled_remote"]:
+            _log.warning(
+                "no loader has signalled intent, so rows were read from other nodes: "
+                "AdaDataLoader(loader, shard=True) signals the rows of each batch"
+            )
 
 
 class StepsInBackward:

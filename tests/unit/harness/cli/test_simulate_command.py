@@ -239,7 +239,6 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
 --nodes 2 --incidents slow[node=1,speed=-1,end=3] => --incidents: speed of a straggler is -1.0; it must be
 --nodes 2 --incidents stall[node=1,step=6,ms=1] => BACKEND: an incident is at step 6 of node 1, which has 6,
 --nodes 2 -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf
---nodes 2 -o no/f.svg => no/f.svg cannot be written: no such file or directory
 --nodes 2 --resources no.toml => no.toml: no such file or directory
 --nodes 2 -b ddp => backend 'ddp' is none on the parameter server
 --nodes 2 -b manual,prefetch => --backend manual,prefetch: give one
@@ -251,3 +250,11 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
 )
 def test_wrong_arguments_are_one_sentence(refused: Any, arguments: tuple[str, ...], sentence: str) -> None:
     assert refused(*CTR, *GIVEN, *arguments, quiet=False).startswith(sentence)
+
+
+@pytest.mark.parametrize(("option", "file"), [("--out", "no/f.svg"), ("--trace", "no/f.json")])
+def test_a_file_in_a_missing_folder_is_refused_before_the_simulation(
+    refused: Any, option: str, file: str
+) -> None:
+    err = refused(*CTR, *GIVEN, "--nodes", "2", option, file)
+    assert err == f"{file} cannot be written: there is no folder no"
