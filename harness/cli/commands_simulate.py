@@ -81,7 +81,7 @@ class SimulateOptions(TrainingOptions):
 
 @takes_options(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Simulate a training on clusters that do not exist, and print its costs.
+    """Simulate a training on any cluster, and print its costs.
 
     The server's own code runs on simulated machines and links; nothing is trained.
     """

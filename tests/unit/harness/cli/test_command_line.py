@@ -88,6 +88,15 @@ def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
     assert parameter_rows(load_backend("single").Options) == []
 
 
+def test_no_description_of_a_command_is_cut_in_80_columns(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = said("--help")
+    assert code == 0
+    commands = out.partition("Commands:")[2]
+    assert "Show the cells that `run` would train, and the expected time." in commands
+    assert "..." not in commands
+
+
 def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     monkeypatch.setattr(commands_results, "terminal_width", lambda: 80)
     for what in ("backends", "usecases", "studies"):
