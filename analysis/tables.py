@@ -72,7 +72,7 @@ def session_table(runs: Sequence[Run], width: int | None = None) -> str:
     tables = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
         names, rows = usecase_rows([run for run in counted if run.usecase == usecase])
-        tables.append(f"{usecase}\n\n" + fitted(names, rows, width))
+        tables.append(f"{usecase}: mean [least, greatest] of n runs\n\n" + fitted(names, rows, width))
     return "\n\n".join(tables)
 
 

@@ -102,8 +102,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"severity is {self.severity:g}: it must be a number above 0")
         if self.fault == "stale" and self.severity % 1:
             raise ValueError(f"severity is {self.severity:g}: with fault=stale it must be a number of steps")
-        if self.inits < 1:
-            raise ValueError(f"inits is {self.inits}: it must be 1 or more")
+        for name, least in (("lookahead", 0), ("channels", 1), ("inits", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"{name} is {value}: it must be {least} or more")
 
 
 @dataclass(frozen=True)

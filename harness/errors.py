@@ -16,10 +16,10 @@ class LauncherError(RuntimeError):
     """Error if no run can be started; the command exits with 1."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name, with the nearest existing name."""
+def unknown(what: str, name: str, known: Iterable[str], more: str = "") -> UsageError:
+    """Return the error for an unknown name, with the nearest existing name. `more` follows the name."""
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     if near:
-        return UsageError(f"unknown {what} {name!r}: did you mean {near[0]!r}?")
-    return UsageError(f"unknown {what} {name!r}: there is {', '.join(names) if names else 'none'}")
+        return UsageError(f"unknown {what} {name!r}{more}: did you mean {near[0]!r}?")
+    return UsageError(f"unknown {what} {name!r}{more}: there is {', '.join(names) if names else 'none'}")

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 
 from adaps import _core
+from adaps.errors import AdapsError
 from adaps.node_options import NodeSettings
 from adaps.rendezvous import Rendezvous
 
@@ -25,7 +26,10 @@ def open_node(
     deadline: float,
 ) -> _core.Node:
     """Create a node and connect it to any other nodes before the deadline (of `time.monotonic`)."""
-    _core.check_network(settings.network)
+    try:
+        _core.check_network(settings.network)
+    except ValueError as error:
+        raise ValueError(f"{error}; correct network= or ADAPS_NETWORK") from error
     node = _core.Node(
         specs,
         rank=0 if rendezvous is None else rendezvous.rank,
@@ -44,8 +48,7 @@ def open_node(
     _end_with_child()
     if rendezvous is not None:
         try:
-            listen = settings.listen or (rendezvous.interface(), 0)
-            result = rendezvous.meet(node.listen(*listen), deadline)
+            result = rendezvous.meet(_listen(node, settings.listen or (rendezvous.interface(), 0)), deadline)
             node.connect(
                 result.addresses,
                 secret=result.secret,
@@ -58,6 +61,16 @@ def open_node(
             node.abandon()
             raise
     return node
+
+
+def _listen(node: _core.Node, address: tuple[str, int]) -> str:
+    """Listen at a host and a port, and return the address for other nodes; an error names the option."""
+    try:
+        return node.listen(*address)
+    except AdapsError as error:
+        raise AdapsError(
+            f"{error}; set listen= or ADAPS_LISTEN to an address and a free port of this machine"
+        ) from error
 
 
 _open_nodes: weakref.WeakSet[_core.Node] = weakref.WeakSet()

@@ -40,7 +40,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Describe this machine, missing prerequisites of runs, and its noise.
+    """Describe this machine, its noise, and missing prerequisites.
 
     Exits with 1 after a warning.
     """

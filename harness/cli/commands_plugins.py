@@ -56,4 +56,5 @@ def new(
     if kind not in KINDS:
         raise unknown("kind of plugin", kind, KINDS)
     package = write_package(kind, name, folder)
-    typer.echo(f"{package}: install it with `pip install -e {package}`, then `adabench check {kind} {name}`")
+    typer.echo(f"{package}: install it, and check it:\n")
+    typer.echo(f"    pip install -e {package}\n    adabench check {kind} {name}")

@@ -67,7 +67,9 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="Output csv: the rows of --at, with predictions.")
     ] = None,
 ) -> None:
-    """Predict how long runs take, by simulation and recorded runs; or the seconds in any table.
+    """Predict the time of runs by simulation and recorded runs.
+
+    It also predicts the seconds of any table.
 
     A study is described as for `run`. A regression learns from your own sessions and from the sessions in the
     clone. With --table each row is held out once, a fifth of all rows at a time, and predicted from the

@@ -46,7 +46,7 @@ def list_(
     ],
     results: Results = None,
 ) -> None:
-    """List backends, use cases, policies, launchers, studies or sessions."""
+    """List backends, use cases, sessions, or another kind of names."""
     from adabench.harness.plugins.describe import describe_plugins
     from adabench.harness.study.study import built_in_studies
     from adabench.results.store import list_sessions

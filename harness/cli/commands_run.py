@@ -121,10 +121,10 @@ def plan(
         typer.Option("--verbose", "-v", help="Print the exact order of the runs and the cells' identifiers."),
     ] = False,
 ) -> None:
-    """Show the cells that `run` would train, and the expected time, without running anything.
+    """Show the cells that `run` would train, and the expected time.
 
-    The time comes from earlier runs of the same cells. `plan` takes the options of `run` that describe a
-    study.
+    Nothing is trained. The time comes from earlier runs of the same cells. `plan` takes the options of `run`
+    that describe a study.
     """
     from rich.console import Console
 

@@ -74,11 +74,14 @@ class SimulateOptions(TrainingOptions):
             raise UsageError(f"--peer-timeout {self.peer_timeout}: give seconds, more than 0")
         if self.out is not None and self.out.suffix not in FORMATS:
             raise UsageError(f"--out {self.out}: give a name that ends in {', '.join(FORMATS)}")
+        for file in (self.out, self.trace):
+            if file is not None and not file.parent.is_dir():
+                raise UsageError(f"{file} cannot be written: there is no folder {file.parent}")
 
 
 @takes_options(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Simulate a training on clusters that do not exist, and print its costs.
+    """Simulate a training on any cluster, and print its costs.
 
     The server's own code runs on simulated machines and links; nothing is trained.
     """

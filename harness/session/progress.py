@@ -181,11 +181,12 @@ class SessionProgress:
 
 
 def describe(run: Run) -> str:
-    """One line: outcome, seconds, quality or reason."""
+    """One line: outcome, seconds, the main metric or the reason."""
     if run.status not in SUCCESS:
         where = f" in {run.failed_phase}" if run.failed_phase is not None else ""
         return f"{run.status}{where}: {run.reason}"
-    quality = "  ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
+    main = {name: value for name, value in run.metrics.items() if run.metric in (None, name)}
+    quality = "  ".join(f"{name} {value:.4g}" for name, value in main.items())
     train = f"{run.seconds.train:.1f} s training" if run.seconds.train is not None else ""
     return f"{run.status}  {train} of {run.seconds.total:.1f} s  {quality}"
 

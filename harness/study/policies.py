@@ -121,7 +121,7 @@ def _found(text: str, catalogue: Catalogue, resources: Resources) -> Policy:
         )
     name, given = parsed
     if name not in names("policy"):
-        raise unknown("policy, neither a file nor a builder,", name, names("policy"))
+        raise unknown("policy", name, names("policy"), ", neither a file nor a builder")
     builder = load_builder(name)
     options = convert_params(builder.Options, given, f"builder {name!r}")
     return replace(builder().build(catalogue, resources, options), source=text)

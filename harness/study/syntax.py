@@ -103,7 +103,7 @@ def convert_params(kind: type[T], given: Mapping[str, Any], owner: str) -> T:
     typed = {}
     for name, value in given.items():
         if name not in fields:
-            raise unknown(f"parameter of {owner}", name, fields)
+            raise unknown("parameter", name, fields, f" of {owner}")
         value = _from_text(value, fields[name].type)
         try:
             typed[name] = msgspec.convert(value, fields[name].type, strict=not isinstance(given[name], str))
@@ -156,8 +156,7 @@ def parse_network(text: str) -> str:
             )
         return text
     raise UsageError(
-        f"unknown network {text!r}: there is {', '.join(_NETWORKS)}, or such as 0.5ms,2gbit; "
-        f"between network namespaces, {PREFIX}lan and so on, or {PREFIX}lan:0-1/10, where one link is slower"
+        f"unknown network {text!r}: give {', '.join(_NETWORKS)}, 0.5ms,2gbit, or one of them after {PREFIX}"
     )
 
 

@@ -323,3 +323,4 @@ def test_an_impossible_listening_address_is_named(start_ranks: StartRanks) -> No
     last = err.strip().splitlines()[-1]
     assert last.startswith("adaps.errors.AdapsError:")
     assert "203.0.113.77" in last
+    assert last.endswith("set listen= or ADAPS_LISTEN to an address and a free port of this machine")

@@ -60,6 +60,17 @@ def test_two_nodes(tmp_path: Path, warm: ForkServer) -> None:
     assert said.count("rows moved here") == 2
 
 
+def test_a_training_whose_loader_is_not_wrapped_is_reported(tmp_path: Path, warm: ForkServer) -> None:
+    write_training(tmp_path)
+    program = tmp_path / "train.py"
+    text = program.read_text(encoding="utf-8")
+    plain = re.sub(r"^loader = aa\.AdaDataLoader.*\n", "", text, flags=re.MULTILINE)
+    assert plain != text
+    program.write_text(plain, encoding="utf-8")
+    said = finish(start(commands_of("two-nodes")[0].line, tmp_path, {}, warm))
+    assert said.count("no loader has signalled intent") == 2
+
+
 def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
     """Two agents on this host; the addresses of the page become the loopback interface's."""
     write_training(tmp_path)
@@ -74,7 +85,7 @@ def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
     agents = [start(script, tmp_path, {}, warm) for script in scripts.values()]
     said = [finish(agent) for agent in agents]
     assert sum(one.count("epoch 3") for one in said) == 2
-    assert all("rows were local" in one for one in said)
+    assert all("% of rows local" in one for one in said)
 
 
 def test_a_simulation(tmp_path: Path, warm: ForkServer, run_ranks: RunRanks) -> None:

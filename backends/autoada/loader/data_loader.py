@@ -220,7 +220,7 @@ class AdaDataLoader:
         local = stats["pulled_local"] + stats["pulled_replica"]
         share = local / max(1.0, local + stats["pulled_remote"])
         ahead = "" if isinstance(source, NoIntent) else f", lookahead {self.lookahead.batches}"
-        return f"{len(model.tables)} tables, {source.describe()}, {share:.1%} of rows were local{ahead}"
+        return f"{len(model.tables)} tables, {source.describe()}, {share:.1%} of rows local{ahead}"
 
     def _own_loader(self) -> Iterable[Any]:
         """Return the loader, with this worker's part of the data if it is to be sharded."""

@@ -119,7 +119,7 @@ class NoIntent(IntentSource):
         return None
 
     def describe(self) -> str:
-        return "no intent, which a single node does not need"
+        return "no intent (not needed on one node)"
 
 
 class PredictedKeys(IntentSource):

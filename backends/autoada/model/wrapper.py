@@ -286,13 +286,19 @@ class AdaModel(ForwardingModule):
 
         Tables are gathered from all nodes, into host memory.
         """
-        self._wrapped.refresh()
+        self._refresh()
         return state_of(self.module, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         """A plain model with the present weights; parameters in the server become plain parameters."""
-        self._wrapped.refresh()
+        self._refresh()
         return without_hooks(copy.deepcopy(self.module, memo))
+
+    def _refresh(self) -> None:
+        """Bring dense parameters up to date before all weights are read. Raises `AdapsError` if closed."""
+        if self.tables and self.node.closed:
+            raise adaps.AdapsError("the node is closed: read the model's weights before close()")
+        self._wrapped.refresh()
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -450,6 +456,7 @@ class AdaModel(ForwardingModule):
         """
         if self._state.closed:
             return
+        self._warn_without_loader()
         self._state.closed = True
         if self._trial is not None:
             self._trial.close()
@@ -458,6 +465,17 @@ class AdaModel(ForwardingModule):
         self._wrapped.leave()
         if self._owns_node:
             self.node.close()
+
+    def _warn_without_loader(self) -> None:
+        """Warn if the model trained on several nodes without intent, from a loader or by hand."""
+        if self._state.owner is not None or self.node.closed or self.node.world_size == 1:
+            return
+        stats = self.node.stats()
+        if stats["pushed_remote"] and stats["intents"] < stats["pulled_remote"]:
+            _log.warning(
+                "no loader has signalled intent, so rows were read from other nodes: "
+                "AdaDataLoader(loader, shard=True) signals the rows of each batch"
+            )
 
 
 class StepsInBackward:

@@ -89,6 +89,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
             TypeError,
             "frame_mac is 'no'; it must be True or False",
         ),
+        (lambda: loose.Node([TABLE], network="fast"), ValueError, "is not a link: use .* or ADAPS_NETWORK"),
         (lambda: loose.Node([TABLE], listen="host:port"), ValueError, "listen is 'host:port'"),
     ],
 )

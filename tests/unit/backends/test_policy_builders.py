@@ -140,9 +140,9 @@ def test_nups_replicates_rows_that_are_far_hotter_than_the_mean() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("staic", "unknown policy, neither a file nor a builder, 'staic': did you mean 'static'"),
+        ("staic", "unknown policy 'staic', neither a file nor a builder: did you mean 'static'"),
         ("none.toml", "none.toml: no such file"),
-        ("nups[time=3]", "unknown parameter of builder 'nups' 'time': did you mean 'times'"),
+        ("nups[time=3]", "unknown parameter 'time' of builder 'nups': did you mean 'times'"),
         ("nups[times=0]", "times is 0.0: it must be a positive number"),
         ("nups[times=1,2]", "is not one policy"),
         ("petuum[staleness=0]", "staleness is 0: it must be 1 or more"),

@@ -648,7 +648,7 @@ def test_the_first_epoch_ends_with_a_summary(model: AdaModel, caplog: Captured) 
         train(model, loader)
         train(model, loader)
     assert [r.message for r in caplog.records] == [
-        "2 tables, rows predicted by access program, 100.0% of rows were local, lookahead 2"
+        "2 tables, rows predicted by access program, 100.0% of rows local, lookahead 2"
     ]
     assert "access program in use for batches of this shape" in loader.explain(pairs_of(1)[0])
     assert "users.weight: 6 rows at" in loader.explain(pairs_of(1)[0])
@@ -657,7 +657,7 @@ def test_the_first_epoch_ends_with_a_summary(model: AdaModel, caplog: Captured) 
 def test_replicas_are_local(model: AdaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {"pulled_local": 1.0, "pulled_replica": 2.0, "pulled_remote": 1.0}
     monkeypatch.setattr(model.node, "stats", lambda: counted)
-    assert "75.0% of rows were local" in AdaDataLoader([], 2).summary()
+    assert "75.0% of rows local" in AdaDataLoader([], 2).summary()
 
 
 def test_mistakes_are_told_in_one_sentence(model: AdaModel) -> None:

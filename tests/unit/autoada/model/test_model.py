@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import adaps
 import autoada
 from autoada.model.staleness import StalenessLimit
 from autoada.parameters.table_parameter import TableParameter
@@ -229,6 +230,14 @@ def test_closing_a_model_again_does_nothing(net: Net) -> None:
     model.close()
     model.close()
     assert model.closed
+
+
+@pytest.mark.parametrize("read", [autoada.unwrap, autoada.AdaModel.state_dict])
+def test_weights_of_a_closed_model_are_refused_with_the_remedy(net: Net, read: Callable[[Any], Any]) -> None:
+    model = autoada.AdaModel(net)
+    model.close()
+    with pytest.raises(adaps.AdapsError, match=r"closed: read the model's weights before close\(\)"):
+        read(model)
 
 
 def test_a_frozen_table_is_not_changed(net: Net) -> None:

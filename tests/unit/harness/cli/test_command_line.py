@@ -83,9 +83,18 @@ def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
         params = load_usecase(name).Params
         rows = {row[0]: row[1:] for row in parameter_rows(params)}
         assert list(rows) == list(params.__struct_fields__)
-        assert rows["batch"] == ["int", "128", rows["batch"][2]]
+        assert rows["batch"] == ["int", "128", "Number of samples per step and worker"]
         assert all(all(row) for row in rows.values()), rows
     assert parameter_rows(load_backend("single").Options) == []
+
+
+def test_no_description_of_a_command_is_cut_in_80_columns(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = said("--help")
+    assert code == 0
+    commands = out.partition("Commands:")[2]
+    assert "Show the cells that `run` would train, and the expected time." in commands
+    assert "..." not in commands
 
 
 def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:

@@ -142,7 +142,7 @@ def test_a_session_is_shown_by_its_table_and_its_runs_by_their_cells(said: Any, 
     a_session(tmp_path, [*lookahead, failed])
     code, out, err = said("show", "--results", str(tmp_path / "s"))
     assert (code, err) == (0, "")
-    assert out.startswith("ctr\n\n| backend ")
+    assert out.startswith("ctr: mean [least, greatest] of n runs\n\n| backend ")
     assert "2 runs ok of 3 recorded and 0 planned; --runs lists them" in out
     assert out.splitlines()[-1] == "failed: other (other-0): it burned"
     assert "r10" not in out

@@ -170,7 +170,7 @@ def test_a_check_refuses_the_policies_that_a_run_refuses(
     """
 policy check static CTR => for how many nodes? Give --nodes 2
 policy check static CTR --nodes 0 => --nodes 0: give 1 or more
-policy check staic CTR --nodes 2 => unknown policy, neither a file nor a builder, 'staic'
+policy check staic CTR --nodes 2 => unknown policy 'staic', neither a file nor a builder
 policy check static -u ctrr --nodes 2 => unknown use case 'ctrr'
 policy check static -u ctr,gcn --nodes 2 => 'ctr,gcn' is not one use case
 policy check static CTR --resources none.toml => none.toml: no such file

@@ -90,7 +90,7 @@ TWO --objective money => --objective money: valid are time, bytes
 TWO --wires float32,int4 => --wires int4: valid are float32, bfloat16, float16, int8
 TWO --memory -1 => --memory -1.0: give MiB, more than 0
 TWO -b ddp => backend 'ddp' does not use the parameter server
-TWO --builders nupps => unknown policy, neither a file nor a builder, 'nupps'
+TWO --builders nupps => unknown policy 'nupps', neither a file nor a builder
 TWO -o no/best.toml => no/best.toml cannot be written: no such file or directory
 """.replace("TWO", " ".join(TWO))
 )

@@ -233,21 +233,28 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
 --nodes 2 --peer-timeout 0 => --peer-timeout 0.0: give seconds, more than 0
 --nodes 2 --incidents slwo[node=1] => unknown incident 'slwo': did you mean 'slow'?
 --nodes 2 --incidents lost[node=1] => incident 'lost': missing required argument 'step'
---nodes 2 --incidents lost[node=1,stp=3] => unknown parameter of incident 'lost' 'stp': did you mean 'step'?
+--nodes 2 --incidents lost[node=1,stp=3] => unknown parameter 'stp' of incident 'lost': did you mean 'step'?
 --nodes 2 --incidents lost[node=1,step=1,2] => parameter step of incident 'lost' has 2 values; give one
 --nodes 4,2 --incidents lost[node=2,step=1] => --incidents: incident 'lost' is at node 2; nodes of 2 are
 --nodes 2 --incidents slow[node=1,speed=-1,end=3] => --incidents: speed of a straggler is -1.0; it must be
 --nodes 2 --incidents stall[node=1,step=6,ms=1] => BACKEND: an incident is at step 6 of node 1, which has 6,
 --nodes 2 -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf
---nodes 2 -o no/f.svg => no/f.svg cannot be written: no such file or directory
 --nodes 2 --resources no.toml => no.toml: no such file or directory
 --nodes 2 -b ddp => backend 'ddp' does not use the parameter server
 --nodes 2 -b manual,prefetch => --backend manual,prefetch: give one
 --nodes 2 -b manual[lookahead=1,2] => --backend manual[lookahead=1,2]: give one value
---nodes 2 --policy statics => unknown policy, neither a file nor a builder, 'statics'
+--nodes 2 --policy statics => unknown policy 'statics', neither a file nor a builder
 --nodes 2 -b manual[policy=static] --policy nups => --policy nups: the backend manual[policy=static] has one
 --nodes 2 --policy allreduce => BACKEND: allreduce:
 """.replace("BACKEND", "backend 'autoada-automatic'")
 )
 def test_wrong_arguments_are_one_sentence(refused: Any, arguments: tuple[str, ...], sentence: str) -> None:
     assert refused(*CTR, *GIVEN, *arguments, quiet=False).startswith(sentence)
+
+
+@pytest.mark.parametrize(("option", "file"), [("--out", "no/f.svg"), ("--trace", "no/f.json")])
+def test_a_file_in_a_missing_folder_is_refused_before_the_simulation(
+    refused: Any, option: str, file: str
+) -> None:
+    err = refused(*CTR, *GIVEN, "--nodes", "2", option, file)
+    assert err == f"{file} cannot be written: there is no folder no"

@@ -111,6 +111,25 @@ def test_progress_without_a_terminal_is_plain_lines_with_what_is_left() -> None:
     ]
 
 
+def test_the_line_of_a_run_fits_80_columns_with_the_whole_name_and_the_main_metric() -> None:
+    run = make_run(
+        "autoada-automatic",
+        12,
+        cell="c",
+        usecase="gcn",
+        seconds=Seconds(train=8.7, total=14.4),
+        metrics={"accuracy": 0.86823, "loss": 0.57551},
+        metric="accuracy",
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None, soft_wrap=True, _environ={})
+    with SessionProgress(plan_of([run] * 13), [], {"c": run.backend}, console) as progress:
+        progress.end(run)
+    line = "block 13/13 gcn autoada-automatic: ok  8.7 s training of 14.4 s  accuracy 0.8682"
+    assert line in out.getvalue()
+    assert len(line) == 80
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("runs", [3, 1200])
 def test_bar_count_elapsed_and_time_left_are_always_there(width: int, runs: int) -> None:

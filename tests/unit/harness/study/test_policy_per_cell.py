@@ -97,8 +97,8 @@ def test_a_policy_for_another_model_or_cluster_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("nup", "backend 'manual': unknown policy, neither a file nor a builder, 'nup': did you mean 'nups'"),
-        ("nups[tims=3]", "unknown parameter of builder 'nups' 'tims': did you mean 'times'"),
+        ("nup", "backend 'manual': unknown policy 'nup', neither a file nor a builder: did you mean 'nups'"),
+        ("nups[tims=3]", "unknown parameter 'tims' of builder 'nups': did you mean 'times'"),
         ("gone.toml", "backend 'manual': gone.toml: no such file or directory"),
     ],
 )

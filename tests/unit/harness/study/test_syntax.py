@@ -75,7 +75,7 @@ def test_text_becomes_the_type_that_the_plugin_declares() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lookahed": "1"}, "unknown parameter of backend 'x' 'lookahed': did you mean 'lookahead'"),
+        ({"lookahed": "1"}, "unknown parameter 'lookahed' of backend 'x': did you mean 'lookahead'"),
         ({"lookahead": "many"}, "parameter lookahead of backend 'x' cannot be 'many': expected `int`"),
         ({"lookahead": 1.5}, "parameter lookahead of backend 'x' cannot be 1.5: expected `int`"),
         ({"timing": "maybe"}, "parameter timing of backend 'x' cannot be 'maybe'"),
