@@ -77,4 +77,3 @@ def ndcg(scores: Tensor, wanted: Tensor, cutoff: int) -> Tensor:
     total = torch.zeros(len(scores), dtype=torch.float64).index_add_(0, rows, gained)
     best = summed[torch.bincount(rows, minlength=len(scores)).clamp(max=cutoff)]
     return total / best
-
