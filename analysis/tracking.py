@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 __all__ = ["tracked", "working"]
@@ -30,9 +30,10 @@ def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
 
 @contextmanager
 def working(doing: str) -> Iterator[None]:
-    """Show on standard error that a computation without known steps goes on."""
+    """Show on standard error, if it is a terminal, that a computation without known steps goes on."""
     from rich.console import Console
 
+    console = Console(stderr=True)
     # The animation is slow, so that it takes no time from measurements of this machine.
-    with Console(stderr=True).status(doing, refresh_per_second=4):
+    with console.status(doing, refresh_per_second=4) if console.is_terminal else nullcontext():
         yield
