@@ -70,4 +70,6 @@ class WideAndDeep(nn.Module):
 
 def _table(rows: int, dim: int) -> nn.Embedding:
     """Return an embedding with sparse gradients, whose weight is not initialised."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, dim), freeze=False, sparse=True)
+    weight = torch.empty(rows, dim)
+    table: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)
+    return table
