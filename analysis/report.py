@@ -90,6 +90,7 @@ def rendered(template: str, **values: object) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    templates.filters["parts"] = _parts
     style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     return templates.get_template(template).render(style=style, **values)
 
@@ -126,9 +127,23 @@ def _section(
         "usecase": usecase,
         "runs": _unbroken(*usecase_rows(runs)),
         "comparisons": comparison_rows(comparisons) if comparisons else None,
-        "reasons": [f"{one.label}: {one.verdict}: {one.reason}." for one in comparisons if one.reason],
+        "reasons": _reasons(comparisons),
         **{name: None if drawn is None else adaptive_svg(drawn) for name, drawn in figures.items()},
     }
+
+
+def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a sentence for each reason of a missing verdict, with all comparisons that have this reason."""
+    labels: dict[str, list[str]] = {}
+    for one in comparisons:
+        if one.reason:
+            labels.setdefault(f"{one.verdict}: {one.reason}.", []).append(one.label)
+    return [f"{'; '.join(own)}: {reason}" for reason, own in labels.items()]
+
+
+def _parts(text: str) -> list[str]:
+    """Split a name after its punctuation: a line may break there, so that a column can be narrow."""
+    return re.split(r"(?<=[,=:/\[])(?=[^\W\d])", text)
 
 
 def _unbroken(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[list[str]]]:
@@ -146,7 +161,9 @@ def _comparisons(runs: Sequence[Run], baseline: str | None, analyses: int) -> li
 
 def _flat(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_flat(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_flat(one)}" for name, one in value.items()) or "none"
     if isinstance(value, list):
-        return "; ".join(_flat(one) for one in value)
+        return "; ".join(_flat(one) for one in value) or "none"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return "not known" if value is None else f"{value}"

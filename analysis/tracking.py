@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
-__all__ = ["tracked"]
+__all__ = ["tracked", "working"]
 
 T = TypeVar("T")
 
@@ -25,3 +26,14 @@ def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
 
     console = Console(stderr=True)
     return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def working(doing: str) -> Iterator[None]:
+    """Show on standard error, if it is a terminal, that a computation without known steps goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    # The animation is slow, so that it takes no time from measurements of this machine.
+    with console.status(doing, refresh_per_second=4) if console.is_terminal else nullcontext():
+        yield

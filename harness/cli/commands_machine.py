@@ -44,10 +44,12 @@ def doctor(
 
     Exits with 1 after a warning.
     """
+    from adabench.analysis.tracking import working
     from adabench.harness.checks.doctor import examine, noise_floor
     from adabench.harness.study.study import load_study
 
-    lines, complaints = examine(None if study is None else load_study(study, study.stem, {}), clean)
+    with working("examining this machine"):
+        lines, complaints = examine(None if study is None else load_study(study, study.stem, {}), clean)
     for line in lines:
         typer.echo(line)
     if aa:

@@ -270,7 +270,7 @@ def check_policy(
     nodes, usecase = model.resources.nodes, model.usecase
     found = model.policy(policy, force)
     wanted = replace(found, made_for=None) if force else found
-    executed_policy(wanted, model.catalogue, lambda: usecase, _BACKEND, nodes, workers, network)
+    executed_policy(wanted, model.catalogue, usecase, _BACKEND, nodes, workers, network)
     tell(f"{found.name}: fits {len(model.catalogue.parameters)} parameters on {model.resources.nodes} nodes")
     _tell_rest(model, found)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from adabench.analysis.tracking import working
 from adabench.harness.cli.options import Results, results_root, shown, study_from, takes_study, terminal_width
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError, unknown
@@ -134,8 +135,11 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
             for line in judgement_lines(records.judged(study.seed)):
                 tell(line)
             return
-        planned = [run for run in planned_runs(cells_of(study), study, 1) if run.phase == "measured"]
-        found = Predictor(records, root).expected(planned, study.data)
+        with working("loading use cases and their data"):
+            planned = [run for run in planned_runs(cells_of(study), study, 1) if run.phase == "measured"]
+        with working("learning from recorded runs"):
+            predictor = Predictor(records, root)
+        found = predictor.expected(planned, study.data)
     except RegressionError as error:
         raise UsageError(str(error)) from error
     labels = cell_labels(planned)
@@ -260,7 +264,8 @@ class _Measured:
         from adabench.analysis.regression import LEVEL, Regression
 
         wanted = _csv(at)
-        learned = Regression.fit(self.frame[self.features], self.frame[self.target], seed=self.seed)
+        with working("learning from the table"):
+            learned = Regression.fit(self.frame[self.features], self.frame[self.target], seed=self.seed)
         found = learned.predict(wanted)
         told: dict[str, Any] = {
             "predicted": found.seconds,

@@ -46,6 +46,7 @@ def profile(study: Study, results: Results = None) -> None:
 
 def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
     """The session of the one run; no run if it was interrupted."""
+    from adabench.analysis.tracking import working
     from adabench.harness.launch.launcher import Supervision
     from adabench.harness.launch.local import Local
     from adabench.harness.machine.interruption import Interruption
@@ -57,7 +58,8 @@ def _profiled(study: Study, root: Path) -> tuple[SessionStore, Run | None]:
 
     if study.launcher != Local.name:
         raise UsageError(f"profile takes runs on this machine, and the study's launcher is {study.launcher}")
-    cells = cells_of(study)
+    with working("loading use cases and their data"):
+        cells = cells_of(study)
     if len(cells) != 1:
         named = ", ".join(dict.fromkeys(f"{cell.usecase} with {cell.backend}" for cell in cells))
         raise UsageError(

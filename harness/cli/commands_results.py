@@ -47,13 +47,16 @@ def list_(
     results: Results = None,
 ) -> None:
     """List backends, use cases, sessions, or another kind of names."""
+    from adabench.analysis.tracking import working
     from adabench.harness.plugins.describe import describe_plugins
     from adabench.harness.study.study import built_in_studies
     from adabench.results.store import list_sessions
 
     rows: list[tuple[str, str]]
     if what in PLUGINS:
-        for line in describe_plugins(PLUGINS[what], terminal_width()):
+        with working("loading plugins"):
+            lines = list(describe_plugins(PLUGINS[what], terminal_width()))
+        for line in lines:
             tell(line)
         return
     if what == "studies":
@@ -111,10 +114,14 @@ def show(
 
 def plot(session: SessionName = None, results: Results = None) -> None:
     """Draw a session's figures, as PNG and SVG."""
-    from adabench.analysis.figures import draw_figures
+    from adabench.analysis.tracking import working
     from adabench.results.store import find_session
 
-    for file in draw_figures(find_session(results_root(results), session)):
+    with working("drawing figures"):
+        from adabench.analysis.figures import draw_figures
+
+        files = draw_figures(find_session(results_root(results), session))
+    for file in files:
         tell(shown(file))
 
 
@@ -214,17 +221,20 @@ def report(
     results: Results = None,
 ) -> None:
     """Write a session's report as one self-contained HTML file."""
-    from adabench.analysis.report import write_report
+    from adabench.analysis.tracking import working
     from adabench.results.store import find_session
 
-    if all_sessions:
+    if all_sessions and (session is not None or baseline is not None):
+        raise UsageError("--all is about all sessions: leave out the session and --baseline")
+    with working("writing the report"):
         from adabench.analysis.overview import write_overview
+        from adabench.analysis.report import write_report
 
-        if session is not None or baseline is not None:
-            raise UsageError("--all is about all sessions: leave out the session and --baseline")
-        tell(shown(write_overview(results_root(results))))
-        return
-    tell(shown(write_report(find_session(results_root(results), session), baseline)))
+        if all_sessions:
+            file = write_overview(results_root(results))
+        else:
+            file = write_report(find_session(results_root(results), session), baseline)
+    tell(shown(file))
 
 
 def export(

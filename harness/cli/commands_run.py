@@ -126,9 +126,9 @@ def plan(
     Nothing is trained. The time comes from earlier runs of the same cells. `plan` takes the options of `run`
     that describe a study.
     """
-    from rich.console import Console
+    from adabench.analysis.tracking import working
 
-    with Console(stderr=True).status("loading use cases and their data"):
+    with working("loading use cases and their data"):
         from adabench.harness.session.plan_text import plan_text
 
         text = plan_text(study, results_root(results), terminal_width(), verbose=verbose)

@@ -13,6 +13,7 @@ from rich.console import Console
 from adabench.analysis.compare import blocks_needed, compare
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import interim_analyses
+from adabench.analysis.tracking import working
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.recorded import recorded_seconds
 from adabench.harness.launch.launcher import Launcher, Supervision
@@ -78,7 +79,8 @@ def run_session(
     launcher.check(study)
     if options.tensorboard:
         check_tensorboard()
-    cells = cells_of(study)
+    with working("loading use cases and their data"):
+        cells = cells_of(study)
     launcher.agree(cells)
     study = with_repeats(study, cells)
     _check_targets(study)

@@ -39,7 +39,8 @@ def plan_text(study: Study, root: Path, width: int | None = None, *, verbose: bo
     planned = planned_runs(found, study)
     labels = cell_labels(planned)
     cells = {run.cell: run for run in planned if run.phase == "measured"}
-    counts = f"{len(cells)} cells, {study.repeats} blocks, {len(planned)} runs"
+    numbers = {"cell": len(cells), "block": study.repeats, "run": len(planned)}
+    counts = ", ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in numbers.items())
     lines = [f"study {study.name}: {', '.join([counts, *_same_for_all(planned[0])])}", ""]
     names = ["use case", "backend", "nodes x workers", "network"]
     rows = [

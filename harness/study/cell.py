@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,15 @@ from adabench.results.run_settings import RunSettings
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["Cell", "data_key", "digest", "shared_sources_hash", "usecase_of", "with_identity"]
+__all__ = [
+    "Cell",
+    "checked_usecase",
+    "data_key",
+    "digest",
+    "shared_sources_hash",
+    "usecase_of",
+    "with_identity",
+]
 
 
 class Cell(RunSettings, kw_only=True, frozen=True):
@@ -61,16 +69,8 @@ class Cell(RunSettings, kw_only=True, frozen=True):
         return f"{self.usecase} · {self.backend}"
 
 
-def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
-    """The cells with the fingerprint of their data and the hash of their sources.
-
-    Every use case is built once per parameter set and creates its loaders, so that unusable data are found
-    before anything is launched.
-    """
-    fingerprints: dict[bytes, str] = {}
-    for key in dict.fromkeys(map(data_key, cells)):
-        alike = [cell for cell in cells if data_key(cell) == key]
-        fingerprints[key] = _fingerprint(alike[0], {cell.nodes * cell.workers for cell in alike}, seed)
+def with_identity(cells: Sequence[Cell], fingerprint: str) -> list[Cell]:
+    """The cells with the fingerprint of their data and the hash of their sources."""
     shared = _shared_sources()
     sources = {
         (usecase, backend): _sources_hash(
@@ -79,9 +79,7 @@ def with_identity(cells: Sequence[Cell], seed: int) -> list[Cell]:
         for usecase, backend in {(cell.usecase, cell.backend) for cell in cells}
     }
     return [
-        msgspec.structs.replace(
-            cell, data=fingerprints[data_key(cell)], source=sources[cell.usecase, cell.backend]
-        )
+        msgspec.structs.replace(cell, data=fingerprint, source=sources[cell.usecase, cell.backend])
         for cell in cells
     ]
 
@@ -103,25 +101,30 @@ def usecase_of(cell: Cell, seed: int) -> UseCase:
     return kind(msgspec.convert(cell.params, kind.Params), path, seed)
 
 
+def checked_usecase(cells: Sequence[Cell], seed: int) -> UseCase:
+    """The use case of cells with equal data, after it has created the loaders of each number of workers.
+
+    Thus unusable data are found before anything is launched. Raises `UsageError` for such data.
+    """
+    from adabench.usecases.interface import DataError
+
+    name = cells[0].usecase
+    try:
+        usecase = usecase_of(cells[0], seed)
+        for world in sorted({cell.nodes * cell.workers for cell in cells}):
+            usecase.loaders(0, world)
+    except DataError as error:
+        raise UsageError(f"use case {name!r}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(
+            f"use case {name!r}: there is too little memory for its data ({error}): use fewer"
+        ) from error
+    return usecase
+
+
 def shared_sources_hash(*more: Path) -> str:
     """Hash of the sources that every run uses, and of further files."""
     return _sources_hash([*_shared_sources(), *more])
-
-
-def _fingerprint(cell: Cell, worlds: Iterable[int], seed: int) -> str:
-    from adabench.usecases.interface import DataError
-
-    try:
-        usecase = usecase_of(cell, seed)
-        for world in sorted(worlds):
-            usecase.loaders(0, world)
-    except DataError as error:
-        raise UsageError(f"use case {cell.usecase!r}: {error}") from error
-    except MemoryError as error:
-        raise UsageError(
-            f"use case {cell.usecase!r}: there is too little memory for its data ({error}): use fewer"
-        ) from error
-    return usecase.fingerprint
 
 
 def _shared_sources() -> list[Path]:

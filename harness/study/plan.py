@@ -11,7 +11,7 @@ import msgspec
 from adabench.analysis.compare import blocks_advised
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from adabench.harness.study.cell import Cell, digest, with_identity
+from adabench.harness.study.cell import Cell, checked_usecase, data_key, digest, with_identity
 from adabench.harness.study.policy_per_cell import with_policy_per_cell
 from adabench.harness.study.selection import select
 from adabench.harness.study.study import Study
@@ -46,7 +46,15 @@ def cells_of(study: Study) -> list[Cell]:
             for cell in _with_backends(selected.name, own, path, study):
                 cells.setdefault(cell.id, cell)
     chosen = select(list(cells.values()), study.include, study.exclude, study.sample, study.seed)
-    return with_policy_per_cell(with_identity(chosen, study.seed), study.seed)
+    groups: dict[bytes, list[Cell]] = {}
+    for cell in chosen:
+        groups.setdefault(data_key(cell), []).append(cell)
+    resolved = {
+        cell.id: final
+        for alike in groups.values()
+        for cell, final in zip(alike, _resolved(alike, study.seed), strict=True)
+    }
+    return [resolved[cell.id] for cell in chosen]
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:
@@ -98,6 +106,16 @@ def study_id(study: Study, cells: Sequence[Cell]) -> str:
     if study.launcher != "local":  # Older sessions have no such key.
         resolved["launcher"] = study.launcher
     return digest(msgspec.json.encode(resolved, order="deterministic"))[:16]
+
+
+def _resolved(alike: Sequence[Cell], seed: int) -> list[Cell]:
+    """Return cells with equal data, with their identity and policies.
+
+    Their use case is built once, because this takes most of the time. It is not kept, because its data can
+    fill the memory.
+    """
+    usecase = checked_usecase(alike, seed)
+    return with_policy_per_cell(with_identity(alike, usecase.fingerprint), usecase)
 
 
 def _with_backends(usecase: str, params: dict[str, Any], path: str | None, study: Study) -> Iterator[Cell]:

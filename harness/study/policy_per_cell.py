@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from adabench.backends.policies.resources import Resources
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.namespaces import link_of
 from adabench.harness.plugins.registry import load_backend
-from adabench.harness.study.cell import Cell, data_key, usecase_of
+from adabench.harness.study.cell import Cell
 from adabench.harness.study.data_partition import partitioned, with_whole_samples
 from adabench.harness.study.model_parameters import count_accesses, model_parameters_of
 from adabench.harness.study.policies import made_where_counted, refused
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["executed_policy", "with_policy_per_cell"]
 
 
-def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
+def with_policy_per_cell(cells: Sequence[Cell], usecase: UseCase) -> list[Cell]:
     """The cells with the policy that the option `policy` of their backend names, as a whole document.
 
-    Each policy is built for the model of the cell's use case and its number of nodes, which count as equal.
-    Row accesses are counted where a builder needs them, once for all cells that share them. Raises
+    Each policy is built for the model of the cells' use case and a cell's number of nodes, which count as
+    equal. Row accesses are counted where a builder needs them, once for all cells that share them. Raises
     `UsageError` if there is no such policy, it does not fit, or a part of it is not executed.
     """
-    building = PolicyBuilder(seed)
+    building = PolicyBuilder(usecase)
     return [
         msgspec.structs.replace(cell, policy=building.policy_of(cell)) if _takes_policy(cell) else cell
         for cell in cells
@@ -39,18 +40,16 @@ def with_policy_per_cell(cells: Sequence[Cell], seed: int) -> list[Cell]:
 
 
 class PolicyBuilder:
-    """Builds policies, and keeps their parts that several cells share."""
+    """Builds policies for one use case, and keeps their parts that several cells share."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._catalogues: dict[bytes, Catalogue] = {}
-        self._counted: dict[tuple[bytes, int, int], Catalogue] = {}
-        self._policies: dict[tuple[bytes, str, int, int, str, str], str] = {}
-        self._built_last: tuple[bytes, UseCase] | None = None
+    def __init__(self, usecase: UseCase) -> None:
+        self._usecase = usecase
+        self._counted: dict[tuple[int, int], Catalogue] = {}
+        self._policies: dict[tuple[str, int, int, str, str], str] = {}
 
     def policy_of(self, cell: Cell) -> str:
         text = cell.options["policy"]
-        key = (data_key(cell), text, cell.nodes, cell.workers, cell.backend, cell.network)
+        key = (text, cell.nodes, cell.workers, cell.backend, cell.network)
         if key not in self._policies:
             try:
                 with refused():
@@ -61,30 +60,20 @@ class PolicyBuilder:
 
     def _built(self, cell: Cell, text: str) -> Policy:
         policy, catalogue = made_where_counted(
-            text, Resources.alike(cell.nodes), self._catalogue(cell), lambda: self._with_accesses(cell)
+            text, Resources.alike(cell.nodes), self._catalogue, lambda: self._with_accesses(cell)
         )
         settings = (cell.nodes, cell.workers, cell.network)
-        return executed_policy(policy, catalogue, lambda: self._usecase(cell), cell.backend, *settings)
+        return executed_policy(policy, catalogue, self._usecase, cell.backend, *settings)
 
-    def _usecase(self, cell: Cell) -> UseCase:
-        """The cell's use case. Only one is kept, because its data can fill the memory."""
-        key = data_key(cell)
-        if self._built_last is None or self._built_last[0] != key:
-            self._built_last = None
-            self._built_last = key, usecase_of(cell, self._seed)
-        return self._built_last[1]
-
-    def _catalogue(self, cell: Cell) -> Catalogue:
-        key = data_key(cell)
-        if key not in self._catalogues:
-            self._catalogues[key] = model_parameters_of(self._usecase(cell))
-        return self._catalogues[key]
+    @functools.cached_property
+    def _catalogue(self) -> Catalogue:
+        return model_parameters_of(self._usecase)
 
     def _with_accesses(self, cell: Cell) -> Catalogue:
-        key = (data_key(cell), cell.nodes, cell.workers)
+        key = (cell.nodes, cell.workers)
         if key not in self._counted:
             self._counted[key] = count_accesses(
-                self._usecase(cell), cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
+                self._usecase, cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
             )
         return self._counted[key]
 
@@ -92,7 +81,7 @@ class PolicyBuilder:
 def executed_policy(
     policy: Policy,
     catalogue: Catalogue,
-    usecase: Callable[[], UseCase],
+    usecase: UseCase,
     backend: str,
     nodes: int,
     workers: int,
@@ -106,8 +95,8 @@ def executed_policy(
         Policy that fits the catalogue.
     catalogue : Catalogue
         Parameters of the use case's model.
-    usecase : callable
-        Returns the use case, if it is needed.
+    usecase : UseCase
+        Use case that the cell trains.
     backend : str
         Backend of the cell.
     nodes : int
@@ -127,10 +116,10 @@ def executed_policy(
     made = load_backend(backend)()
     with refused():
         if policy.data.numbers:
-            policy = _dealt(usecase(), policy, nodes, workers)
+            policy = _dealt(usecase, policy, nodes, workers)
         if isinstance(made, TakesPolicy):
             imitated = "loopback" if link_of(network) is not None else network
-            made.check_policy(usecase(), policy, nodes, workers, imitated)
+            made.check_policy(usecase, policy, nodes, workers, imitated)
             return policy
     for sentence in not_executed(policy, catalogue):
         raise UsageError(f"{policy.source}: {sentence}")

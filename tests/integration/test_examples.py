@@ -49,7 +49,7 @@ def test_examples_on_two_nodes(tmp_path: Path, warm: ForkServer) -> None:
 def test_a_study_from_python(tmp_path: Path, warm: ForkServer) -> None:
     file = EXAMPLES / "study.py"
     said = finish(start(f"python {file} --results sessions --rows 2000 --repeats 1", tmp_path, {}, warm))
-    assert "2 cells, 1 blocks, 2 runs" in said
+    assert "2 cells, 1 block, 2 runs" in said
     assert re.search(
         r"^autoada-automatic over prefetch: \d\.\d{3} \[nan, nan\], too few runs$", said, re.MULTILINE
     )

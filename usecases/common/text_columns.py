@@ -28,12 +28,14 @@ __all__ = [
     "PACKINGS",
     "UNREADABLE",
     "Dialect",
+    "Range",
     "cells_of",
     "files_called",
     "find_dialect",
     "first_line",
     "first_lines",
     "numbered",
+    "numbers_of",
     "open_bytes",
     "sample_lines",
     "text_blocks",
@@ -148,7 +150,8 @@ def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]
     OSError
         If the file cannot be opened.
     DataError
-        If the file is a zip archive that does not contain exactly one file.
+        If the file is a zip archive that does not contain exactly one file, or begins with zero bytes, as
+        UTF-16 does.
     """
     with ExitStack() as stack:
         raw = stack.enter_context(path.open("rb")) if file is None else file
@@ -158,6 +161,8 @@ def open_bytes(path: Path, file: IO[bytes] | None = None) -> Iterator[IO[bytes]]
             stream = stack.enter_context(io.BufferedReader(_Recoded(stream)))
         elif mark.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
+        if b"\0" in stream.peek(1):  # the whole buffer
+            raise DataError(f"{path} has zero bytes: it must be UTF-8, or UTF-16 with a byte order mark")
         yield stream
 
 
@@ -248,7 +253,7 @@ def text_blocks(
 
 
 def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDArray[np.int32]:
-    """Numbers of an array of names; names that `numbers` has not get the next ones, and are added to it.
+    """Numbers of an array of names, without spaces around them. New names are added to `numbers`.
 
     Raises
     ------
@@ -256,12 +261,68 @@ def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDA
         If a name is empty; `path` and `line`, the number of the first, show the place.
     """
     coded = column.dictionary_encode()
-    if "" in (names := coded.dictionary.to_pylist()):
+    names = [name.strip() for name in coded.dictionary.to_pylist()]
+    if "" in names:
         row = coded.indices.to_pylist().index(names.index(""))
         raise DataError(f"{path}, line {line + row}: a name is empty")
     known = [numbers.setdefault(text, len(numbers)) for text in names]
     found: NDArray[np.int32] = np.array(known, dtype=np.int32)[coded.indices.to_numpy()]
     return found
+
+
+class Range(NamedTuple):
+    """The numbers that a column may contain.
+
+    Attributes
+    ----------
+    type : str
+        Name of pyarrow's type.
+    low, high : float
+        Least and greatest number.
+    text : str
+        The range in an error.
+    """
+
+    type: str
+    low: float
+    high: float
+    text: str
+
+
+def numbers_of(column: Any, allowed: Range, path: Path, line: int) -> NDArray[Any]:
+    """Return an array of texts as numbers.
+
+    Raises
+    ------
+    DataError
+        If a text is not an allowed number; `path` and `line`, the number of the first, say where.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def numbers(texts: Any) -> NDArray[Any]:
+        found: NDArray[Any] = pc.cast(pc.utf8_trim_whitespace(texts), allowed.type).to_numpy(
+            zero_copy_only=False
+        )
+        return found
+
+    def is_number(row: int) -> bool:
+        try:
+            numbers(column[row : row + 1])
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    try:
+        values = numbers(column)
+    except pa.ArrowInvalid:
+        wrong = next(row for row in range(len(column)) if not is_number(row))
+    else:
+        outside = np.flatnonzero(~((values >= allowed.low) & (values <= allowed.high)))
+        if not len(outside):
+            return values
+        wrong = int(outside[0])
+    raise DataError(f"{path}, line {line + wrong}: {column[wrong].as_py()[:30]!r} must be {allowed.text}")
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> io.BufferedReader:

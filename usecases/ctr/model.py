@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS
 
@@ -36,15 +37,15 @@ class WideAndDeep(nn.Module):
         self, rows: int, dim: int, hidden: Sequence[int], wide: bool, generator: torch.Generator
     ) -> None:
         super().__init__()
-        with torch.device("meta"):  # needs no memory and no random numbers yet
-            self.wide = nn.Embedding(rows, 1, sparse=True) if wide else None
-            self.wide_dense = nn.Linear(DENSE_FIELDS, 1) if wide else None
-            self.deep = nn.Embedding(rows, dim, sparse=True)
-            layers: list[nn.Module] = []
-            for inputs, outputs in pairwise([DENSE_FIELDS + SPARSE_FIELDS * dim, *hidden]):
-                layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-            self.mlp = nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
-        self.to_empty(device="cpu")
+        # Constructors would draw from the global generator. On the meta device, an embedding's constructor
+        # would also import a large part of torch.
+        self.wide = _table(rows, 1) if wide else None
+        self.wide_dense = skip_init(nn.Linear, DENSE_FIELDS, 1) if wide else None
+        self.deep = _table(rows, dim)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([DENSE_FIELDS + SPARSE_FIELDS * dim, *hidden]):
+            layers += [skip_init(nn.Linear, inputs, outputs), nn.ReLU()]
+        self.mlp = nn.Sequential(*layers, skip_init(nn.Linear, hidden[-1], 1))
         self._initialise(generator)
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -65,3 +66,10 @@ class WideAndDeep(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
                 nn.init.zeros_(layer.bias)
+
+
+def _table(rows: int, dim: int) -> nn.Embedding:
+    """Return an embedding with sparse gradients, whose weight is not initialised."""
+    weight = torch.empty(rows, dim)
+    table: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)
+    return table

@@ -18,7 +18,7 @@ from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
 
 __all__ = ["Graph", "load"]
 
-FORMAT = 2
+FORMAT = 3
 HELD_OUT_ONE_IN = 20
 """For triples without a split, one in this number is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Answers", "ranks", "summary"]
+__all__ = ["Answers", "FilteredRanks", "summary"]
 
 HITS = (1, 3, 10)
 _BLOCK = 1 << 20  # number of triples that are searched together
@@ -66,8 +66,8 @@ class Answers:
         return numbers
 
 
-def ranks(scores: Tensor, right: Tensor, filtered: Tensor) -> Tensor:
-    """Return the rank of each row's correct entity among the entities that are not filtered, from 1.
+class FilteredRanks:
+    """Ranks of triples' correct entities, from the scores of one block of entities after the other.
 
     Of entities with equal scores, half are ranked before the correct one. This is the mean over all possible
     orders, which PyKEEN calls the realistic rank. A model with equal scores for all entities gets the middle
@@ -75,29 +75,53 @@ def ranks(scores: Tensor, right: Tensor, filtered: Tensor) -> Tensor:
 
     Parameters
     ----------
-    scores : Tensor
-        Scores, float32 (n, entities). They are overwritten.
     right : Tensor
         Correct entities, int64 (n,).
     filtered : Tensor
-        Pairs of a row and an entity to filter, int64 (2, pairs). The correct entity is never filtered.
-
-    Returns
-    -------
-    Tensor
-        Ranks, float64 (n,). NaN if the score of a row's correct entity is NaN.
+        Pairs of an index in `right` and an entity to filter, int64 (2, pairs). The correct entity is never
+        filtered.
     """
-    own = scores.gather(1, right[:, None])
-    scores[filtered[0], filtered[1]] = -torch.inf
-    scores.scatter_(1, right[:, None], own)
-    if bool((own == -torch.inf).any()):
-        # Filtered entities would then seem equal to the correct one.
-        raise ArithmeticError("a correct entity's score is -inf: training diverged")
-    # Number of entities with a higher score minus number with a lower score, in one pass and exact below 2^24
-    # entities.
-    higher = scores.sub_(own).nan_to_num_(nan=-1.0).sign_().sum(1).to(torch.float64)
-    rank = (scores.shape[1] + higher + 1) / 2
-    return torch.where(own[:, 0].isnan(), torch.nan, rank)
+
+    def __init__(self, right: Tensor, filtered: Tensor) -> None:
+        others = filtered[:, filtered[1] != right[filtered[0]]]
+        rows = torch.cat([torch.arange(len(right)), others[0]])
+        self._entities, order = torch.cat([right, others[1]]).sort()
+        self._rows, self._is_right = rows[order], order < len(right)
+        self._added = 0
+        self._higher = torch.zeros(len(right), dtype=torch.float64)
+        self._no_number = torch.zeros(len(right), dtype=torch.bool)
+
+    def add(self, scores: Tensor, own: Tensor) -> None:
+        """Add the scores of the next entities.
+
+        Parameters
+        ----------
+        scores : Tensor
+            Scores, float32 (n, entities). They are overwritten.
+        own : Tensor
+            Scores of the correct entities, float32 (n,), which the same operation has computed.
+        """
+        if bool((own == -torch.inf).any()):
+            # Filtered entities would seem equal to the correct one.
+            raise ArithmeticError("a correct entity's score is -inf: training diverged")
+        first, self._added = self._added, self._added + scores.shape[1]
+        start, end = torch.searchsorted(self._entities, torch.tensor([first, self._added])).tolist()
+        rows = self._rows[start:end]
+        values = torch.where(self._is_right[start:end], own[rows], -torch.inf)
+        scores[rows, self._entities[start:end] - first] = values
+        # Number of entities with a higher score minus number with a lower score, in one pass and exact below
+        # 2^24 entities.
+        signs = scores.sub_(own[:, None]).nan_to_num_(nan=-1.0).sign_()
+        self._higher += signs.sum(1)
+        self._no_number |= own.isnan()
+
+    def ranks(self) -> Tensor:
+        """Return the ranks among the entities that are not filtered, float64 (n,), from 1.
+
+        A rank is NaN if the score of the correct entity is NaN.
+        """
+        rank = (self._added + self._higher + 1) / 2
+        return torch.where(self._no_number, torch.nan, rank)
 
 
 def summary(found: Tensor) -> dict[str, float]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,14 @@ from adabench.usecases.common.text_columns import (
     DIALECTS,
     UNREADABLE,
     Dialect,
+    Range,
     cells_of,
     files_called,
     find_dialect,
     first_line,
     first_lines,
     numbered,
+    numbers_of,
     sample_lines,
     text_blocks,
 )
@@ -46,6 +48,7 @@ HEADERS = (("head", "h", "subject", "s"), ("relation", "r", "predicate", "p"), (
 OPENKE_FORMAT = "a count, then lines of head, tail and relation, all numbers"
 OPENKE = ("train2id.txt", "valid2id.txt", "test2id.txt")
 COUNTS = ("entity2id.txt", "relation2id.txt")
+IDS = Range("int32", 0, (1 << 30) - 1, "a number from 0 to 2^30 - 1")
 NAMES = (("train",), ("valid", "dev"), ("test",))
 ENDINGS = ((".txt", ".tsv"), (".del",))
 """Endings of files of triples: files of names, and files of numbers, which are read if there are no names."""
@@ -186,26 +189,10 @@ def _numbers(path: Path) -> Iterator[Block]:
     separator = "\t" if any("\t" in line for line in first_lines(path, 2)[1:]) else " "
     found = 0
     for line, texts in text_blocks(path, Dialect(separator, False), 3, (0, 2, 1), skipped=1):
-        yield np.stack([_integers(column, path, line) for column in texts], axis=1)
+        yield np.stack([numbers_of(column, IDS, path, line) for column in texts], axis=1)
         found += len(texts[0])
     if found != count:
         raise DataError(f"{path} counts {count} triples in its first line, and has {found}")
-
-
-def _integers(column: Any, path: Path, line: int) -> NDArray[np.int32]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        values: NDArray[np.int64] = pc.cast(column, pa.int64()).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero((values < 0) | (values >= 1 << 30))
-    except pa.ArrowInvalid:
-        wrong = np.flatnonzero([not text.isdecimal() or int(text) >= 1 << 30 for text in column.to_pylist()])
-    if len(wrong):
-        row = int(wrong[0])
-        value = column[row].as_py()
-        raise DataError(f"{path}, line {line + row}: {value[:30]!r} must be a number from 0 to 2^30 - 1")
-    return values.astype(np.int32)
 
 
 def _count(path: Path) -> int:

@@ -33,16 +33,15 @@ from adabench.usecases.common.validation import (
 from adabench.usecases.interface import Draws, Loaders, Params
 from adabench.usecases.kge.data import load
 from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
-from adabench.usecases.kge.ranking import Answers, ranks, summary
+from adabench.usecases.kge.ranking import Answers, FilteredRanks, summary
 
 __all__ = ["KgeParams", "KgeUseCase"]
 
-SCORES_AT_ONCE = 1 << 20
-"""Number of scores that evaluation computes together for one side.
+TRIPLES_AT_ONCE, CANDIDATES_AT_ONCE = 128, 2048
+"""Numbers of triples and of entities that evaluation compares together.
 
-They fit into the cache, and the allocator keeps their memory. It would return larger blocks to the kernel,
-which clears them each time. """
-CANDIDATES_AT_ONCE = 1 << 16
+Products of such matrices are fast, and the scores fit into the cache. The allocator keeps their memory: it
+would return larger blocks to the kernel, which clears them each time. """
 
 
 class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,22 +189,32 @@ class KgeUseCase(DealsBatches):
         Entities that are correct in any split are filtered. Of entities with equal scores, half count as
         better.
         """
-        blocks = torch.arange(self._graph.sizes.entities).split(CANDIDATES_AT_ONCE)
         found: list[Tensor] = []
         model.eval()
         try:
             with torch.no_grad():
                 for batch in loader:
-                    scored = [model(batch.triples, block) for block in blocks]
-                    for side, column, filtered in (("tails", 2, batch.tails), ("heads", 0, batch.heads)):
-                        parts = [getattr(scores, side) for scores in scored]
-                        scores = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-                        found.append(ranks(scores, batch.triples[:, column], filtered))
+                    found += self._ranks(model, batch)
         finally:
             model.train()
         if not found:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one triple")
         return summary(torch.cat(found))
+
+    def _ranks(self, model: nn.Module, batch: Queries) -> tuple[Tensor, Tensor]:
+        """Return the ranks of tails and of heads."""
+        heads, tails = batch.triples[:, 0], batch.triples[:, 2]
+        of_tails, of_heads = FilteredRanks(tails, batch.tails), FilteredRanks(heads, batch.heads)
+        for block in torch.arange(self._graph.sizes.entities).split(CANDIDATES_AT_ONCE):
+            # The correct entities are candidates in each block: equal scores have to come from one operation,
+            # because others round in different ways.
+            scores: Scores = model(batch.triples, torch.cat([block, tails, heads]))
+            parts = [len(block), len(tails), len(heads)]
+            candidates, own, _ = scores.tails.split(parts, dim=1)
+            of_tails.add(candidates, own.diagonal().clone())
+            candidates, _, own = scores.heads.split(parts, dim=1)
+            of_heads.add(candidates, own.diagonal().clone())
+        return of_tails.ranks(), of_heads.ranks()
 
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         triples = batch.triples
@@ -229,8 +238,7 @@ class KgeUseCase(DealsBatches):
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
-        at_once = min(512, max(1, SCORES_AT_ONCE // self._graph.sizes.entities))
-        batches = OrderedBatches(np.arange(len(triples)), at_once)
+        batches = OrderedBatches(np.arange(len(triples)), TRIPLES_AT_ONCE)
         return batch_loader(FilteredTriples(triples, *self._all_answers()), batches)
 
     def _all_answers(self) -> tuple[Answers, Answers]:

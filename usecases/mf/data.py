@@ -25,7 +25,7 @@ __all__ = ["FOLDS", "Ratings", "Splits", "load", "split"]
 
 FOLDS = 5
 VALID_ONE_IN = 20
-FORMAT = 1
+FORMAT = 2
 
 
 class Ratings(NamedTuple):

@@ -9,6 +9,9 @@ from torch import Tensor
 
 __all__ = ["ItemsOf", "ndcg"]
 
+PAIRS_AT_ONCE = 1 << 18
+"""Number of pairs of a wanted and any item that are compared together."""
+
 
 class ItemsOf:
     """The items of each user, with fast access by user.
@@ -62,26 +65,15 @@ def ndcg(scores: Tensor, wanted: Tensor, cutoff: int) -> Tensor:
     discounts = 1 / torch.log2(torch.arange(2, cutoff + 2, dtype=torch.float64))
     summed = torch.cat([torch.zeros(1, dtype=torch.float64), discounts.cumsum(0)])
     own = scores[rows, items][:, None]
-    chunk = max(1, (1 << 24) // scores.shape[1])  # number of pairs that are compared with all items together
-    higher, equal = (
-        torch.cat(
-            [
-                counted(scores[part], mine)
-                for part, mine in zip(rows.split(chunk), own.split(chunk), strict=True)
-            ]
-        )
-        for counted in (_higher, _equal)
-    )
+    # Pairs are compared with all items in blocks that fit into the cache. The allocator would return larger
+    # blocks to the kernel, which clears them each time.
+    at_once = max(1, PAIRS_AT_ONCE // scores.shape[1])
+    higher, equal = torch.empty(2, len(rows), dtype=torch.int64)
+    for part in torch.arange(len(rows)).split(at_once):
+        ranked = scores[rows[part]]
+        higher[part], equal[part] = (ranked > own[part]).sum(1), (ranked == own[part]).sum(1)
     first, last = higher.clamp(max=cutoff), (higher + equal).clamp(max=cutoff)
     gained = (summed[last] - summed[first]) / equal
     total = torch.zeros(len(scores), dtype=torch.float64).index_add_(0, rows, gained)
     best = summed[torch.bincount(rows, minlength=len(scores)).clamp(max=cutoff)]
     return total / best
-
-
-def _higher(scores: Tensor, own: Tensor) -> Tensor:
-    return (scores > own).sum(1)
-
-
-def _equal(scores: Tensor, own: Tensor) -> Tensor:
-    return (scores == own).sum(1)

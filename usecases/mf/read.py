@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ from adabench.usecases.common.text_columns import (
     DIALECTS,
     UNREADABLE,
     Dialect,
+    Range,
     cells_of,
     files_called,
     numbered,
+    numbers_of,
     sample_lines,
     text_blocks,
 )
@@ -31,6 +33,8 @@ from adabench.usecases.interface import DataError
 __all__ = ["FORMATS", "Block", "rating_blocks", "rating_file"]
 
 FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '::'"
+
+RATINGS = Range("float64", -1e6, 1e6, "a rating, a number between -1e6 and 1e6")
 
 FOLDER_FILES = ("ratings.csv", "ratings.dat", "u.data")
 """Names of a folder's file of ratings."""
@@ -112,7 +116,7 @@ def _blocks(path: Path) -> Iterator[Block]:
     shape = (layout.dialect, layout.width, layout.columns, int(layout.header))
     for line, texts in text_blocks(path, *shape):
         named = numbered(texts[0], users, path, line), numbered(texts[1], items, path, line)
-        yield Block(*named, _ratings(texts[2], path, line))
+        yield Block(*named, numbers_of(texts[2], RATINGS, path, line).astype(np.float32))
     if not users:
         raise DataError(f"{path} has no ratings: it must be {FORMATS}")
 
@@ -168,21 +172,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _ratings(column: Any, path: Path, line: int) -> NDArray[np.float32]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        values: NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(~(np.abs(values) < 1e6))
-    except pa.ArrowInvalid:
-        wrong = np.flatnonzero([not _is_number(text) for text in column.to_pylist()])
-    if len(wrong):
-        row = int(wrong[0])
-        value = column[row].as_py()
-        raise DataError(
-            f"{path}, line {line + row}: the rating {value[:30]!r} must be a number between -1e6 and 1e6"
-        )
-    return values.astype(np.float32)

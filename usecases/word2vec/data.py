@@ -27,7 +27,7 @@ from adabench.usecases.word2vec.read import find, sentences
 
 __all__ = ["Sentences", "Text", "load"]
 
-FORMAT = 2
+FORMAT = 3
 HELD_OUT_ONE_IN = 20
 """One in this number of sentences is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")

@@ -119,7 +119,8 @@ def test_the_time_of_the_best_epoch_stands_with_its_quality(session: Session, ru
 
 def test_a_report_explains_its_columns_and_folds_long_values(session: Session, runs: list[Run]) -> None:
     flags = "-O3 " * 100
-    page = report_html(msgspec.structs.replace(session, environment={"flags": flags, "cpu": "c"}), runs)
+    environment = {"flags": flags, "cpu": "c", "load": [0.83349609375, 1.0], "variables": {}}
+    page = report_html(msgspec.structs.replace(session, environment=environment), runs)
     explained = re.findall(r"<dt>([^<]*)</dt>", page)
     for names in (usecase_rows(runs)[0], comparison_rows(compare(runs))[0]):
         assert set(names) & MEANINGS.keys() <= set(explained)
@@ -127,7 +128,8 @@ def test_a_report_explains_its_columns_and_folds_long_values(session: Session, r
     (folded,) = re.findall(r"<summary>(-O3[^<]*)</summary>([^<]*)</details>", page)
     assert len(folded[0]) <= 60
     assert folded[1] == flags
-    assert "<td>c</td>" in page
+    for value in ("c", "0.8335; 1", "none"):
+        assert f"<td>{value}</td>" in page
 
 
 def test_ranges_of_a_report_are_not_broken_so_that_its_tables_need_no_scrollbar(
@@ -137,6 +139,25 @@ def test_ranges_of_a_report_are_not_broken_so_that_its_tables_need_no_scrollbar(
     for cell in re.findall(r"<td>(\d[^<]*\])</td>", page):
         assert re.fullmatch(r"\S+ \[\S+,\N{NO-BREAK SPACE}\S+\]", cell, re.ASCII)
     assert "nowrap" not in page
+
+
+def test_a_line_may_break_after_the_punctuation_of_a_long_name(session: Session, runs: list[Run]) -> None:
+    policies = {"prefetch": "robust[aggregation=trimmed_mean,faulty=2]", "manual": "<adaptive>"}
+    named = [msgspec.structs.replace(run, params={"policy": policies[run.backend]}) for run in runs]
+    page = report_html(session, named)
+    name = "prefetch (policy=<wbr>robust[<wbr>aggregation=<wbr>trimmed_mean,<wbr>faulty=2])"
+    assert f"<td>{name}</td>" in page
+    assert "<td>manual (policy=&lt;adaptive&gt;)</td>" in page
+
+
+def test_equal_reasons_for_no_verdict_are_one_sentence(session: Session, runs: list[Run]) -> None:
+    few = [run for run in runs if run.block < 3]
+    slow = [run for run in few if run.backend == "manual"]
+    more = [msgspec.structs.replace(run, backend="other", cell="other") for run in slow]
+    page = report_html(session, [*few, *more])
+    assert re.findall(r"<p>([^<]*too few runs[^<]*)</p>", page) == [
+        "manual; other: too few runs: 3 blocks count, a verdict needs 7."
+    ]
 
 
 def test_a_report_needs_nothing_but_itself(session: Session, runs: list[Run]) -> None:

@@ -194,3 +194,14 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert [step["run"] for step in steps if ".ci/run" in step.get("run", "")]
     assert (ROOT / ".ci/run").is_file()
+
+
+def test_a_workflow_publishes_the_pages_that_make_docs_builds() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/docs.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert commands == ["make docs"]
+    folders = [step["with"]["path"] for step in job["steps"] if "path" in step.get("with", {})]
+    (built,) = re.findall(r"sphinx-build .* docs (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert folders == [built]
+    assert [step for step in job["steps"] if step.get("uses", "").startswith("actions/deploy-pages@")]

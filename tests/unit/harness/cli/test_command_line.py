@@ -40,13 +40,36 @@ def test_a_quick_study_has_one_block_of_one_epoch(said: Any, refused: Any, tmp_p
     file.write_text('usecases = "ctr[epochs=3,4,rows=1000]"\nbackends = "single"\nrepeats = 9\n')
     code, out, err = said("plan", str(file), "--quick", "--verbose")
     assert (code, err) == (0, "")
-    assert out.startswith("study s: 1 cells, 1 blocks, 1 runs\n")
+    assert out.startswith("study s: 1 cell, 1 block, 1 run\n")
     assert "warm-up" not in out
     quick = quick_study(study_from(file, None, {}, None))
     assert [run.params["epochs"] for run in planned_runs(cells_of(quick), quick)] == [1]
     assert refused("plan", "--quick", "-r", "3").startswith(
         "--quick has one block, so it excludes --repeats 3"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "doing"),
+    [
+        (("plan", "-u", "ctr[rows=1000]", "-b", "single"), "loading use cases and their data"),
+        (("list", "usecases"), "loading plugins"),
+        (("list", "launchers"), "loading plugins"),
+        (("list", "studies"), None),
+        (("report", "none"), "writing the report"),
+        (("plot", "none"), "drawing figures"),
+        (("doctor",), "examining this machine"),
+    ],
+)
+def test_commands_that_take_longer_than_a_second_show_their_progress_on_a_terminal(
+    said: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], doing: str | None
+) -> None:
+    err = said(*command)[2]
+    assert doing is None or doing not in err
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TTY_INTERACTIVE", "1")
+    err = said(*command)[2]
+    assert "\x1b[?25l" not in err if doing is None else doing in err
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.local import Local
 from adabench.harness.session.execute import ResumeOptions, obstacle, remaining
-from adabench.harness.study.cell import Cell
+from adabench.harness.study import cell as cell_module
+from adabench.harness.study.cell import Cell, usecase_of
 from adabench.harness.study.plan import cells_of, order
 from adabench.harness.study.study import load_study
 from adabench.results.record import PlannedRun, Run, Status
+from adabench.usecases.interface import UseCase
 from tests.records import ended, make_cell
 
 
@@ -88,6 +90,21 @@ def test_what_has_no_links_is_one_cell_on_every_network() -> None:
         ("manual", 2, "loopback"),
         ("manual", 2, "lan"),
     ]
+
+
+def test_a_plan_builds_each_use_case_once_for_equal_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def counting(cell: Cell, seed: int) -> UseCase:
+        built.append((cell.usecase, cell.params["dim"]))
+        return usecase_of(cell, seed)
+
+    monkeypatch.setattr(cell_module, "usecase_of", counting)
+    overrides = {"usecases": "ctr[rows=2000,dim=4,8],mf[dim=4]", "backends": "single,manual,prefetch"}
+    cells = cells_of(load_study(None, "s", {**overrides, "nodes": "1,2"}))
+    assert built == [("ctr", 4), ("ctr", 8), ("mf", 4)]
+    assert [cell.policy is None for cell in cells] == [cell.backend == "single" for cell in cells]
+    assert len({cell.data for cell in cells}) == 2
 
 
 def test_a_cell_that_was_skipped_once_is_not_tried_again() -> None:

@@ -110,6 +110,7 @@ def test_one_file_is_split(tmp_path: Path) -> None:
         (OPENKE | {"test2id.txt": "a\tr\tb\n"}, "must be the number of lines that follow"),
         (OPENKE | {"test2id.txt": "1\n0 x 0\n"}, "line 2: 'x' must be a number from 0"),
         (OPENKE | {"test2id.txt": "1\n0 -3 0\n"}, "line 2: '-3' must be a number from 0"),
+        (OPENKE | {"test2id.txt": "1\n0 \u0663 0\n"}, "line 2: '\u0663' must be a number from 0"),
         (OPENKE | {"test2id.txt": "0\n"}, "has no triples"),
         (OPENKE | {"entity2id.txt": "3\n"}, "entity2id.txt counts 3, but number 3 occurs in the triples"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from adabench.backends.external._shared import is_installed
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge import KgeParams, KgeUseCase
 from adabench.usecases.kge.model import MODELS, Knowledge, ModelName
-from adabench.usecases.kge.ranking import ranks, summary
+from adabench.usecases.kge.ranking import FilteredRanks, summary
 from tests.unit.plain_training import epochs_of
 
 SMALL: dict[str, Any] = {"triples": 4000, "batch": 64, "negatives": 32, "dim": 8}
@@ -52,10 +53,21 @@ def test_scores_are_those_of_the_formulas(
             assert scores.heads[place, number].item() == pytest.approx(as_head, abs=1e-5)
 
 
-def test_ranks_of_ties_and_of_what_is_filtered() -> None:
-    scores = torch.tensor([[3.0, 2, 2, 1, 5], [0, 0, 0, 0, 0], [1, 2, 3, 4, 5]])
-    filtered = torch.tensor([[0, 0, 2], [4, 2, 4]])
-    assert ranks(scores, torch.tensor([2, 1, 0]), filtered).tolist() == [2.5, 3.0, 4.0]
+@pytest.mark.parametrize("width", [5, 2])
+def test_ranks_of_ties_and_of_filtered_entities(width: int) -> None:
+    nan = torch.nan
+    scores = torch.tensor([[3.0, 2, 2, 1, 5], [0, 0, 0, 0, 0], [1, 2, 3, 4, 5], [0, 1, nan, 2, 3]])
+    right, filtered = torch.tensor([2, 1, 0, 2]), torch.tensor([[0, 0, 2], [4, 2, 4]])
+    own = scores.gather(1, right[:, None])[:, 0]
+    ranking = FilteredRanks(right, filtered)
+    for block in scores.split(width, dim=1):
+        ranking.add(block, own)
+    *ranks, last = ranking.ranks().tolist()
+    assert ranks == [2.5, 3.0, 4.0]
+    assert math.isnan(last)
+
+
+def test_summary_of_ranks() -> None:
     found = summary(torch.tensor([1.0, 2, 4, 20], dtype=torch.float64))
     assert found == pytest.approx({"mrr": 0.45, "hits@1": 0.25, "hits@3": 0.5, "hits@10": 0.75})
 

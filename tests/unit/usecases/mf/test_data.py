@@ -79,8 +79,10 @@ def test_a_folder_is_searched_for_one_known_file(tmp_path: Path) -> None:
         ("u1,4\n", "has 2 columns"),
         ("user,item,mark\nu,i,3\n", "names 0 columns of ratings: it must name one, for instance 'rating'"),
         ("user,item,rating\n", "has no ratings"),
-        ("u1,i1,4\nu2,i1,many\n", r"line 2: the rating 'many' must be a number between"),
-        ("u1,i1,4\nu2,i1,nan\n", r"line 2: the rating 'nan' must be a number"),
+        *(
+            (f"u1,i1,4\nu2,i1,{text}\n", f"line 2: '{text}' must be a rating, a number between -1e6 and 1e6")
+            for text in ("many", "nan", "1e400", "1_0", "\u0663")
+        ),
         ("u1,i1,4\nu2,i1\n", "cannot be read"),
     ],
 )

@@ -111,7 +111,9 @@ def test_drawn_items_depend_on_the_seed_and_the_batch_alone() -> None:
     assert first[0].items.shape == (64, 5)
 
 
-def test_ndcg_of_known_ranks() -> None:
+@pytest.mark.parametrize("pairs_at_once", [1, 10, 1000])
+def test_ndcg_of_known_ranks(monkeypatch: pytest.MonkeyPatch, pairs_at_once: int) -> None:
+    monkeypatch.setattr("adabench.usecases.mf.ranking.PAIRS_AT_ONCE", pairs_at_once)
     scores = torch.tensor([[5.0, 4, 3, 2, 1], [5, 4, 3, 2, -torch.inf]])
     wanted = torch.tensor([[0, 0, 1], [0, 2, 3]])
     log = np.log2

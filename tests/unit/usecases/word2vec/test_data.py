@@ -142,7 +142,7 @@ def test_what_cannot_be_used_is_told(tmp_path: Path, content: str, pairs: dict[s
 def test_what_is_no_text_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="does not exist: data must be a text"):
         load(tmp_path / "none", 0, 1)
-    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "binary").write_bytes(bytes(range(1, 256)))
     with pytest.raises(DataError, match="it must be a text in UTF-8"):
         load(tmp_path / "binary", 0, 1)
     (tmp_path / "long").write_text("x" * 50)
