@@ -9,8 +9,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from autoada.loader.held_memory import HeldMemory
+from autoada.loader.held_memory import HeldMemory, starts_of
 from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
+from autoada.prediction.batch_structure import leaves
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
@@ -43,6 +44,11 @@ class HeldBatch:
         if self._memory is None:
             self._memory = HeldMemory(self._holder)
         return self._memory
+
+    def check(self) -> None:
+        """Raise RuntimeError if the contents are not known, as `HeldMemory.check` does."""
+        if self._memory is not None:
+            self._memory.check()
 
 
 class LoaderSource(Iterable[Any]):
@@ -229,10 +235,12 @@ class BatchStream(Iterator[HeldBatch]):
         Raises
         ------
         RuntimeError
-            If the batch was fetched before its turn with random numbers that were drawn again since.
+            If the batch was fetched before its turn with random numbers that were drawn again since, or its
+            memory was changed in the meantime in a way that PyTorch does not count.
         """
         self.holds.remove(item)
         self._turn_begins = True
+        item.check()
         self._source.generators.draw_again(item.draws)
         self._epoch.deliver()
 
@@ -277,9 +285,11 @@ class BatchStream(Iterator[HeldBatch]):
         self._source.take_over(by=self)
         kept = [held.keep() for held in self._source.held()]
         try:
-            return HeldBatch([next(self._epoch)])
+            item = HeldBatch([next(self._epoch)])
         except Exception as error:
-            return HeldBatch([None], error)
-        finally:
-            for memory in kept:
-                memory.undo_fetch()
+            item = HeldBatch([None], error)
+        if kept:
+            memory = starts_of(value for _, value in leaves(item.batch))
+            for each in kept:
+                each.undo_fetch(memory)
+        return item

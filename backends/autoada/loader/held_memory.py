@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ class HeldMemory:
     the earlier contents. If the loop changes the memory of a batch before its turn, the batch changes with
     it, as in plain PyTorch. Tensors of loader processes are moved out of shared memory, which takes a file
     descriptor each.
+
+    PyTorch counts the writes to a tensor, so the contents are compared only after a write, or after the
+    loader has returned the same memory again. Arrays and containers that other code refers to are always
+    compared.
 
     Parameters
     ----------
@@ -41,19 +46,40 @@ class HeldMemory:
             )
         self.batch = holder[0]
         self._private = parts.private
-        self._copy = self._copied() if parts.is_shared else None
+        self._counted = [] if parts.has_uncounted else parts.counted
+        self._has_uncounted = parts.has_uncounted
+        self._writes: list[int] = []
+        self._memory = starts_of(self._counted)
+        self._copy = self._copied() if parts.has_uncounted or parts.counted else None
 
     def follow_program(self) -> None:
         """Take over changes that the loop made since the last fetch."""
-        if self._copy is not None and self._is_changed():
+        if self._copy is not None and self._may_be_changed() and self._is_changed():
             self._copy = self._copied()
 
-    def undo_fetch(self) -> None:
-        """Undo changes that a fetch of another batch made."""
-        if self._copy is not None and self._is_changed():
+    def undo_fetch(self, memory: set[int]) -> None:
+        """Undo changes that a fetch of another batch made; `memory` has the addresses of its tensors."""
+        if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self._memory)):
+            return
+        if self._is_changed():
             self.batch, self._copy = self._copy[0], None
 
+    def check(self) -> None:
+        """Raise RuntimeError if the batch was changed by a write that PyTorch does not count."""
+        if self._copy is not None and not self._has_uncounted and self._is_changed():
+            raise RuntimeError(
+                "memory of a batch that was fetched before its turn was changed without PyTorch, as by NumPy "
+                "or through .data, so that the batch of plain PyTorch is not known: let the loader return "
+                "copies, or give AdaDataLoader lookahead=0"
+            )
+
+    def _may_be_changed(self) -> bool:
+        writes = [tensor._version for tensor in self._counted]
+        changed, self._writes = self._has_uncounted or writes != self._writes, writes
+        return changed
+
     def _copied(self) -> list[Any]:
+        self._writes = [tensor._version for tensor in self._counted]
         return [copied(self.batch, lambda leaf: leaf if id(leaf) in self._private else _cloned(leaf))]
 
     def _is_changed(self) -> bool:
@@ -63,6 +89,15 @@ class HeldMemory:
             path == other and _same(value, old)
             for (path, value), (other, old) in zip(now, before, strict=True)
         )
+
+
+def starts_of(tensors: Iterable[Any]) -> set[int]:
+    """Addresses of the tensors' first elements."""
+    return {
+        tensor.data_ptr()
+        for tensor in tensors
+        if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.numel() > 0
+    }
 
 
 _CONSTANT = (
@@ -79,46 +114,54 @@ class _Parts:
         Identities of tensors and arrays that only the batch refers to.
     in_shared_memory : set of int
         Identities of tensors of only this batch that are in memory of several processes.
-    is_shared : bool
-        Whether anything else refers to some part of the batch.
+    counted : list of Tensor
+        Other tensors, to which PyTorch counts the writes.
+    has_uncounted : bool
+        Whether other code refers to further parts of the batch, such as arrays and containers.
     """
 
     def __init__(self) -> None:
         self.private: set[int] = set()
         self.in_shared_memory: set[int] = set()
-        self.is_shared = False
+        self.counted: list[Tensor] = []
+        self.has_uncounted = False
 
-    def sort(self, holder: Any) -> None:
-        """Sort the entries of a container."""
+    def sort(self, holder: Any, shared: bool = False) -> None:
+        """Sort the entries of a container; `shared` is whether other code refers to the container."""
         for value in holder:
             if isinstance(value, _CONSTANT):
                 continue
-            if sys.getrefcount(value) > _REFERENCES:
-                self.is_shared = True
-            elif isinstance(value, (Tensor, np.ndarray)):
-                self._sort_memory(value)
-            elif type(value) in (list, tuple):
+            others = shared or sys.getrefcount(value) > _REFERENCES
+            if isinstance(value, Tensor):
+                self._sort_tensor(value, others)
+            elif isinstance(value, np.ndarray) and not others and value.base is None and value.flags.owndata:
+                self.private.add(id(value))
+            elif isinstance(value, tuple):
+                self.sort(value, others)
+            elif others:
+                self.has_uncounted = True
+            elif type(value) is list:
                 self.sort(value)
             elif type(value) is dict:
                 self.sort(value.values())
             elif hasattr(value, "__dict__") and (is_graph(value) or not callable(value)):
                 self.sort(vars(value).values())
             else:
-                self.is_shared = True
+                self.has_uncounted = True
 
-    def _sort_memory(self, value: Any) -> None:
-        if isinstance(value, np.ndarray):
-            own = value.base is None and value.flags.owndata
-        else:
-            own = value.layout is torch.strided and _uses(value) <= _USES
-            if own and value.is_cpu and value.is_shared():
-                self.in_shared_memory.add(id(value))
-            else:  # For example, memory that belongs to NumPy cannot be resized.
-                own = own and value.untyped_storage().resizable()
+    def _sort_tensor(self, value: Tensor, others: bool) -> None:
+        strided = value.layout is torch.strided
+        own = strided and not others and _uses(value) <= _USES
+        if own and value.is_cpu and value.is_shared():
+            self.in_shared_memory.add(id(value))
+        elif own:  # For example, memory that belongs to NumPy cannot be resized.
+            own = value.untyped_storage().resizable()
         if own:
             self.private.add(id(value))
+        elif strided and not value.is_inference():
+            self.counted.append(value)
         else:
-            self.is_shared = True
+            self.has_uncounted = True
 
 
 def _uses(tensor: Tensor) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch_geometric.data import Batch, Data
 
-from autoada.loader.held_memory import HeldMemory
+from autoada.loader.held_memory import HeldMemory, starts_of
 from autoada.prediction.batch_structure import leaves
 
 BASE = torch.arange(6)
@@ -50,39 +50,74 @@ def test_memory_that_only_the_batch_has_is_not_copied(make: Callable[[], Any]) -
     assert memory._copy is None
 
 
+def values(batch: Any) -> list[Any]:
+    return [leaf.tolist() for _, leaf in leaves(batch) if hasattr(leaf, "tolist")]
+
+
+def refill() -> None:
+    BASE.add_(1)
+    ARRAY[:] += 1
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    BASE.copy_(torch.arange(6))
+    ARRAY[:] = np.arange(6)
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: BASE,
         lambda: [BASE[1:3]],
-        lambda: (torch.from_numpy(ARRAY), torch.zeros(2)),
+        lambda: ((BASE, 1), torch.zeros(2)),
         lambda: {"ids": ARRAY},
         lambda: SimpleNamespace(ids=[ARRAY[2:]]),
-        lambda: torch.frombuffer(ARRAY, dtype=torch.int64),
     ],
 )
 def test_memory_that_others_have_follows_the_program_and_not_the_loader(make: Callable[[], Any]) -> None:
-    BASE.copy_(torch.arange(6))
-    ARRAY[:] = np.arange(6)
-
-    def values(batch: Any) -> list[Any]:
-        return [leaf.tolist() for _, leaf in leaves(batch) if not isinstance(leaf, str)]
-
     given = make()
     start = addresses(given)
     memory = HeldMemory([given])
-    BASE.add_(1)
-    ARRAY[:] += 1
+    refill()
     memory.follow_program()
     assert values(memory.batch) == values(given)
     before = values(given)
-    memory.undo_fetch()
+    memory.undo_fetch(set())
     assert memory.batch is given
-    BASE.add_(1)
-    ARRAY[:] += 1
-    memory.undo_fetch()
+    refill()
+    memory.undo_fetch(set())
     assert values(memory.batch) == before != values(given)
     assert addresses(memory.batch) != start
+    memory.check()
+
+
+NUMPY_MEMORY: list[Callable[[], torch.Tensor]] = [
+    lambda: torch.from_numpy(ARRAY),
+    lambda: torch.frombuffer(ARRAY, dtype=torch.int64),
+    lambda: BASE.data,
+]
+
+
+@pytest.mark.parametrize("make", NUMPY_MEMORY)
+def test_memory_that_a_loader_returns_again_is_compared(make: Callable[[], torch.Tensor]) -> None:
+    given = (make(), torch.zeros(2))
+    memory, before = HeldMemory([given]), values(given)
+    refill()
+    memory.undo_fetch(starts_of(given))
+    assert values(memory.batch) == before != values(given)
+    memory.check()
+
+
+@pytest.mark.parametrize("make", NUMPY_MEMORY)
+def test_a_write_that_pytorch_does_not_count_is_refused(make: Callable[[], torch.Tensor]) -> None:
+    memory = HeldMemory([make()])
+    memory.check()
+    refill()
+    memory.follow_program()
+    memory.undo_fetch(set())
+    with pytest.raises(RuntimeError, match="lookahead=0"):
+        memory.check()
 
 
 def test_tensors_are_moved_out_of_shared_memory() -> None:
