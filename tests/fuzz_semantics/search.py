@@ -86,7 +86,8 @@ class Search:
                     self._note(
                         Found(worker.seed, Outcome("HANGS", "the process of the program ended", "ended"))
                     )
-                    worker = Worker(self._nodes)
+                    left, worker = worker.left, Worker(self._nodes)
+                    worker.left = left
                     workers[worker.pipe] = worker
                 elif worker.left:
                     self._note(found)

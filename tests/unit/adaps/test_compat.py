@@ -197,7 +197,7 @@ def test_mistakes_of_sampling_are_named() -> None:
         with pytest.raises(ValueError, match=f"keys {first} to {end - 1}: they must be in .0, 50."):
             server.enable_sampling_support("local", True, "uniform", first, end)
     kv = adapm.Worker(0, server)
-    with pytest.raises(adaps.AdapsError, match="it is not configured how keys are drawn"):
+    with pytest.raises(adaps.AdapsError, match="no sampling is configured"):
         kv.prepare_sample(3, 0)
     with pytest.raises(adaps.AdapsError, match="once, before the first Worker"):
         server.enable_sampling_support("local", True, "uniform", 10, 20)

@@ -339,7 +339,7 @@ shares = "speed"
     expected = (
         *(
             "exchange of deep.weight has no effect",
-            "wire of mlp.0.weight has no effect beside technique 'allreduce'",
+            "wire of mlp.0.weight has no effect with technique 'allreduce'",
             "shares = 'speed' needs the speed of each node",
         ),
     )

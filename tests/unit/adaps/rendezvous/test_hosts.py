@@ -311,7 +311,9 @@ def test_a_store_at_loopback_is_reached_at_that_address_only() -> None:
 
 def test_a_store_is_not_waited_for_at_the_address_of_another_host() -> None:
     """Rank 0 itself should open the store; the address is reserved for documentation."""
-    with pytest.raises(adaps.RendezvousError, match=r"^MASTER_ADDR=203.0.113.7 does not lead to this host"):
+    with pytest.raises(
+        adaps.RendezvousError, match=r"^MASTER_ADDR=203.0.113.7 is not an address of this host"
+    ):
         rendezvous.open_store("203.0.113.7", free_port(), hosts=True, deadline=time.monotonic())
 
 

@@ -106,7 +106,8 @@ def test_a_list_tells_parameters_with_type_default_and_meaning() -> None:
         params = load_usecase(name).Params
         rows = {row[0]: row[1:] for row in parameter_rows(params)}
         assert list(rows) == list(params.__struct_fields__)
-        assert rows["batch"] == ["int", "128", "Number of samples per step and worker"]
+        per_step = {"ctr": "samples", "gcn": "training nodes"}[name]
+        assert rows["batch"] == ["int", "128", f"Number of {per_step} per step and worker"]
         assert all(all(row) for row in rows.values()), rows
     assert parameter_rows(load_backend("single").Options) == []
 
