@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 BATCHWISE = re.compile(
     r"clip_|clamp|ids\.unique|ids\[0|[dD]ropout|BatchNorm|count|torch\.rand|len\(ids\)|GradScaler|grad\.norm|grad\.abs"
-    r"|max_norm|scale_grad|batch_size=5|BatchSampler|see\(model\(ids|grad\[ids|data\[ids\]|grad is None for|add_\(\{W\}\.grad"
+    r"|max_norm|scale_grad|loss\.item\(\) >|indices\(\)|batch_size=5|BatchSampler|see\(model\(ids|grad\[ids|data\[ids\]|grad is None for|add_\(\{W\}\.grad"
 )
 """Phrases with an effect that the halves of a batch do not add up to, or that read the batch itself."""
 
