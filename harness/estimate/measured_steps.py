@@ -64,7 +64,7 @@ def compute_of(
     name = parse_selections(backend)[0].name
     costs = None if cluster is None else cluster.costs
     measured = step_seconds(usecase, backend=name, data=data, seed=seed, costs=costs)
-    return measured, f"measured here; --step {1e3 * measured:.3g} repeats it"
+    return measured, f"measured now; --step {1e3 * measured:.3g} skips this measurement"
 
 
 def step_seconds(

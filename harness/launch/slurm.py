@@ -375,7 +375,7 @@ def _where(listen: str | None, cluster: str) -> tuple[str, str]:
     if chosen:
         return address_named(chosen), "as ADAPS_LISTEN says"
     if cluster == "local":
-        return "127.0.0.1", "the job is one of this machine"
+        return "127.0.0.1", "the job runs on this machine only"
     name = socket.gethostname()
     with contextlib.suppress(socket.gaierror):
         for _, _, _, _, (address, *_) in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):

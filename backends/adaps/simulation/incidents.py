@@ -131,6 +131,8 @@ def _check_together(one: Incident, other: Incident) -> None:
             )
     elif isinstance(one, Stall) and isinstance(other, Stall):
         if one.step == other.step:
-            raise ValueError(f"node {node} stalls twice at step {one.step}: give one stall of both durations")
+            raise ValueError(
+                f"node {node} stalls twice at step {one.step}: give one stall with the sum of the durations"
+            )
     elif isinstance(one, LostNode) and isinstance(other, LostNode):
         raise ValueError(f"node {node} is lost twice, at step {one.step} and at {other.step}: give one")

@@ -39,8 +39,8 @@ def record_agents(page: Path, result: dict[str, Any], seed: int) -> None:
             counts = f"{len(met)} | {sum(fault['during_restart'] for fault in met)}"
             lines.append(f"| **{kind}**: {meaning} | {counts} | {median(seconds):.1f} | {max(seconds):.1f} |")
     lines += [
-        "\nReasons that ranks gave for their end, with `#` for digits:\n",
-        "| times | reason |",
+        "\nError messages with which ranks ended. Each digit is replaced by `#`:\n",
+        "| ranks | error message |",
         "|---|---|",
     ]
     lines += [f"| {count} | {why} |" for why, count in result["why"]]

@@ -214,7 +214,7 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
         ),
         (
             {"incidents": [adaps.Stall(1, 2, 0.1), adaps.Stall(1, 2, 0.2)]},
-            "node 1 stalls twice at step 2: give one stall of both durations",
+            "node 1 stalls twice at step 2: give one stall with the sum of the durations",
         ),
         (
             {"incidents": [adaps.LostNode(1, 2), adaps.LostNode(1, 3)]},

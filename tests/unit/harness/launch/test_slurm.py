@@ -68,7 +68,7 @@ def test_a_name_that_only_this_host_understands_is_a_sentence(monkeypatch: pytes
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     with pytest.raises(UsageError, match=r"this host's name, localhost, is no address .*: --listen names"):
         slurm._where(None, "slurm")
-    assert slurm._where(None, "local") == ("127.0.0.1", "the job is one of this machine")
+    assert slurm._where(None, "local") == ("127.0.0.1", "the job runs on this machine only")
     monkeypatch.setenv("ADAPS_LISTEN", "lo")
     assert slurm._where(None, "slurm") == ("127.0.0.1", "as ADAPS_LISTEN says")
 
