@@ -26,9 +26,9 @@ def record_agents(page: Path, result: dict[str, Any], seed: int) -> None:
     ends = ", ".join(f"{count} {end}" for end, count in sorted(result["ends"].items()))
     lines = [
         f"{verdict}\n",
-        "{lives} processes were started as ranks by {agents} agents. {restored} of them came to work,\n"
-        "{checkpoints} checkpoints were complete, of {turns} turns in all.".format(**result),
-        f"Ranks ended like this: {ends}; the others were killed.\n",
+        "{agents} agents started {lives} processes as ranks. {restored} of these processes began to train.\n"
+        "The job reached turn {turns} and completed {checkpoints} checkpoints.".format(**result),
+        f"Ends of ranks: {ends}; all other ranks were killed.\n",
         "| fault | times | of these during a restart | seconds until the next checkpoint: median | longest |",
         "|---|---|---|---|---|",
     ]

@@ -70,7 +70,7 @@ def test_a_name_that_only_this_host_understands_is_a_sentence(monkeypatch: pytes
         slurm._where(None, "slurm")
     assert slurm._where(None, "local") == ("127.0.0.1", "the job runs on this machine only")
     monkeypatch.setenv("ADAPS_LISTEN", "lo")
-    assert slurm._where(None, "slurm") == ("127.0.0.1", "as ADAPS_LISTEN says")
+    assert slurm._where(None, "slurm") == ("127.0.0.1", "set by ADAPS_LISTEN")
 
 
 def test_a_study_that_a_job_cannot_run_asks_for_none(tmp_path: Path) -> None:
