@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 LEVEL = 0.9
-"""Fraction of rows that intervals should contain."""
+"""Fraction of measured values that intervals should contain."""
 FOLDS = 5
 _FEWEST = 2 * FOLDS
 FEWEST_GROUPS = round(LEVEL / (1 - LEVEL))

@@ -18,7 +18,7 @@ __all__ = ["TECHNIQUES", "SimulatedCell", "draw_errors", "error_rows", "order_is
 
 TECHNIQUES = ("static", "relocation", "replication", "adaptive", "full_replication")
 SAME = 1.05
-"""Two measured times that differ by less than this factor are in no order."""
+"""Measured times that differ by less than this factor count as equal."""
 BAND = 1.25
 
 
@@ -66,7 +66,9 @@ class SimulatedCell:
 
 
 def order_is_right(cells: Sequence[SimulatedCell]) -> bool:
-    """Whether no two cells that differ when measured are simulated in the other order.
+    """Return whether the simulation orders every pair of cells as the measurement does.
+
+    Pairs whose measured times differ by less than the factor `SAME` are ignored.
 
     Parameters
     ----------
@@ -168,7 +170,7 @@ def draw_errors(cells: Sequence[SimulatedCell]) -> Figure:
         axes.set_xlabel("measured time of a step (ms)")
         axes.set_ylabel("simulated (ms)")
         axes.legend(
-            title="filled: held out\ndotted: ±25 %",
+            title="filled: held-out cells\ndotted: errors of ±25 %",
             frameon=False,
             loc="upper left",
             bbox_to_anchor=(1.0, 1.0),

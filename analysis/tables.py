@@ -162,7 +162,7 @@ def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str
 
 
 def needs(blocks: int, comparisons: int) -> str:
-    """Return a message with the number of blocks for a verdict."""
+    """Return a message that states how many blocks a verdict needs."""
     several = f"{comparisons} comparisons" if comparisons > 1 else "one comparison"
     return f"a verdict on {several} needs {blocks} blocks: use -r {blocks} or more"
 

@@ -239,7 +239,7 @@ def page(sessions: int) -> str:
         rates = [quality(store, 8, loss, sessions) for loss in (0.0, 2.0)]
         if None not in rates:
             rows.append([store.folder.name, *(_percent(rate or 0.0) for rate in rates)])
-    names = ["kept session", "nothing differs", "a loss of twice the tolerance"]
+    names = ["kept session", "equal quality", "quality worse by twice the tolerance"]
     parts += ["**Verdict *quality differs*** (eight blocks drawn from kept sessions)", markdown(names, rows)]
     rows = [[f"{runs}", _percent(flags(runs, sessions))] for runs in (3, 4, 6, 8, 12)]
     parts += [

@@ -39,8 +39,9 @@ class NodeOptions(TypedDict, total=False):
     techniques : str
         Technique for all tables, one of `TECHNIQUES`. Default: ``adaptive``.
     policy : Policy or None
-        Management of each table, instead of `techniques`. The `parameters` of its rules are names of tables,
-        and all tables are of the kind ``tables``. It must be equal on all nodes.
+        Policy that sets the technique and other settings of each table. It replaces `techniques`. The
+        `parameters` of its rules are names of tables, and all tables are of the kind ``tables``. It must be
+        equal on all nodes.
     timing : bool
         Whether the server waits until the start of an intent is near. Otherwise it acts on the intent at
         once. Default: True.

@@ -91,7 +91,7 @@ class ChangedRowsHandle {
   ChangedRows changed_;  // refers to the node, which exists during each call
 };
 
-// The restore of a table, together with its node.
+// The restore of a table, with a reference to the handle of the table's node.
 class RestoreHandle {
  public:
   RestoreHandle(std::shared_ptr<NodeHandle> node, std::size_t index)

@@ -154,7 +154,7 @@ def _predict_runs(study: Study, root: Path, judge: bool, own: bool) -> None:
         ]
         for run, one in zip(planned, found, strict=True)
     ]
-    tell(f"learned from {of}; intervals should contain {LEVEL:.0%}")
+    tell(f"learned from {of}; intervals should contain {LEVEL:.0%} of measured times")
     names = ["use case", "backend", "nodes x workers", "network", "seconds", "interval"]
     tell(fitted(names, rows, terminal_width(), keys=2))
     _tell_extrapolations([one.extrapolated for one in found], "runs")
@@ -273,7 +273,7 @@ class _Measured:
             "high": found.high,
             "extrapolated": ["; ".join(texts) for texts in found.extrapolated],
         }
-        tell(f"learned from {len(self.frame):,} rows; intervals should contain {LEVEL:.0%}")
+        tell(f"learned from {len(self.frame):,} rows; intervals should contain {LEVEL:.0%} of measured times")
         _tell_extrapolations(found.extrapolated, "rows")
         result = wanted.assign(**told)
         if out is None:

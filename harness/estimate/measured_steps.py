@@ -60,11 +60,11 @@ def compute_of(
     if given is not None:
         return 1e-3 * given, "as given"
     if cluster is not None and usecase in cluster.steps:
-        return 1e-3 * cluster.steps[usecase], f"as {file} says"
+        return 1e-3 * cluster.steps[usecase], f"as given in {file}"
     name = parse_selections(backend)[0].name
     costs = None if cluster is None else cluster.costs
     measured = step_seconds(usecase, backend=name, data=data, seed=seed, costs=costs)
-    return measured, f"measured here; --step {1e3 * measured:.3g} repeats it"
+    return measured, f"measured now; --step {1e3 * measured:.3g} skips this measurement"
 
 
 def step_seconds(

@@ -81,9 +81,9 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
     chosen = os.environ.get("ADAPS_LISTEN")
     try:
         if listen is not None:
-            return address_named(listen, ":" in place.host), "as --listen says"
+            return address_named(listen, ":" in place.host), "set by --listen"
         if chosen:
-            return address_named(chosen, ":" in place.host), "as ADAPS_LISTEN says"
+            return address_named(chosen, ":" in place.host), "set by ADAPS_LISTEN"
         if place.one_host:
             return place.interface(), "all ranks are on this host"
         return place.interface(), f"the interface by which MASTER_ADDR={place.host} is reached"

@@ -371,11 +371,11 @@ def _where(listen: str | None, cluster: str) -> tuple[str, str]:
     """The address where this process waits for the job's hosts, and the reason."""
     chosen = os.environ.get("ADAPS_LISTEN")
     if listen is not None:
-        return address_named(listen), "as --listen says"
+        return address_named(listen), "set by --listen"
     if chosen:
-        return address_named(chosen), "as ADAPS_LISTEN says"
+        return address_named(chosen), "set by ADAPS_LISTEN"
     if cluster == "local":
-        return "127.0.0.1", "the job is one of this machine"
+        return "127.0.0.1", "the job runs on this machine only"
     name = socket.gethostname()
     with contextlib.suppress(socket.gaierror):
         for _, _, _, _, (address, *_) in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):

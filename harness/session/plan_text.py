@@ -95,8 +95,10 @@ def _estimate(planned: Sequence[PlannedRun], root: Path) -> list[str]:
     seconds, low, high = total_of(known.values())
     some = "" if len(known) == len(planned) else f" for {len(known)} of {len(planned)} runs"
     if high > WIDEST * low:
-        between = f"recorded runs of these cells add up to between {duration(low)} and {duration(high)}"
-        lines = [f"time: not known{some}, because {between}"]
+        lines = [
+            f"time: not known{some}, because earlier runs differ too much: it may be between "
+            f"{duration(low)} and {duration(high)}"
+        ]
     else:
         between = f"between {duration(low)} and {duration(high)}"
         lines = [f"time: about {duration(seconds)}{some}, {between}, by earlier runs in {root}"]

@@ -130,7 +130,7 @@ class SessionProgress:
         if expected is not None and run.status in SUCCESS and run.seconds.total > _LATE * expected.seconds:
             self._console.print(
                 f"warning: {self._place(run)} {self._labels[run.cell]} took {run.seconds.total:.1f} s; "
-                f"expected were {expected.seconds:.1f} s, by {expected.runs} runs of its cell",
+                f"the median of {expected.runs} earlier runs of its cell is {expected.seconds:.1f} s",
                 highlight=False,
                 markup=False,
             )

@@ -59,7 +59,7 @@ def _sizes(policy: Policy, batch: int) -> Sequence[int]:
     if 0 in sizes:
         node = sizes.index(0)
         raise PolicyError(
-            f"{policy.source}: [data]: share {shares[node]:g} of node {node} is less than one of the {step} "
-            f"samples of a step, {batch} per node: use larger batches, or shares that differ less"
+            f"{policy.source}: [data]: share {shares[node]:g} gives node {node} less than one of the {step} "
+            f"samples of a step ({batch} for each node): use larger batches, or shares that differ less"
         )
     return sizes

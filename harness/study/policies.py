@@ -148,7 +148,7 @@ def resources_from(file: Path | None, nodes: int | None) -> Resources:
 
 
 def bytes_per_node(policy: Policy, catalogue: Catalogue, nodes: int) -> dict[str, list[float]]:
-    """Bytes of values that each node is expected to keep at first, of each parameter."""
+    """Return for each parameter the expected bytes of values on each node at the start of training."""
     by_name = {one.parameter.name: one for one in policy.managed(catalogue)}
     kept = {}
     for name, one in by_name.items():

@@ -83,7 +83,7 @@ def test_a_study_is_the_same_here_and_on_two_hosts(job: Job, adabench: Any, tmp_
     assert adabench("run", "small.toml").returncode == 0
     for end, (code, said) in zip(ENDS, job.ends(), strict=True):
         assert code == 0, said
-        where = f"listens at {job._cable.addresses[end]} (cable): as --listen says"
+        where = f"listens at {job._cable.addresses[end]} (cable): set by --listen"
         assert said.count(where) == 1
     (here,) = list_sessions(tmp_path / "adabench-results")
     alone, together = here.runs(), job.session().runs()

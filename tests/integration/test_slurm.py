@@ -76,7 +76,7 @@ def test_a_study_is_the_same_here_and_as_a_job(
         submit("small.toml", "--tensorboard", "--job", "time=90m,partition=short", "--job", "exclusive")
     )
     assert code == 0, said
-    assert f"this process at {cable.addresses['near']} (cable): as --listen says" in said
+    assert f"this process at {cable.addresses['near']} (cable): set by --listen" in said
     store = list_sessions(tmp_path / "adabench-results")[-1]
     together = store.runs()
     assert [comparable(run) for run in together] == [comparable(run) for run in alone]

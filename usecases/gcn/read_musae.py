@@ -32,7 +32,8 @@ MUSAE = {
 def read_musae(name: str, folder: Path) -> Graph:
     """Read one of `MUSAE`.
 
-    Nodes are the rows of the targets. Nodes with an empty label are never used for training or tests.
+    Each row of the file of targets describes one node of the graph. Nodes with an empty label are never used
+    for training or tests.
 
     Raises
     ------

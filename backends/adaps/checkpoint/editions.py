@@ -295,7 +295,10 @@ def _names(directory: Path) -> list[str]:
 
 
 def _is_superseded(name: str, number: int, needed: list[str]) -> bool:
-    """Whether an edition replaces an older file; `needed` are the edition's folders."""
+    """Return whether a file or folder is no longer needed once the edition `number` is published.
+
+    `needed` contains the names of the folders that this edition uses.
+    """
     if manifests.is_folder_name(name):
         return name not in needed
     numbered = _NUMBERED.match(name)

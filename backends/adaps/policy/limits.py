@@ -15,7 +15,7 @@ __all__ = ["left_to_training", "not_executed"]
 
 
 def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
-    """Return a message for each setting that only training code executes, such as `autoada`, but not a node.
+    """Return a message for each setting that a node ignores, because only training code executes it.
 
     Parameters
     ----------

@@ -97,15 +97,18 @@ def events_of(incidents: Sequence[Incident], firsts: Sequence[Stream], peer_time
         step = incident.begin if isinstance(incident, Straggler) else incident.step
         node = _argument_checks.whole("node of an incident", incident.node, "nodes")
         if node >= len(firsts):
-            raise ValueError(f"an incident is at node {node}; there are {len(firsts)}, from 0 on")
+            raise ValueError(
+                f"an incident is at node {node}; it must be at a node from 0 to {len(firsts) - 1}"
+            )
         if step >= len(firsts[node].steps):
             raise ValueError(
-                f"an incident is at step {step} of node {node}, which has {len(firsts[node].steps)}, from 0"
+                f"an incident is at step {step} of node {node}; it must be at a step from 0 to "
+                f"{len(firsts[node].steps) - 1}"
             )
         if isinstance(incident, Stall) and incident.seconds >= peer_timeout / 2:
             raise ValueError(
-                f"node {node} stalls for {incident.seconds:g} s, and others may take it for lost from "
-                f"{peer_timeout / 2:g} s on, half of peer_timeout: make it shorter, or a LostNode"
+                f"node {node} stalls for {incident.seconds:g} s, but other nodes may report it as lost after "
+                f"{peer_timeout / 2:g} s, half of peer_timeout: use a shorter stall, or a LostNode"
             )
         for before in incidents[:number]:
             if before.node == node:
@@ -131,6 +134,8 @@ def _check_together(one: Incident, other: Incident) -> None:
             )
     elif isinstance(one, Stall) and isinstance(other, Stall):
         if one.step == other.step:
-            raise ValueError(f"node {node} stalls twice at step {one.step}: give one stall of both durations")
+            raise ValueError(
+                f"node {node} stalls twice at step {one.step}: give one stall with the sum of the durations"
+            )
     elif isinstance(one, LostNode) and isinstance(other, LostNode):
-        raise ValueError(f"node {node} is lost twice, at step {one.step} and at {other.step}: give one")
+        raise ValueError(f"node {node} is lost twice, at steps {one.step} and {other.step}: give one loss")

@@ -397,9 +397,9 @@ class AdaModel(ForwardingModule):
         get the buffers and `extra` of the first worker, each loader skips the same share of its pass, and
         random generators do not change.
 
-        A loader skips batches by fetching them, with the generator states that give the same batches. If a
-        data set draws from the global generators for each item, in the training process, these numbers are
-        not drawn again.
+        A loader skips batches by fetching them, with the generator states that give the same batches. A data
+        set may draw from the global generators for each item, in the training process. The skipped batches
+        then contain other random numbers than before the checkpoint. Later batches are not affected.
 
         Parameters
         ----------

@@ -146,8 +146,8 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:
     """`kind`'s ``step`` without torch's own part, unless hooks or a profiler follow the step.
 
-    The gradients of all parameters in `known` are handed over first. Torch would spend as much time as
-    a step of a small model takes to find that no gradient is left.
+    The gradients of all parameters in `known` are pushed first, so torch's own step has no work to do.
+    Calling it would still cost as much time as a whole step of a small model.
     """
 
     @functools.wraps(kind.step)

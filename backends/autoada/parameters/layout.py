@@ -240,8 +240,8 @@ def layout_of(
 def _check_dtype(name: str, parameter: nn.Parameter) -> None:
     if parameter.dtype not in DTYPES:
         raise ValueError(
-            f"the parameter {name!r} is {parameter.dtype}: the parameter server keeps torch.float32, and "
-            "float64, float16 and bfloat16 as such"
+            f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
+            "bfloat16, which the parameter server stores as float32"
         )
 
 

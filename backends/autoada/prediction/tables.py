@@ -70,8 +70,8 @@ def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str
             kind = getattr(module, "original_name", "")
             if kind in {each.__name__ for each in _EMBEDDINGS} and len(module.weight) >= LARGE:
                 found[f"{name}weight"] = (
-                    "TorchScript reads it, past any Python: give AdaModel the module that was scripted, or "
-                    "look rows up in a parameter that is given as `tables=[…]`"
+                    "TorchScript reads it without any Python call: give AdaModel the module before it is "
+                    "scripted, or look rows up in a parameter that is given as `tables=[…]`"
                 )
         elif isinstance(module, _EMBEDDINGS) and parametrize.is_parametrized(module, "weight"):
             originals: Any = module.parametrizations["weight"]  # type: ignore[index]

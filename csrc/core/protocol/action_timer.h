@@ -34,8 +34,8 @@ class ActionTimer {
   Clock reach(Micros lead) const;
   // Time from the last observation until `ahead` returns `clocks`. kNever if the next tick comes earlier.
   Micros until_ahead(Clock clocks, Micros lead) const;
-  // Time until the clock has made `clocks` ticks, `later` microseconds after the last observation. 0 if
-  // unknown.
+  // Remaining time until the clock has made `clocks` ticks since the last observation. `later` is the number
+  // of microseconds since the observation. Returns 0 if the time is unknown.
   Micros until(Clock clocks, Micros later) const;
   // Clocks per microsecond.
   double pace() const { return pace_; }

@@ -56,7 +56,7 @@ class Channel : public TransportEvents {
   // after the call.
   void set_sender(std::function<void()> send_drained) { send_drained_ = std::move(send_drained); }
   // Sets a function that returns how many drained frames to a peer the network has not taken yet. By default
-  // the network takes all frames at once.
+  // each drained frame counts as taken immediately.
   void set_backlog(std::function<std::size_t(NodeId)> frames) {
     context_.backlog.set_frames(std::move(frames));
   }

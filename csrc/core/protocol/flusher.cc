@@ -79,8 +79,8 @@ void Flusher::finish() {
   allowed_ = channel_.now + std::max(settings.round_distance(), pause);
 }
 
-// Sends the key's changes. With `at_once`, they do not wait for a frame. A change that must wait stays with
-// the key, where later changes are merged into it.
+// Sends the key's changes. With `at_once`, changes do not wait until a frame leaves. A change that must wait
+// stays with the key, where later changes are merged into it.
 void Flusher::flush_key(Key number, bool at_once) {
   LockedKey key = channel_.lock(number);
   if (!key.has_slot()) return;

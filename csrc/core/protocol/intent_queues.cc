@@ -77,7 +77,7 @@ void IntentQueues::note_next(Queue& queue, Clock clock, Micros now, Micros last_
   update_next_due(queue, clock);
 }
 
-// Computes the next clock at which a round has work: to act on an intent, or to check an intent that may
+// Computes the next clock at which a round has work: intents to act on, or intents to check because they may
 // become due before the clock advances again.
 void IntentQueues::update_next_due(Queue& queue, Clock clock) {
   const std::lock_guard guard(mutex_);

@@ -65,7 +65,8 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
 // other rows.
 void apply_pending_changes(Partition& partition, LockedKey& key);
 
-// Returns the sum of the occurrences of a push request. If there are several, the sum is stored in `scratch`.
+// Returns the floats of a push request. If the call contains the key several times, they are the sums of all
+// occurrences, which are stored in `scratch`.
 std::span<const float> summed(const KeyRequest& request, std::size_t length, std::vector<float>& scratch);
 
 }  // namespace adaps

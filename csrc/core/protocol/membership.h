@@ -63,7 +63,7 @@ class Membership {
   NodeContext& node_;
   const NodeId rank_;
   Outbox& outbox_;
-  const bool counts_;            // whether this is channel 0, which handles arrivals and releases
+  const bool counts_;            // whether this is channel 0, which counts nodes at barriers
   bool awaits_release_ = false;  // this node has arrived at a barrier, and its end has not been reported
   // On node 0, channel 0, by node:
   std::vector<bool> at_barrier_, left_;

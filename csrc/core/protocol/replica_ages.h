@@ -14,7 +14,8 @@
 
 namespace adaps {
 
-// Two sampled keys may share an entry. The entry contains the time of the key that was renewed last.
+// Two sampled keys may share an entry. The entry then contains only the key that was renewed last, with the
+// time of its renewal.
 class ReplicaAges {
  public:
   static bool sampled(Key key) { return (mix(key) & 15) == 0; }

@@ -511,7 +511,8 @@ void Replay::end_worker(WorkerThread& thread) {
   ++ended_;
 }
 
-// Work for a waiting call may have completed that call.
+// Resumes each worker whose waiting call has completed, and ends each worker whose call or barrier has
+// failed.
 void Replay::check_calls(NodeId rank) {
   Node& node = nodes_[rank];
   for (std::size_t worker = 0; worker < node.workers.size() && !node.lost; ++worker) {

@@ -53,7 +53,8 @@ class StablePool {
     if (const T* object = find(name)) prefetch_line(object);
   }
 
-  // Returns the object with a name that is only a hint, or nullptr if no such object can exist.
+  // Returns the object with the name, or nullptr if no memory was allocated for it. A reader without a lock
+  // may have an outdated name, so the object may have been released or reused: it is only a hint.
   const T* find(std::uint32_t name) const {
     const Place place = place_of(name);
     if (name == 0 || place.chunk >= kChunks || chunks_[place.chunk] == nullptr) return nullptr;

@@ -14,13 +14,13 @@ namespace adaps {
 void step_sgd(float* value, const float* gradient, std::size_t length, float* change, float rate,
               float weight_decay);
 
-// Updates value[length] and the momentum buffer after it. A second gradient of the same step (`again`) is
-// added to the first.
+// Updates the `length` floats of `value` and the momentum buffer, which is stored after them. A second
+// gradient of the same step (`again`) is added to the first.
 void step_momentum(float* value, const float* gradient, std::size_t length, const Hyperparameters& with,
                    bool nesterov, bool again);
 
-// Updates value[length] and the state after it. If `change` is not null, also adds the update to both parts
-// of the change.
+// Updates the `length` floats of `value` and the optimizer state, which is stored after them. If `change` is
+// not null, also adds the update to both parts of the change.
 void step_adagrad(float* value, const float* gradient, std::size_t length, float* change,
                   const Hyperparameters& with, float eps);
 

@@ -104,7 +104,7 @@ class Table {
   bool is_packed() const { return is_packed_; }
   // Number of words, of the size of a float, that the stored value takes.
   std::size_t value_words() const { return value_words_; }
-  // Number of words that the first `floats` floats of a row take: its length or its width.
+  // Number of words that the first `floats` floats of a row take. `floats` is length() or width().
   std::size_t stored_words(std::size_t floats) const { return floats - spec_.length + value_words_; }
   const Management& management(Key key) const { return managements_[management_number(key)]; }
   // Index in managements() of a key's management.
@@ -123,8 +123,8 @@ class Table {
   void set_hyperparameters(const Hyperparameters& with);
   // Number of the optimizer's current step, see UpdateStep.
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
-  // Sets the current step. With `idle_rows`, rows catch up with steps without a gradient, if the rule changes
-  // such rows.
+  // Sets the current step. Some optimizers also change a row in steps in which it has no gradient. With
+  // `idle_rows`, these changes are computed when the row is used next.
   void set_step(std::uint64_t number, bool idle_rows);
 
   // Writes the initial value and optimizer state of a key to out[width()]. All nodes round the value equally.

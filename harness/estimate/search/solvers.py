@@ -66,8 +66,8 @@ def solve(problem: Problem, solver: str = "auto", effort: float = 1.0, seed: int
 def _start(problem: Problem, effort: float, seed: int) -> Choices:
     """Choices that keep the limits.
 
-    If improvement finds none, the limits become the objective: the loads are then the parts of the limits
-    that choices take, and no limit is left.
+    If improvement finds no such choices, memory becomes the objective, and no limit remains. Each load is
+    then the memory that the choices take, as a fraction of its limit.
     """
     first = problem.cheapest()
     for candidate in (first, improved(problem, first)):

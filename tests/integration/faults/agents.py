@@ -39,11 +39,11 @@ PATIENCE = 300.0
 
 FAULTS = {
     "kill rank": "a rank is killed by SIGKILL",
-    "stop rank": "a rank is stopped for up to three times the timeout, then goes on",
-    "cut link": "the cable is cut for up to four times the timeout, then mended",
-    "kill agent": "an agent is killed by SIGKILL, its rank is left to itself, and the agent is started again",
-    "stop agent": "an agent is stopped for up to four times the timeout, then goes on",
-    "restart agent": "an agent is told to end by SIGTERM, and started again",
+    "stop rank": "a rank is stopped for up to three times the timeout, then continues",
+    "cut link": "the cable is cut for up to four times the timeout, then repaired",
+    "kill agent": "an agent is killed by SIGKILL, its rank is not killed, and the agent is started again",
+    "stop agent": "an agent is stopped for up to four times the timeout, then continues",
+    "restart agent": "an agent is ended by SIGTERM and started again",
 }
 _LOOK = 0.05
 _PORT = 29400

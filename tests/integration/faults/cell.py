@@ -33,12 +33,12 @@ __all__ = ["FAULTS", "Cell", "Outcome", "run"]
 
 FAULTS = {
     "SIGKILL": "killed by SIGKILL",
-    "SIGSTOP": "stopped by SIGSTOP, continued when the others have ended",
-    "link down": "its cable is cut, between two network namespaces",
-    "link slow": "its cable lets 8 Mbit/s through",
+    "SIGSTOP": "stopped by SIGSTOP, continued when the other nodes have ended",
+    "link down": "its link between two network namespaces is cut",
+    "link slow": "its link is limited to 8 Mbit/s",
     "exception": "an exception in its worker's code",
     "hang": "its worker's code hangs and holds the interpreter's lock",
-    "out of memory": "no memory any more, by RLIMIT_AS",
+    "out of memory": "no more memory, because of RLIMIT_AS",
 }
 
 _PATIENCE = 240.0

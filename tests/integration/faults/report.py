@@ -26,9 +26,9 @@ def record_agents(page: Path, result: dict[str, Any], seed: int) -> None:
     ends = ", ".join(f"{count} {end}" for end, count in sorted(result["ends"].items()))
     lines = [
         f"{verdict}\n",
-        "{lives} processes were started as ranks by {agents} agents. {restored} of them came to work,\n"
-        "{checkpoints} checkpoints were complete, of {turns} turns in all.".format(**result),
-        f"Ranks ended like this: {ends}; the others were killed.\n",
+        "{agents} agents started {lives} processes as ranks. {restored} of these processes began to train.\n"
+        "The job reached turn {turns} and completed {checkpoints} checkpoints.".format(**result),
+        f"Ends of ranks: {ends}; all other ranks were killed.\n",
         "| fault | times | of these during a restart | seconds until the next checkpoint: median | longest |",
         "|---|---|---|---|---|",
     ]
@@ -39,8 +39,8 @@ def record_agents(page: Path, result: dict[str, Any], seed: int) -> None:
             counts = f"{len(met)} | {sum(fault['during_restart'] for fault in met)}"
             lines.append(f"| **{kind}**: {meaning} | {counts} | {median(seconds):.1f} | {max(seconds):.1f} |")
     lines += [
-        "\nReasons that ranks gave for their end, with `#` for digits:\n",
-        "| times | reason |",
+        "\nError messages with which ranks ended. Each digit is replaced by `#`:\n",
+        "| ranks | error message |",
         "|---|---|",
     ]
     lines += [f"| {count} | {why} |" for why, count in result["why"]]

@@ -197,11 +197,11 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
             "names rows of 'dense', which is dense: leave it out",
         ),
         ({"peer_timeout": 0}, "peer_timeout is 0; it must be more than 0 seconds"),
-        ({"incidents": [adaps.LostNode(4, 1)]}, "an incident is at node 4; there are 4, from 0 on"),
+        ({"incidents": [adaps.LostNode(4, 1)]}, "an incident is at node 4; it must be at a node from 0 to 3"),
         ({"incidents": [adaps.LostNode(-1, 1)]}, "node of an incident is -1; it must be 0 or more nodes"),
         (
             {"incidents": [adaps.Stall(1, STEPS, 0.1)]},
-            "an incident is at step 20 of node 1, which has 20, from 0",
+            "an incident is at step 20 of node 1; it must be at a step from 0 to 19",
         ),
         (
             {"incidents": [adaps.Straggler(1, 0.5, 3, 9), adaps.Straggler(1, 0.3, 8, 10)]},
@@ -209,16 +209,16 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
         ),
         (
             {"incidents": [adaps.Stall(1, 2, 3.0)]},
-            "node 1 stalls for 3 s, and others may take it for lost from 2.5 s on, half of peer_timeout: "
-            "make it shorter, or a LostNode",
+            "node 1 stalls for 3 s, but other nodes may report it as lost after 2.5 s, half of peer_timeout: "
+            "use a shorter stall, or a LostNode",
         ),
         (
             {"incidents": [adaps.Stall(1, 2, 0.1), adaps.Stall(1, 2, 0.2)]},
-            "node 1 stalls twice at step 2: give one stall of both durations",
+            "node 1 stalls twice at step 2: give one stall with the sum of the durations",
         ),
         (
             {"incidents": [adaps.LostNode(1, 2), adaps.LostNode(1, 3)]},
-            "node 1 is lost twice, at step 2 and at 3: give one",
+            "node 1 is lost twice, at steps 2 and 3: give one loss",
         ),
         (
             {"incidents": [adaps.LostNode(1, 2)], "warm_up": 5},

@@ -89,10 +89,10 @@ def test_what_was_measured_is_taken_from_a_file(said: Any, tmp_path: Path) -> No
     (tmp_path / "r.toml").write_text(resources.text())
     code, out, _ = said(*CTR, "--resources", "r.toml", "-b", "manual[policy=static]")
     assert code == 0
-    assert "a step computes for 3 ms, as r.toml says" in out
+    assert "a step computes for 3 ms, as given in r.toml" in out
     assert "static" in out
     code, out, _ = said(*CTR, "--nodes", "2")
-    assert (code, "measured here; --step" in out) == (0, True)
+    assert (code, "measured now; --step" in out) == (0, True)
 
 
 def test_resources_with_costs_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_what_is_not_simulated_of_a_policy_is_refused(
 --nodes 2 --incidents lost[node=1,step=1,2] => parameter step of incident 'lost' has 2 values; give one
 --nodes 4,2 --incidents lost[node=2,step=1] => --incidents: incident 'lost' is at node 2; nodes of 2 are
 --nodes 2 --incidents slow[node=1,speed=-1,end=3] => --incidents: speed of a straggler is -1.0; it must be
---nodes 2 --incidents stall[node=1,step=6,ms=1] => BACKEND: an incident is at step 6 of node 1, which has 6,
+--nodes 2 --incidents stall[node=1,step=6,ms=1] => BACKEND: an incident is at step 6 of node 1; it must be
 --nodes 2 -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf
 --nodes 2 --resources no.toml => no.toml: no such file or directory
 --nodes 2 -b ddp => backend 'ddp' does not use the parameter server

@@ -174,7 +174,7 @@ def test_own_cells_are_expected_to_take_what_they_took(recorded: Path) -> None:
         ([10.0, 11.0, 30.0], "time: about 11 s, between 10 s and 30 s, by earlier runs in "),
         (
             [10.0, 11.0, 31.0],
-            "time: not known, because recorded runs of these cells add up to between 10 s and 31 s",
+            "time: not known, because earlier runs differ too much: it may be between 10 s and 31 s",
         ),
     ],
     ids=["nothing", "narrow", "wide"],
@@ -230,7 +230,8 @@ def test_runs_are_predicted_and_judged(said: Any, recorded: Path) -> None:
     code, out, err = said("predict", *study, *given)
     assert (code, err) == (0, "")
     assert out.startswith(
-        f"learned from {CELLS * BLOCKS} runs of {CELLS} cells; intervals should contain 90%\n"
+        f"learned from {CELLS * BLOCKS} runs of {CELLS} cells; "
+        "intervals should contain 90% of measured times\n"
     )
     assert "no interval" not in out
     code, out, err = said("predict", *study, "-b", "manual", "--nodes", "2", *given)

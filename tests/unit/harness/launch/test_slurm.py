@@ -68,9 +68,9 @@ def test_a_name_that_only_this_host_understands_is_a_sentence(monkeypatch: pytes
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     with pytest.raises(UsageError, match=r"this host's name, localhost, is no address .*: --listen names"):
         slurm._where(None, "slurm")
-    assert slurm._where(None, "local") == ("127.0.0.1", "the job is one of this machine")
+    assert slurm._where(None, "local") == ("127.0.0.1", "the job runs on this machine only")
     monkeypatch.setenv("ADAPS_LISTEN", "lo")
-    assert slurm._where(None, "slurm") == ("127.0.0.1", "as ADAPS_LISTEN says")
+    assert slurm._where(None, "slurm") == ("127.0.0.1", "set by ADAPS_LISTEN")
 
 
 def test_a_study_that_a_job_cannot_run_asks_for_none(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_shares_that_cannot_be_dealt_are_refused(tmp_path: Path) -> None:
         planned(shared(tmp_path, "speed"))
     with pytest.raises(UsageError, match=r"\[data\]: shares has 2 numbers for 3 nodes; give one each"):
         planned(shared(tmp_path, (0.5, 0.5)), "3")
-    with pytest.raises(UsageError, match=r"share 0\.001 of node 1 is less than one of the 128 samples of a"):
+    with pytest.raises(UsageError, match=r"share 0\.001 gives node 1 less than one of the 128 samples of a"):
         planned(shared(tmp_path, (0.999, 0.001)), usecases=f"{CTR[:-1]},batch=64]")
     policy = Policy("a", [Rule("*")], data=DataSharing((0.75, 0.25)))
     plain: Any = SimpleNamespace(name="plain")
