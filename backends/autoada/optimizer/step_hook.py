@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from autoada.parameters.table_gradients import raw_gradient, set_raw_gradient
-
 Push = Callable[[torch.optim.Optimizer], None]
+_GRADIENT: Any = torch.Tensor.grad
+"""The attribute that autograd uses. The attribute of a table's parameter returns another form of it."""
 
 
 def push_at_step(
@@ -31,14 +31,14 @@ def push_at_step(
     def push_and_hide(_: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         hidden[:] = [
-            (parameter, raw_gradient(parameter))
+            (parameter, _GRADIENT.__get__(parameter))
             for parameter in parameters
             if id(parameter) in in_server or id(parameter) in own
         ]
         push(optimizer)
         for parameter, _gradient in hidden:
             if id(parameter) in in_server:
-                set_raw_gradient(parameter, None)
+                _GRADIENT.__set__(parameter, None)
 
     kind = type(optimizer)
     # All optimizers of torch evaluate their closure first. Others may ignore it.
@@ -61,7 +61,7 @@ def push_at_step(
 
     def after_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for parameter, gradient in hidden:
-            set_raw_gradient(parameter, gradient)
+            _GRADIENT.__set__(parameter, gradient)
         hidden.clear()
         closure = _closure_of(args, kwargs)
         if isinstance(closure, ClosureWithPush):
