@@ -373,10 +373,11 @@ class WrappedParameters:
         if self._access.is_primary:
             for table, values in tables:
                 table.rows.write_all(values)
-                table.forget_rows()
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()
+        for each in self.tables.values():
+            each.forget_rows()
         for stepped in self.stepped:
             stepped.begin()
 

@@ -18,7 +18,10 @@ if given["save"]:
     if RANK == 0:
         torch.save(model.state_dict(), given["file"])
 else:
+    deep = model.module.get_parameter("deep.weight")
+    deep.sum()  # a node that has read the whole table reads it again after the state was loaded
     model.load_state_dict(torch.load(given["file"]))
+    assert torch.equal(deep.detach().clone(), torch.load(given["file"])["deep.weight"])
 model.eval()
 with torch.no_grad():
     scores = model(torch.arange(ROWS).view(-1, 4)).flatten().tolist()
