@@ -219,7 +219,7 @@ def test_two_optimizers_step_in_turns() -> None:
         (lambda m: nn.DataParallel(m), "without DataParallel or DistributedDataParallel"),
         (
             lambda m: autoada.AdaModel(nn.DataParallel(clicks())),
-            "holds a DataParallel: give AdaModel the model in",
+            "contains a DataParallel: pass the model inside it to AdaModel",
         ),
         (lambda m: move_part(m), r"'same\.weight' was given torch\.float64 of shape \(1, 8\) on cpu"),
         (lambda m: alias(m), "'same.weight' was given the memory of another one: tie parameters before"),

@@ -32,7 +32,7 @@ BEFORE_IT_GROWS = 3
 """Steps for which even sensitive models show no rounding differences."""
 PLACE = re.compile(r"\.py:\d+")
 """The place that every message names."""
-REMEDY = re.compile("look up the rows that a batch needs|all are announced|give AdaDataLoader")
+REMEDY = re.compile("look up these rows|all are announced|give AdaDataLoader")
 """The advice in a message, or the remark that no action is needed."""
 
 Trials = Callable[[str, str], tuple[dict[str, Any], list[dict[str, Any]]]]

@@ -259,7 +259,9 @@ def test_what_cannot_be_combined_is_refused() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     median = policy_of(Aggregation("median"))
     uneven = dataclasses.replace(median, data=DataSharing([0.25, 0.75]))
-    with pytest.raises(PolicyError, match=r"'median' counts every worker alike, but \[data\] shares = "):
+    with pytest.raises(
+        PolicyError, match=r"'median' gives every worker the same weight, but \[data\] shares = "
+    ):
         check_policy(model, optimizer, uneven, 2)
     with pytest.raises(PolicyError, match="'median' has sockets of its own, which the network 'lan'"):
         check_policy(model, optimizer, median, 2, network="lan")

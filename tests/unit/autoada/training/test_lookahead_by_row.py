@@ -78,7 +78,9 @@ def test_rows_that_are_never_announced_leave_something_to_technique_auto() -> No
         )
 
     assert plan_of(Net(50), adaps.SGD(), None, auto(0, 3), 2).training.chosen == {"rows.weight"}
-    with pytest.raises(PolicyError, match=r"rule 1: lookahead of rows\.weight is 0, by which no row is"):
+    with pytest.raises(
+        PolicyError, match=r"rule 1: lookahead of rows\.weight is 0, so no intent is signalled"
+    ):
         plan_of(Net(50), adaps.SGD(), None, auto(0, 0), 2)
 
 
