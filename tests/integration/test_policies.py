@@ -305,7 +305,7 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
     rows = RowSelection(ranges=((0, 2),))
     refused(
         Policy("a", [Rule("mlp.0.weight", rows, home=Home("node", node=0)), Rule("*")]),
-        "rules 1 and 2 give rows of mlp.0.weight different homes, but a dense parameter is managed as a whole",
+        "rules 1 and 2 give rows of mlp.0.weight different homes, but a dense parameter is",
     )
     refused(Policy("a", [Rule("*", home=Home("node", node=1))]), "home node is 1; there are 1 nodes")
     with pytest.raises(TypeError, match=r"policy is 'static'; it must be an adaps\.Policy"):

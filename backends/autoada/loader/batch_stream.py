@@ -9,9 +9,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from autoada.loader.held_memory import HeldMemory, starts_of
+from autoada.loader.held_memory import HeldMemory
 from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
-from autoada.prediction.batch_structure import leaves
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
@@ -289,7 +288,7 @@ class BatchStream(Iterator[HeldBatch]):
         except Exception as error:
             item = HeldBatch([None], error)
         if kept:
-            memory = starts_of(value for _, value in leaves(item.batch))
+            memory = item.keep().memory
             for each in kept:
                 each.undo_fetch(memory)
         return item

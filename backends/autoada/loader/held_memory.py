@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,8 @@ class HeldMemory:
     ----------
     batch : object
         Batch with the contents that it would have if it were fetched in its turn.
+    memory : set of int
+        Addresses of its tensors whose memory other code refers to.
     """
 
     def __init__(self, holder: list[Any]) -> None:
@@ -48,8 +49,9 @@ class HeldMemory:
         self._private = parts.private
         self._counted = [] if parts.has_uncounted else parts.counted
         self._has_uncounted = parts.has_uncounted
-        self._writes: list[int] = []
-        self._memory = starts_of(self._counted)
+        self._writes: list[tuple[Tensor, int]] = []
+        self._clones: list[tuple[Any, Any]] = []
+        self.memory = {tensor.data_ptr() for tensor in parts.counted if tensor.numel() > 0}
         self._copy = self._copied() if parts.has_uncounted or parts.counted else None
 
     def follow_program(self) -> None:
@@ -59,7 +61,7 @@ class HeldMemory:
 
     def undo_fetch(self, memory: set[int]) -> None:
         """Undo changes that a fetch of another batch made; `memory` has the addresses of its tensors."""
-        if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self._memory)):
+        if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self.memory)):
             return
         if self._is_changed():
             self.batch, self._copy = self._copy[0], None
@@ -74,30 +76,36 @@ class HeldMemory:
             )
 
     def _may_be_changed(self) -> bool:
-        writes = [tensor._version for tensor in self._counted]
-        changed, self._writes = self._has_uncounted or writes != self._writes, writes
-        return changed
+        for tensor, writes in self._writes:
+            if tensor._version != writes:
+                self._count_writes()
+                return True
+        return self._has_uncounted
+
+    def _count_writes(self) -> None:
+        self._writes = [(tensor, tensor._version) for tensor in self._counted]
 
     def _copied(self) -> list[Any]:
-        self._writes = [tensor._version for tensor in self._counted]
-        return [copied(self.batch, lambda leaf: leaf if id(leaf) in self._private else _cloned(leaf))]
+        self._count_writes()
+        self._clones = []
+
+        def clone_shared(leaf: Any) -> Any:
+            if id(leaf) in self._private:
+                return leaf
+            self._clones.append((leaf, _cloned(leaf)))
+            return self._clones[-1][1]
+
+        return [copied(self.batch, clone_shared)]
 
     def _is_changed(self) -> bool:
         assert self._copy is not None
+        if not self._has_uncounted:
+            return not all(_same(leaf, clone) for leaf, clone in self._clones)
         now, before = leaves(self.batch), leaves(self._copy[0])
         return len(now) != len(before) or not all(
             path == other and _same(value, old)
             for (path, value), (other, old) in zip(now, before, strict=True)
         )
-
-
-def starts_of(tensors: Iterable[Any]) -> set[int]:
-    """Addresses of the tensors' first elements."""
-    return {
-        tensor.data_ptr()
-        for tensor in tensors
-        if isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.numel() > 0
-    }
 
 
 _CONSTANT = (

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch_geometric.data import Batch, Data
 
-from autoada.loader.held_memory import HeldMemory, starts_of
+from autoada.loader.held_memory import HeldMemory
 from autoada.prediction.batch_structure import leaves
 
 BASE = torch.arange(6)
@@ -104,7 +104,7 @@ def test_memory_that_a_loader_returns_again_is_compared(make: Callable[[], torch
     given = (make(), torch.zeros(2))
     memory, before = HeldMemory([given]), values(given)
     refill()
-    memory.undo_fetch(starts_of(given))
+    memory.undo_fetch(HeldMemory([given]).memory)
     assert values(memory.batch) == before != values(given)
     memory.check()
 
