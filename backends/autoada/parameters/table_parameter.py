@@ -36,6 +36,8 @@ class TableParameter(TableTensor, nn.Parameter):
     store: RemoteTable
     may_be_sparse: bool
     """Whether some lookup asked, or will ask, for a sparse gradient."""
+    copies_gradient: bool
+    """Whether other tables have sparse gradients, whose memory the program may change in place."""
     has_dense_part: bool
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
@@ -50,7 +52,7 @@ class TableParameter(TableTensor, nn.Parameter):
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter of `table`."""
         parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
-        parameter.may_be_sparse = parameter.has_dense_part = False
+        parameter.may_be_sparse = parameter.has_dense_part = parameter.copies_gradient = False
         parameter.dense_pass = -1
         return parameter
 
@@ -153,6 +155,7 @@ def replace_parameters(
         tables[name].gradients.follow = weakref.ref(parameter)
         assert isinstance(parameter, TableParameter)
         parameter.may_be_sparse = id(parameter) in sparse
+        parameter.copies_gradient = any(id(other) in sparse for other in parameters.values())
         parameter.grad = gradient
         if hooks is not None:
             for number, hook in hooks.items():
@@ -196,6 +199,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     else:  # the gradient keeps the ids, also after the program has changed their tensor
         ids = ids.clone(memory_format=torch.contiguous_format)
     rows = torch.embedding(weight, ids, padding, False, True)
+    if weight.copies_gradient and not sparse and rows.requires_grad:
+        rows.register_hook(torch.clone)  # autograd may give one gradient to several tables
     if weight.may_be_sparse and not sparse and rows.requires_grad:
         reference = weakref.ref(weight)
         rows.register_hook(lambda _: _note_dense(reference()))

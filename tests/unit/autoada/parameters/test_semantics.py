@@ -264,6 +264,22 @@ def test_a_gradient_is_sparse_if_all_its_parts_are(lookup: Any, detached: bool) 
     assert_equal(after_backward, lambda: Both(sparse=True), lambda model: momentum(model, 0.01))
 
 
+def test_a_change_of_a_sparse_gradient_does_not_change_the_gradient_of_another_table() -> None:
+    class Two(Bags):
+        def __init__(self) -> None:
+            super().__init__(sparse=True)
+            self.other = nn.Embedding(ROWS, LENGTH)
+
+        def forward(self, ids: Tensor) -> Any:
+            return self.lin(self.emb(ids[:, 0]) + self.other(ids[:, 1])).squeeze(1)
+
+    def after_backward(model: Any, seen: list[Any]) -> None:
+        plain_of(model).emb.weight.grad.mul_(0.5)
+        seen.append(plain_of(model).other.weight.grad.norm().item())
+
+    assert_equal(after_backward, Two)
+
+
 def test_a_hook_gets_the_kind_of_gradient_of_its_backward_pass() -> None:
     class Twice(Bags):
         def forward(self, ids: Tensor) -> Any:
