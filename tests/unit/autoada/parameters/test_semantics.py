@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import autoada
+from autoada.parameters.table_gradients import raw_gradient
 from tests.plain_and_wrapped import plain_and_wrapped
 
 ROWS, LENGTH, STEPS = 10, 3, 4
@@ -264,20 +265,16 @@ def test_a_gradient_is_sparse_if_all_its_parts_are(lookup: Any, detached: bool) 
     assert_equal(after_backward, lambda: Both(sparse=True), lambda model: momentum(model, 0.01))
 
 
-def test_a_change_of_a_sparse_gradient_does_not_change_the_gradient_of_another_table() -> None:
-    class Two(Bags):
-        def __init__(self) -> None:
-            super().__init__(sparse=True)
-            self.other = nn.Embedding(ROWS, LENGTH)
-
-        def forward(self, ids: Tensor) -> Any:
-            return self.lin(self.emb(ids[:, 0]) + self.other(ids[:, 1])).squeeze(1)
-
-    def after_backward(model: Any, seen: list[Any]) -> None:
-        plain_of(model).emb.weight.grad.mul_(0.5)
-        seen.append(plain_of(model).other.weight.grad.norm().item())
-
-    assert_equal(after_backward, Two)
+def test_gradients_of_a_dense_and_of_a_sparse_table_do_not_share_memory() -> None:
+    tables = nn.ModuleList([nn.Embedding(ROWS, LENGTH), nn.Embedding(ROWS, LENGTH, sparse=True)])
+    model: Any = autoada.AdaModel(tables, torch.optim.SGD(tables.parameters(), lr=0.1))
+    ids = torch.tensor([1, 8, 4, 1])
+    (tables[0](ids) + tables[1](ids)).tanh().sum().backward()
+    dense, sparse = (raw_gradient(weight) for weight in tables.parameters())
+    assert dense is not None
+    assert sparse is not None
+    assert dense._values().data_ptr() != sparse._values().data_ptr()
+    model.close()
 
 
 def test_a_hook_gets_the_kind_of_gradient_of_its_backward_pass() -> None:
