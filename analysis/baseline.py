@@ -1,4 +1,4 @@
-"""Baseline cells of a session, with which the other cells are compared."""
+"""Baseline cells of a session. The other cells are compared with them."""
 
 from __future__ import annotations
 

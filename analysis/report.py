@@ -133,7 +133,7 @@ def _section(
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return a sentence for each reason of a missing verdict, with all comparisons that have this reason."""
+    """Return one text per reason for missing verdicts, which names all comparisons without a verdict."""
     labels: dict[str, list[str]] = {}
     for one in comparisons:
         if one.reason:

@@ -68,7 +68,7 @@ class SimulatedCell:
 def order_is_right(cells: Sequence[SimulatedCell]) -> bool:
     """Return whether the simulation orders every pair of cells as the measurement does.
 
-    Pairs whose measured times differ by less than the factor `SAME` are ignored.
+    Pairs are ignored if their measured times differ by less than the factor `SAME`.
 
     Parameters
     ----------

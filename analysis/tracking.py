@@ -30,7 +30,7 @@ def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
 
 @contextmanager
 def working(doing: str) -> Iterator[None]:
-    """Show on standard error, if it is a terminal, that a computation without known steps goes on."""
+    """Show a spinner while a computation runs whose progress cannot be measured, if stderr is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -39,8 +39,7 @@ def resources(
 
     Each node runs a fixed computation. Each pair of nodes does a ping and a bulk transfer.
     """
-    from rich.console import Console
-
+    from adabench.analysis.tracking import working
     from adabench.harness.machine.measure_cluster import measure_here, measure_ranks, under_torchrun
     from adabench.harness.machine.namespaces import NamespacesUnavailable, link_of
     from adabench.harness.study.syntax import check_slow_pair, parse_network
@@ -62,7 +61,7 @@ def resources(
             raise UsageError(f"--nodes {nodes}: give 1 or more")
         check_slow_pair(parse_network(network), nodes or 1)
         try:
-            with Console(stderr=True).status("measuring nodes and links"):
+            with working("measuring nodes and links"):
                 found = measure_here(nodes or 1, link)
         except NamespacesUnavailable as error:
             raise UsageError(f"--network {network}: {error}") from error
@@ -80,15 +79,15 @@ def resources(
 
 def _with_costs(found: Resources, usecases: list[str]) -> Resources:
     import msgspec
-    from rich.console import Console
 
+    from adabench.analysis.tracking import working
     from adabench.backends.policies.cost_model import measured_costs
     from adabench.harness.estimate.measured_steps import step_seconds
 
-    with Console(stderr=True).status("measuring the costs of the server, for about two minutes") as status:
+    with working("measuring the costs of the server, for about two minutes"):
         costs = measured_costs(found.node[0].speed)
-        steps = {}
-        for text in usecases:
-            status.update(f"measuring a step of {text}")
+    steps = {}
+    for text in usecases:
+        with working(f"measuring a step of {text}"):
             steps[text] = 1e3 * step_seconds(text, costs=costs)
     return msgspec.structs.replace(found, costs=costs, steps=steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -96,9 +96,19 @@ class LoaderSource(Iterable[Any]):
         self._streams.append(stream)
 
     def remove(self, stream: BatchStream) -> None:
-        """Remove a pass that has ended, whose batches the next pass may continue with."""
+        """Remove a pass that has ended.
+
+        Its unused batches go to the next pass if the loader will not return them again.
+        """
         self._streams.remove(stream)
-        self._leave(stream.holds)
+        if self._goes_on:
+            self._left.extendleft(reversed(stream.holds))
+        elif stream.holds and self._shares:
+            self._warn_once(
+                "a pass was left while batches were fetched ahead, and the loader's processes stay: if they "
+                "draw random numbers, the next passes have others than with plain PyTorch; use "
+                "persistent_workers=False, or give AdaDataLoader lookahead=0"
+            )
 
     def held(self) -> list[HeldBatch]:
         """Return the batches that passes hold."""
@@ -110,17 +120,6 @@ class LoaderSource(Iterable[Any]):
             for stream in list(self._streams):
                 if stream is not by:
                     self._left.extendleft(reversed(stream.give_way()))
-
-    def _leave(self, held: Sequence[HeldBatch]) -> None:
-        """Pass unused batches to the next pass, if the loader will not return them again."""
-        if self._goes_on:
-            self._left.extendleft(reversed(held))
-        elif held and self._shares:
-            self._warn_once(
-                "a pass was left while batches were fetched ahead, and the loader's processes stay: if they "
-                "draw random numbers, the next passes have others than with plain PyTorch; use "
-                "persistent_workers=False, or give AdaDataLoader lookahead=0"
-            )
 
     def next_of(self, batches: Iterator[Any]) -> Any:
         """Return the next batch of an iterator that shares its data with others."""

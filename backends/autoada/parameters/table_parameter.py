@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,10 +35,8 @@ class TableParameter(TableTensor, nn.Parameter):
     """
 
     store: RemoteTable
-    may_be_sparse: bool
-    """Whether some lookup asked, or will ask, for a sparse gradient."""
-    copies_gradient: bool
-    """Whether other tables have sparse gradients, whose memory the program may change in place."""
+    sparse_tables: set[str]
+    """Names of tables with lookups that ask for a sparse gradient; all tables of a model share this set."""
     has_dense_part: bool
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
@@ -52,7 +51,8 @@ class TableParameter(TableTensor, nn.Parameter):
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
         """The parameter of `table`."""
         parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
-        parameter.may_be_sparse = parameter.has_dense_part = parameter.copies_gradient = False
+        parameter.sparse_tables = set()
+        parameter.has_dense_part = False
         parameter.dense_pass = -1
         return parameter
 
@@ -60,6 +60,11 @@ class TableParameter(TableTensor, nn.Parameter):
     def has_sparse_gradient(self) -> bool:
         """Whether the present gradient is sparse in PyTorch, where any dense part makes the sum dense."""
         return self.may_be_sparse and not self.has_dense_part
+
+    @property
+    def may_be_sparse(self) -> bool:
+        """Whether some lookup asked, or will ask, for a sparse gradient."""
+        return self.store.name in self.sparse_tables
 
     @property
     def grad(self) -> Tensor | None:
@@ -75,7 +80,7 @@ class TableParameter(TableTensor, nn.Parameter):
     def grad(self, value: Tensor | None) -> None:
         self.has_dense_part = False
         if value is not None and value.is_sparse:
-            self.may_be_sparse = True
+            self.sparse_tables.add(self.store.name)
         set_raw_gradient(self, value)
 
     @grad.deleter
@@ -146,6 +151,7 @@ def replace_parameters(
     Their gradients and hooks go on.
     """
     sparse = {id(getattr(one, "weight", None)) for one in module.modules() if getattr(one, "sparse", False)}
+    names = {name for name, parameter in parameters.items() if id(parameter) in sparse}
     for name, parameter in parameters.items():
         gradient, parameter.grad = parameter.grad, None
         hooks, after = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
@@ -154,8 +160,7 @@ def replace_parameters(
         vars(parameter).update(own)
         tables[name].gradients.follow = weakref.ref(parameter)
         assert isinstance(parameter, TableParameter)
-        parameter.may_be_sparse = id(parameter) in sparse
-        parameter.copies_gradient = any(id(other) in sparse for other in parameters.values())
+        parameter.sparse_tables = names
         parameter.grad = gradient
         if hooks is not None:
             for number, hook in hooks.items():
@@ -193,18 +198,25 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     """
     if sparse:
         if not weight.may_be_sparse:
-            weight.may_be_sparse, weight.has_dense_part = True, raw_gradient(weight) is not None
+            weight.sparse_tables.add(weight.store.name)
+            weight.has_dense_part = raw_gradient(weight) is not None
     elif ids.dim() == 0:
         return _lookup(weight, ids.view(1), padding, False)[0]
     else:  # the gradient keeps the ids, also after the program has changed their tensor
         ids = ids.clone(memory_format=torch.contiguous_format)
     rows = torch.embedding(weight, ids, padding, False, True)
-    if weight.copies_gradient and not sparse and rows.requires_grad:
-        rows.register_hook(torch.clone)  # autograd may give one gradient to several tables
-    if weight.may_be_sparse and not sparse and rows.requires_grad:
-        reference = weakref.ref(weight)
-        rows.register_hook(lambda _: _note_dense(reference()))
+    if weight.sparse_tables and not sparse and rows.requires_grad:
+        rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
     return rows
+
+
+def _dense_part(weight: Callable[[], TableParameter | None], gradient: Tensor) -> Tensor:
+    """Note a part of the gradient that is dense in PyTorch, and return it in memory of its own.
+
+    Autograd may give the same memory to a sparse gradient, which the program may change in place.
+    """
+    _note_dense(weight())
+    return gradient.clone()
 
 
 def _note_dense(weight: TableParameter | None) -> None:

@@ -23,8 +23,8 @@ class NodeSet {
     return std::all_of(words_.begin(), words_.end(), [](std::uint64_t word) { return word == 0; });
   }
 
-  // Calls function(node) in ascending order. The function may insert and erase nodes. Of these changes, only
-  // those in later words of the set affect the iteration.
+  // Calls function(node) in ascending order. The function may insert and erase nodes. The iteration only
+  // notices changes in later words of the set.
   template <typename Function>
   void for_each(Function function) const {
     for (std::size_t i = 0; i < words_.size(); ++i) visit(i, words_[i], function);
