@@ -153,9 +153,9 @@ void Channel::send_first(std::size_t requests, bool many_left) {
   if (requests == context_.node.settings.first_requests && many_left && send_drained_) send_drained_();
 }
 
-void Channel::settle(Key key) {
+void Channel::settle(Key key, bool recalled) {
   requests_.retry(key);
-  replicas_.drop_if_unwanted(key);
+  replicas_.drop_if_unwanted(key, recalled);
 }
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
@@ -195,10 +195,13 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       case MessageType::kAck: {
         const auto& message = reader.read<AckMessage>();
-        replicas_.on_ack(from, message);
-        settle(message.key);
+        const bool recalled = replicas_.on_ack(from, message);
+        settle(message.key, recalled);
         break;
       }
+      case MessageType::kRecall:
+        replicas_.on_recall(from, reader.read<RecallMessage>());
+        break;
       case MessageType::kDrop:
         ownership_.on_drop(from, reader.read<DeltaMessage>(), reader);
         break;

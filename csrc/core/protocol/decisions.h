@@ -16,6 +16,7 @@
 #include "common/random.h"
 #include "common/types.h"
 #include "protocol/dirty_list.h"
+#include "protocol/holders.h"
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "protocol/wire_encoding.h"
@@ -129,6 +130,33 @@ struct Decisions {
   // Whether an owner reconsiders the key's location after a drop, because the only node with intent may now
   // be the last remaining holder.
   ADAPS_DECISION bool reconsiders_after_drop(const SlotHeader& header) const { return header.has_holders(); }
+
+  // --- recalls ---
+
+  // Whether an owner recalls the replicas of a key, so that it can send the key to its home node. A key that
+  // many nodes hold would stay at its owner for as long as they hold it.
+  ADAPS_DECISION bool is_to_be_recalled(Technique technique, NodeId owner, NodeId home, Holders holders,
+                                        std::size_t enough) const {
+    return technique == Technique::kAdaptive && owner != home && holders.find(home) != nullptr &&
+           holders.at_least(enough);
+  }
+  // Whether a holder is recalled. The home node is not, because it will receive the key.
+  ADAPS_DECISION bool is_recalled(NodeId holder, NodeId home) const { return holder != home; }
+  // Whether a replica is given up although the node has intent.
+  ADAPS_DECISION bool gives_up_with_intent(const SlotHeader& replica) const {
+    return (replica.flags & kRecalled) != 0;
+  }
+  // Whether an owner keeps intents of other nodes until its recall has ended.
+  ADAPS_DECISION bool keeps_intents(const SlotHeader& owner) const { return (owner.flags & kRecalled) != 0; }
+  // Queues an intent until a recall has ended.
+  ADAPS_DECISION void keep_until_recalled(std::vector<IntentMessage>& waiting,
+                                          const IntentMessage& intent) const {
+    waiting.push_back(intent);
+  }
+  // Whether a recall ends because of a drop. Without a replica, the home node cannot receive the key.
+  ADAPS_DECISION bool ends_recall(NodeId dropped, NodeId home) const { return dropped == home; }
+  // Whether a node requests a key again that it has given up although it has intent.
+  ADAPS_DECISION bool asks_again(std::uint32_t intents) const { return intents > 0; }
 
   // --- values and changes ---
 

@@ -1,8 +1,10 @@
 // Ownership of keys (docs/concepts/protocol.md, section 4). grant() and reconsider() decide relocations.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <map>
+#include <vector>
 
 #include "common/types.h"
 #include "protocol/channel_context.h"
@@ -13,11 +15,15 @@ namespace adaps {
 
 class Ownership {
  public:
-  Ownership(ChannelContext& channel, Replicas& replicas) : channel_(channel), replicas_(replicas) {}
+  Ownership(ChannelContext& channel, Replicas& replicas)
+      : channel_(channel),
+        replicas_(replicas),
+        enough_holders_(channel.node.settings.holders_to_recall()) {}
 
   // Sends INTENT for an intent that starts in `until_start` microseconds.
   void ask_for(LockedKey& key, Micros until_start);
-  // Gives the key to the only interested node, if there is one and the owner has no intent.
+  // Gives the key to the only interested node, if there is one and the owner has no intent. After a recall, it
+  // gives the key to the home node despite its own intent.
   void reconsider(LockedKey& key);
 
   void on_intent(NodeId from, const IntentMessage& message);
@@ -40,6 +46,9 @@ class Ownership {
   void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
   std::size_t transfer(LockedKey& key, NodeId to);
+  void recall_if_widely_held(LockedKey& key);
+  bool end_recall(LockedKey& key, NodeId dropped);
+  std::vector<IntentMessage> take_kept_until_recalled(Key key);
 
   ChannelContext& channel_;
   Replicas& replicas_;
@@ -47,6 +56,8 @@ class Ownership {
   std::deque<Key> postponed_decisions_;
   std::map<NodeId, std::deque<IntentMessage>> kept_back_;  // by origin
   bool more_kept_back_ = false;
+  const std::size_t enough_holders_;  // with which a key returns to its home node
+  std::map<Key, std::vector<IntentMessage>> kept_until_recalled_;
 };
 
 }  // namespace adaps

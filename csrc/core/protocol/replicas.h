@@ -34,9 +34,12 @@ class Replicas {
 
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
   void on_refresh(NodeId from, const RefreshMessage& message, Reader& reader);
-  void on_ack(NodeId from, const AckMessage& message);
-  // Gives up a replica for which there is no intent.
-  void drop_if_unwanted(Key number);
+  // Returns whether the owner has recalled the replica.
+  bool on_ack(NodeId from, const AckMessage& message);
+  // Gives up the replica although there may be intent, so that the owner can send the key to its home node.
+  void on_recall(NodeId from, const RecallMessage& message);
+  // Gives up a replica that was recalled, or for which there is no intent.
+  void drop_if_unwanted(Key number, bool recalled);
   void try_drop(LockedKey& key);
   void finish_drop(LockedKey& key);
   // Turns the replica's row into the owner's row and returns its version. `has_value` is true if the owner's

@@ -136,6 +136,8 @@ static_assert(sizeof(SlotHeader) == 16);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of changes that wait for space
+// Replica: its owner has recalled it. Owner: it has recalled the replicas of all nodes but the home node.
+inline constexpr std::uint8_t kRecalled = 8;
 
 // Slots of one width. The unit of the width is a word, which has the size of a float. Address space is
 // reserved for every row, but only used slots take memory. Freed slots are reused.
