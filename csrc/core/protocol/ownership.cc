@@ -42,7 +42,7 @@ void Ownership::reconsider(LockedKey& key) {
   if (!key.header().has_holders()) return;
   if (channel_.intents(key) > 0 && !decisions().keeps_intents(key.header())) return;
   if (!decisions().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
-  if (channel_.node.frozen.load()) {
+  if (decisions().postpones_moves(channel_.node.frozen.load())) {
     postponed_decisions_.push_back(key.key());
     return;
   }
@@ -50,8 +50,8 @@ void Ownership::reconsider(LockedKey& key) {
   if (only != nullptr) transfer(key, only->node);
 }
 
-// OWNER -> NONE, or PENDING after a recall if this node has intent. A holder with the current version needs no
-// value. Returns the size of the message in bytes.
+// OWNER -> NONE, or PENDING after a recall if this node has intent. A holder with the current version needs
+// no value. Returns the size of the message in bytes.
 std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   const bool was_recalled = (header.flags & kRecalled) != 0;
@@ -211,8 +211,8 @@ void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader
   for (const IntentMessage& intent : take_kept_until_recalled(message.key)) decide(intent);
 }
 
-// If the node has intent although it gave up its replica, it requests the key again: a new intent began in the
-// meantime, or the replica was recalled.
+// If the node has intent although it gave up its replica, it requests the key again: a new intent began in
+// the meantime, or the replica was recalled.
 void Ownership::on_drop_ack(const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);

@@ -16,14 +16,12 @@ namespace adaps {
 class Ownership {
  public:
   Ownership(ChannelContext& channel, Replicas& replicas)
-      : channel_(channel),
-        replicas_(replicas),
-        enough_holders_(channel.node.settings.holders_to_recall()) {}
+      : channel_(channel), replicas_(replicas), enough_holders_(channel.node.settings.holders_to_recall()) {}
 
   // Sends INTENT for an intent that starts in `until_start` microseconds.
   void ask_for(LockedKey& key, Micros until_start);
-  // Gives the key to the only interested node, if there is one and the owner has no intent. After a recall, it
-  // gives the key to the home node despite its own intent.
+  // Gives the key to the only interested node, if there is one and the owner has no intent. After a recall,
+  // it gives the key to the home node despite its own intent.
   void reconsider(LockedKey& key);
 
   void on_intent(NodeId from, const IntentMessage& message);
