@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,16 @@ def test_a_row_without_an_id_is_refused(node: adaps.Node, kv: adaps.Worker) -> N
     rows = rows_of(node, [1, 2])
     keys = node.table("items").keys([*rows, 30])
     out = np.zeros((3, 3), np.float32)
-    for call in (kv.pull, kv.push, kv.push_gradients, kv.set):
+    calls: list[Callable[[], object]] = [
+        lambda: kv.pull(keys, out),
+        lambda: kv.push(keys, out),
+        lambda: kv.push_gradients(keys, out),
+        lambda: kv.set(keys, out),
+        lambda: kv.intent(keys, 0),
+        lambda: kv.wait_intent(keys),
+    ]
+    for call in calls:
         with pytest.raises(IndexError, match="row 30 of table 'items' has no id on this node"):
-            call(keys, out)
-    for call in (lambda: kv.intent(keys, 0), lambda: kv.wait_intent(keys)):
-        with pytest.raises(IndexError, match="row 30"):
             call()
     assert not out.any()
 
@@ -125,9 +130,9 @@ def test_rows_of_needs_a_table_with_ids_and_fitting_arrays(node: adaps.Node, kv:
     with pytest.raises(ValueError, match="room for 1 rows, but 2 ids"):
         kv.rows_of(node.table("items"), [1, 2], rows)
     with pytest.raises(TypeError, match="ids"):
-        kv.rows_of(node.table("items"), np.array([1.5]), rows)  # type: ignore[arg-type]
+        kv.rows_of(node.table("items"), np.array([1.5]), rows)
     with pytest.raises(TypeError, match="rows_out"):
-        kv.rows_of(node.table("items"), [1], np.empty(1, np.float32))  # type: ignore[arg-type]
+        kv.rows_of(node.table("items"), [1], np.empty(1, np.float32))
     assert node.table("items").stats()["ids_assigned"] == 0
 
 
