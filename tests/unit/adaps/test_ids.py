@@ -240,3 +240,43 @@ def test_an_export_has_all_ids_and_the_newest_value_of_each(tmp_path: Path) -> N
         assert values.tolist() == values_of(node, ids).tolist()
     with pytest.raises(adaps.CheckpointError, match=r"read it with adaps\.load_export_ids"):
         adaps.load_export(tmp_path)
+
+
+def test_rows_of_ids_catch_up_with_missed_steps_and_other_rows_have_none(tmp_path: Path) -> None:
+    rule = adaps.Adam(lr=0.1, weight_decay=0.1)
+    ids = adaps.Table("items", length=3, keys="int64", capacity=9, init=TABLE.init, optimizer=rule)
+    rows = adaps.Table("rows", 9, 3, init=TABLE.init, optimizer=rule)
+    with adaps.Node([ids, rows]) as node:
+        kv, out = node.worker(0), np.empty((2, 2, 3), np.float32)
+        keys = [node.table("items").keys(rows_of(node, [4, 2])), node.table("rows").keys([4, 2])]
+        for table in node.tables:
+            table.set_step(1)
+        for one in keys:
+            kv.push_gradients(one, np.ones((2, 3), np.float32))
+        for table in node.tables:
+            table.set_step(5)
+            table.catch_up()
+        for i, one in enumerate(keys):
+            kv.pull(one, out[i])
+        assert out[0].tolist() == out[1].tolist()
+        node.checkpoint(tmp_path)
+        assert kv.is_done(-1)
+
+
+def test_packed_rows_of_ids_are_rounded_alike_whatever_rows_they_have() -> None:
+    table = adaps.Table("items", length=3, keys="int64", capacity=9, init=TABLE.init, dtype="bfloat16")
+    results = []
+    for order in ([1, 2, 3], [3, 1, 2]):
+        with adaps.Node([table]) as node:
+            rows_of(node, order)
+            kv, keys = node.worker(0), node.table("items").keys(rows_of(node, [1, 2, 3]))
+            for _ in range(5):
+                kv.push(keys, np.full((3, 3), 0.001, np.float32))
+            results.append(values_of(node, [1, 2, 3]).tolist())
+    assert results[0] == results[1]
+
+
+def test_simulations_of_tables_with_ids_are_refused() -> None:
+    stream = adaps.Stream([{"items": np.array([1])}])
+    with pytest.raises(ValueError, match="the table 'items' has ids as keys, and streams contain rows"):
+        adaps.simulate([stream], tables=[TABLE])
