@@ -181,8 +181,6 @@ struct Decisions {
   }
   // Whether a recall ends because of a drop. Without a replica, the home node cannot receive the key.
   ADAPS_DECISION bool ends_recall(NodeId dropped, NodeId home) const { return dropped == home; }
-  // Whether an owner postpones giving its key to the last holder. A key does not move while a node is frozen.
-  ADAPS_DECISION bool postpones_moves(bool frozen) const { return frozen; }
   // Whether a node requests a key again that it has given up although it has intent.
   ADAPS_DECISION bool asks_again(std::uint32_t intents) const { return intents > 0; }
 

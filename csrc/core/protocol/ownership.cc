@@ -42,7 +42,7 @@ void Ownership::reconsider(LockedKey& key) {
   if (!key.header().has_holders()) return;
   if (channel_.intents(key) > 0 && !decisions().keeps_intents(key.header())) return;
   if (!decisions().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
-  if (decisions().postpones_moves(channel_.node.frozen.load())) {
+  if (channel_.node.frozen.load()) {
     postponed_decisions_.push_back(key.key());
     return;
   }

@@ -100,14 +100,6 @@ TEST(keys_that_move_during_a_snapshot_are_detected) {
   CHECK(noticed > 0);
 }
 
-TEST(keys_that_move_to_their_last_holder_during_a_snapshot_are_detected) {
-  int noticed = 0;
-  for (std::uint64_t number = 0; number < kWorlds; ++number)
-    noticed += failure_of(world_with_checkpoints(number), Mutant::moves_while_frozen).has_value();
-  std::cout << "  " << noticed << " of " << kWorlds << " worlds whose keys move while frozen are found\n";
-  CHECK(noticed > 0);
-}
-
 TEST(changes_that_are_missing_in_an_export_are_detected) {
   for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good}) {
     int noticed = 0;
