@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from adaps import _argument_checks, _core
 from adaps._typing import Technique
+from adaps.age_limit import checked_limit, request_steps
 from adaps.node_options import TECHNIQUES
 from adaps.policy import Policy
 from adaps.simulation.cluster import Cluster, links_of, machines_of
@@ -44,6 +46,9 @@ class SimulationOptions(TypedDict, total=False):
         Number of steps of an epoch; 0, the default, for no epochs. After each epoch, a worker waits until all
         writes are visible everywhere, and then for all other workers. Intent for the batches of an epoch is
         not signalled before the epoch begins.
+    staleness : int or None
+        Maximum age of values in steps, as in `autoada`. None, the default, for autoada's default: 2 in the
+        first steps, later up to 64.
     workers, channels, timing, max_rounds_per_second
         Options as in `NodeOptions`.
     traced_steps : int
@@ -63,6 +68,7 @@ class SimulationOptions(TypedDict, total=False):
     lookahead: int | Mapping[str, int]
     warm_up: int | None
     epoch: int
+    staleness: int | None
     workers: int
     channels: int
     timing: bool
@@ -85,10 +91,10 @@ def simulate(
 
     Every worker repeats the steps of `autoada`. It signals intent for the batch `lookahead` steps on, pulls
     the dense tables, except in its first step, and its rows, table after table. Then it computes, pushes the
-    gradients of its rows and of dense tables, pulls the dense tables again, and advances its clock. Before
-    its first step, it pulls the dense tables, first on node 0, as in a real training. Equal arguments give
-    equal results. Counts and bytes that do not depend on time, for example with ``static``, equal the counts
-    and bytes of a real run.
+    gradients of its rows and of dense tables, pulls the dense tables again, limits the age of values, and
+    advances its clock. Before its first step, it pulls the dense tables, first on node 0, as in a real
+    training. Equal arguments give equal results. Counts and bytes that do not depend on time, for example
+    with ``static``, equal the counts and bytes of a real run.
 
     Parameters
     ----------
@@ -136,6 +142,8 @@ def simulate(
     warm_up = options.get("warm_up")
     if warm_up is not None:
         warm_up = _argument_checks.whole("warm_up", warm_up, "steps")
+    requests = request_steps(checked_limit(options.get("staleness")))
+    last_step = max(len(stream.steps) for stream in streams)
     peer_timeout = _argument_checks.seconds("peer_timeout", options.get("peer_timeout", 5.0))
     found = _core.replay(
         specs,
@@ -149,6 +157,7 @@ def simulate(
         lookahead=ahead,
         warm_up=warm_up,
         epoch=_argument_checks.whole("epoch", options.get("epoch", 0), "steps"),
+        requests=list(itertools.takewhile(lambda step: step <= last_step, requests)),
         compute=_argument_checks.number("compute", options.get("compute", 0.01), low=0.0) * _MICROS,
         costs=cluster.costs.in_order(),
         machines=machines_of(cluster),

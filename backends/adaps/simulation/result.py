@@ -103,9 +103,9 @@ class Simulation:
         Activity of each node.
     spans : tuple of (str, int, int, int, int, int)
         Activities of threads, and frames, in the traced steps. A span consists of the kind (``announce``,
-        ``pull``, ``compute``, ``push``, ``synchronize``, ``meet``, ``wait``, ``channel`` or ``frame``), the
-        node, its thread, with channels first, or the receiving node of a frame, the number of keys or bytes,
-        and begin and end in microseconds.
+        ``pull``, ``compute``, ``push``, ``request``, ``synchronize``, ``meet``, ``wait``, ``channel`` or
+        ``frame``), the node, its thread, with channels first, or the receiving node of a frame, the number of
+        keys or bytes, and begin and end in microseconds.
     """
 
     seconds: float

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import adaps
-
-STALENESS = 64
-"""Default limit of the age, in steps."""
+from adaps.age_limit import checked_limit, request_steps
 
 
 class StalenessLimit:
     """Limits the age of the values that a worker reads, in its own steps.
 
     After every half of the limit, the worker requests that all previous changes become visible everywhere. It
-    waits for the answer only before the next request. So this worker reads all changes that had reached the
-    server `limit` steps ago, and its own changes of `limit` steps ago have reached the server.
+    then waits for its previous request. So this worker reads all changes that had reached the server `limit`
+    steps ago, and its own changes of `limit` steps ago have reached the server.
 
     Parameters
     ----------
     worker : adaps.Worker
         Worker that steps.
-    limit : int
-        Maximum age in steps, at least 1. With 1, every step waits.
+    limit : int, optional
+        Maximum age in steps, at least 1. With 1, every step waits. By default, the limit grows with the
+        number of steps (`adaps.age_limit.default_limit`).
     alone : bool
         Whether this node is the only one, so that no value can be old.
     """
 
-    def __init__(self, worker: adaps.Worker, limit: int, alone: bool) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
+    def __init__(self, worker: adaps.Worker, limit: int | None, alone: bool) -> None:
         self._worker = worker
-        self._period = max(1, limit // 2)
-        self._at_once = limit == 1
+        self._limit = checked_limit(limit)
+        self._requests = request_steps(self._limit)
+        self._next = next(self._requests)
         self._alone = alone
         self._steps = 0
         self._asked: int | None = None
@@ -38,15 +36,13 @@ class StalenessLimit:
     def step(self) -> None:
         """Count a step that has ended, and wait if the limit requires it."""
         self._steps += 1
-        if self._alone or self._steps % self._period:
+        if self._alone or self._steps < self._next:
             return
-        if self._asked is not None:
-            self._worker.wait(self._asked)
-        asked = self._worker.wait_sync(asynchronous=True)
-        assert asked is not None
-        self._asked = asked
-        if self._at_once:
-            self._worker.wait(self._asked)
+        self._next = next(self._requests)
+        before, self._asked = self._asked, self._worker.wait_sync(asynchronous=True)
+        awaited = self._asked if self._limit == 1 else before
+        if awaited is not None:
+            self._worker.wait(awaited)
 
 
 class SynchronousSteps:

@@ -21,7 +21,7 @@ from autoada.model.checkpoint import WorkerState
 from autoada.model.forwarding import ForwardingModule, class_for
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
-from autoada.model.staleness import STALENESS, StalenessLimit, SynchronousSteps
+from autoada.model.staleness import StalenessLimit, SynchronousSteps
 from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
@@ -82,10 +82,11 @@ class AdaModel(ForwardingModule):
         Index of this worker thread on its node.
     tables : iterable of str, optional
         Qualified names of parameters that are tables although no embedding module owns them.
-    staleness : int
+    staleness : int, optional
         Maximum age, in steps of this worker, of the values that it reads; 1 or more. Updates that reached the
         server at least `staleness` steps ago are always visible. Smaller values wait more; larger values can
-        slow convergence, with momentum in particular.
+        slow convergence, with momentum in particular. By default, the maximum age grows: it is half of the
+        square root of the number of steps so far, at least 2 and at most 64.
     policy : adaps.Policy, optional
         Management of each parameter, as for `create_node`, if the model creates its node.
     row_dtype : {"float32", "bfloat16"}
@@ -117,7 +118,7 @@ class AdaModel(ForwardingModule):
         node: adaps.Node | None = None,
         worker: int = 0,
         tables: Iterable[str] | None = None,
-        staleness: int = STALENESS,
+        staleness: int | None = None,
         policy: adaps.Policy | None = None,
         row_dtype: str = "float32",
     ) -> None:

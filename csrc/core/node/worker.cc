@@ -549,8 +549,10 @@ void Worker::wait(Ticket ticket) {
   if (ticket == kDone) return;
   const std::shared_ptr<Operation>* operation = find(ticket);
   if (operation == nullptr) return;
-  const Stopwatch stopwatch(node_.workers[static_cast<std::size_t>(index_)]->counters.blocked_micros);
   const std::shared_ptr<Operation> kept = *operation;
+  WorkerCounters& counters = node_.workers[static_cast<std::size_t>(index_)]->counters;
+  const Stopwatch stopwatch(kept->kind == OperationKind::kSync ? counters.sync_micros
+                                                               : counters.blocked_micros);
   outstanding_.erase(ticket);
   block(kept);
   if (kept->id_call) finish_rows_of(node_, *kept);
@@ -563,7 +565,6 @@ void Worker::waitall() {
 Ticket Worker::wait_sync(bool asynchronous) {
   check_usable();
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
-  const Stopwatch stopwatch(state.counters.sync_micros);
   const auto operation = std::make_shared<Operation>(OperationKind::kSync, index_, state.completion);
   operation->left.store(static_cast<std::uint32_t>(node_.partitions.size()) + 1);
   node_.epochs.wait(*operation);
@@ -573,6 +574,7 @@ Ticket Worker::wait_sync(bool asynchronous) {
     outstanding_.emplace(ticket, operation);
     return ticket;
   }
+  const Stopwatch stopwatch(state.counters.sync_micros);
   block(operation);
   return kDone;
 }

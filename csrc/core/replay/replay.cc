@@ -50,8 +50,8 @@ void check(const Accesses& accesses, const ReplaySettings& settings) {
 }  // namespace
 
 const char* name_of(ReplaySpan::Kind kind) {
-  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "synchronize",
-                                           "meet",     "wait", "channel", "frame"};
+  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "request",
+                                           "synchronize", "meet", "wait", "channel", "frame"};
   return name_in(kNames, kind);
 }
 
@@ -421,6 +421,9 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
       case ReplaySpan::Kind::kPush:
         ticket = thread.worker->push_gradients(action.keys, gradients_.data(), floats_of(action), true);
         break;
+      case ReplaySpan::Kind::kRequest:
+        ticket = std::exchange(thread.requested, thread.worker->wait_sync(true));
+        break;
       case ReplaySpan::Kind::kSynchronize:
         ticket = thread.worker->wait_sync(true);
         break;
@@ -678,6 +681,9 @@ std::vector<Replay::Action> Replay::actions_of(const WorkerThread& thread) const
   rows(kPush);
   dense(kPush);
   dense(kPull);
+  const std::vector<std::size_t>& requests = settings_.requests;
+  if (nodes_.size() > 1 && std::binary_search(requests.begin(), requests.end(), thread.step + 1))
+    actions.push_back({kRequest, 0, {}});
   if (settings_.epoch > 0 && (thread.step + 1) % settings_.epoch == 0) {
     for (const ReplaySpan::Kind kind : {kSynchronize, kMeet, kSynchronize}) actions.push_back({kind, 0, {}});
   }

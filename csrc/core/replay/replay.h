@@ -73,6 +73,9 @@ struct ReplaySettings {
   // Number of steps of an epoch; 0: no epochs. After each epoch, workers wait until all writes are visible on
   // all nodes, and then for each other. Intents are not signalled beyond the end of an epoch.
   std::size_t epoch = 0;
+  // Steps, counted from 1 and sorted, after which a worker requests that all changes become visible and then
+  // waits for its previous request. Without effect on a single node.
+  std::vector<std::size_t> requests{};
   double compute = 10'000.0;  // computing time of a step: microseconds of a core of speed 1
   ReplayCosts costs{};
   std::vector<Machine> machines{};  // by node
@@ -111,6 +114,7 @@ struct ReplaySpan {
     kPull,
     kCompute,
     kPush,
+    kRequest,
     kSynchronize,
     kMeet,
     kWait,
@@ -171,7 +175,8 @@ class Replay {
     double owed = 0.0;        // time of its last call that was known only at its end; added to its next work
     bool ended = false;       // the worker has no step left, or a call has raised PeerLost
     Ticket ticket = kDone;
-    Micros began = 0;  // begin of the current action
+    Ticket requested = kDone;  // its last request that all changes become visible
+    Micros began = 0;          // begin of the current action
     Micros network_then = 0;
   };
   struct Received {

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import adaps
 import autoada
+from adaps.age_limit import MOST, default_limit
 from autoada.model.staleness import StalenessLimit
 from autoada.parameters.table_parameter import TableParameter
 from tests.plain_and_wrapped import plain_and_wrapped, train
@@ -512,33 +513,52 @@ def test_every_read_gives_rows_and_gradients_of_plain_pytorch(read: Callable[[An
     torch.testing.assert_close(wrapped, plain, rtol=1e-5, atol=1e-5)
 
 
+class SynchronizingWorker:
+    """A worker that numbers its requests and records the steps of each request and each wait."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.asked: list[int] = []
+        self.waited: dict[int, int] = {}
+
+    def wait_sync(self, asynchronous: bool) -> int:
+        assert asynchronous
+        self.asked.append(self.step)
+        return len(self.asked) - 1
+
+    def wait(self, ticket: int) -> None:
+        self.waited.setdefault(ticket, self.step)
+
+
+def steps_limited_by(limit: int | None, steps: int) -> SynchronizingWorker:
+    worker = SynchronizingWorker()
+    staleness = StalenessLimit(cast("Any", worker), limit, alone=False)
+    for worker.step in range(steps):
+        staleness.step()
+    return worker
+
+
 @pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
 def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) -> None:
-    class Worker:
-        """A worker that numbers its requests and records the steps of each request and each wait."""
-
-        def __init__(self) -> None:
-            self.step = 0
-            self.asked: list[int] = []
-            self.waited: dict[int, int] = {}
-
-        def wait_sync(self, asynchronous: bool) -> int:
-            assert asynchronous
-            self.asked.append(self.step)
-            return len(self.asked) - 1
-
-        def wait(self, ticket: int) -> None:
-            self.waited.setdefault(ticket, self.step)
-
-    worker = Worker()
-    staleness = StalenessLimit(cast("Any", worker), limit, alone=False)
-    for worker.step in range(12):
-        staleness.step()
+    worker = steps_limited_by(limit, 12)
     assert len(worker.asked) == asked
     since = [0, *worker.asked]
     assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
     assert set(worker.waited) >= set(range(asked - 1))
     assert all(done - worker.asked[ticket] <= limit - 1 for ticket, done in worker.waited.items())
+
+
+def test_the_default_limit_grows_with_the_steps_of_the_training() -> None:
+    assert [default_limit(steps) for steps in (0, 24, 63, 64, 400, 10_000, 16_384, 10**9)] == [
+        *(2, 2, 3, 4, 10, 50, 64, 64)
+    ]
+    worker = steps_limited_by(None, 30_000)
+    assert worker.asked[:64] == [*range(64)]
+    asked_again = dict(itertools.pairwise(worker.asked))
+    assert max(after - before for before, after in asked_again.items()) == MOST // 2
+    for ticket, done in worker.waited.items():
+        assert done == asked_again[worker.asked[ticket]]
+        assert done - worker.asked[ticket] <= default_limit(done) // 2
 
 
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])
