@@ -27,7 +27,10 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
     for _ in range(_MOST_TRIES):
         edition = editions.newest(directory, EXPORTS)
         if edition is None or edition.content is None:
-            raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
+            raise CheckpointError(
+                f"{directory} holds no complete export, because it has no manifest: give a directory to "
+                "which `export` has written"
+            )
         known = {table.name: table for table in edition.content.tables}
         wanted = list(known) if names is None else [known_name(name, known) for name in names]
         try:
