@@ -72,7 +72,8 @@ def session_table(runs: Sequence[Run], width: int | None = None) -> str:
     tables = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
         names, rows = usecase_rows([run for run in counted if run.usecase == usecase])
-        tables.append(f"{usecase}: mean [least, greatest] of n runs\n\n" + fitted(names, rows, width))
+        title = [f"{usecase}: mean [least, greatest] of n runs", *_data_facts(counted, usecase, width)]
+        tables.append("\n".join(title) + "\n\n" + fitted(names, rows, width))
     return "\n\n".join(tables)
 
 
@@ -324,6 +325,13 @@ def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         [line(names), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)]
     )
+
+
+def _data_facts(runs: Sequence[Run], usecase: str, width: int | None) -> list[str]:
+    """Return lines of the facts about the data of a use case's runs, each different set of facts once."""
+    own = [run.data_facts for run in runs if run.usecase == usecase and run.data_facts]
+    texts = [", ".join(f"{name} {value}" for name, value in facts.items()) for facts in own]
+    return [line for text in dict.fromkeys(texts) for line in broken(f"data: {text}", width or len(text) + 6)]
 
 
 def _row(label: str, runs: Sequence[Run]) -> dict[str, str]:

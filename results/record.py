@@ -310,19 +310,23 @@ class Run(EndedRun, kw_only=True, frozen=True):
     ----------
     data : str or None
         Fingerprint of the data, ``sha256:…``.
+    data_facts : dict of str to int
+        Numbers of samples that describe the data and their use, by names such as ``test_triples``. Empty for
+        use cases without them, and in older records.
     epoch_seconds : list of float
         Wall seconds of each epoch's training, measured by worker 0 of node 0.
     samples : int
         Samples that all workers trained on, over all epochs.
     metrics : dict of str to float
-        Quality on the test split at the best epoch by validation.
+        Quality on the whole test split at the best epoch by validation.
     metric : str or None
         Name of the use case's main metric; None in older records.
     tolerance : float or None
         Largest difference of that metric that does not matter.
     history : list of dict
         One entry per epoch: its number as ``epoch``, the metrics of the test split under their names, and the
-        metrics of the validation split with the prefix ``valid_``.
+        metrics of the validation split with the prefix ``valid_``. Use cases whose evaluation takes long use
+        samples of the splits here, whose sizes are in `data_facts`.
     best_epoch : int or None
         Best epoch by validation, from 1.
     counters : dict of str to float
@@ -348,6 +352,7 @@ class Run(EndedRun, kw_only=True, frozen=True):
     """
 
     data: str | None
+    data_facts: dict[str, int] = msgspec.field(default_factory=dict)
     epoch_seconds: list[float] = msgspec.field(default_factory=list)
     samples: int = 0
     metrics: dict[str, float] = msgspec.field(default_factory=dict)

@@ -206,6 +206,39 @@ class Dealt(Protocol):
         ...
 
 
+@runtime_checkable
+class Described(Protocol):
+    """A use case with numbers that describe its data. The record of each run contains them."""
+
+    @property
+    def data_facts(self) -> dict[str, int]:
+        """Numbers of samples by a name that says what is counted, such as ``test_triples``."""
+        ...
+
+
+@runtime_checkable
+class EvaluatesSamples(Protocol):
+    """A use case that evaluates samples of its splits during training, because whole splits take too long.
+
+    The loaders `valid` and `test` contain the samples. After the last epoch, the model of the best epoch is
+    evaluated on the whole test split.
+    """
+
+    def copy_of(self, model: nn.Module) -> nn.Module:
+        """Return a copy of the model for `evaluate`. It is in the memory of this process, and never changes.
+
+        Parameters
+        ----------
+        model : nn.Module
+            Model from `model`, as wrapped by the backend.
+        """
+        ...
+
+    def whole_test(self) -> Iterable[Any] | None:
+        """Return a loader of the whole test split; None if the loader `test` already contains all of it."""
+        ...
+
+
 class Draws(NamedTuple):
     """The random draws of each batch.
 

@@ -8,7 +8,7 @@ from adabench.usecases.interface import UseCase
 
 
 class Single(PeerBackend):
-    """Trains with the use case's own optimizer."""
+    """Plain PyTorch in one process, with the use case's own optimizer."""
 
     name = "single"
 

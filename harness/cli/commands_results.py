@@ -44,34 +44,43 @@ def list_(
             autocompletion=completed(lambda: LISTED),
         ),
     ],
+    name: Annotated[
+        str | None, typer.Argument(help="Name to list with its parameters; by default all names.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List the parameters of all plugins.")
+    ] = False,
     results: Results = None,
 ) -> None:
     """List backends, use cases, sessions, or another kind of names."""
     from adabench.analysis.tracking import working
-    from adabench.harness.plugins.describe import describe_plugins
+    from adabench.harness.plugins.describe import describe_plugin, plugin_summaries
     from adabench.harness.study.study import built_in_studies
     from adabench.results.store import list_sessions
 
-    rows: list[tuple[str, str]]
     if what in PLUGINS:
         with working("loading plugins"):
-            lines = list(describe_plugins(PLUGINS[what], terminal_width()))
-        for line in lines:
-            tell(line)
-        return
-    if what == "studies":
-        rows = [(name, _comment(file)) for name, file in built_in_studies().items()]
+            rows = plugin_summaries(PLUGINS[what])
+    elif what == "studies":
+        rows = {each: _comment(file) for each, file in built_in_studies().items()}
     elif what == "sessions":
-        rows = [
-            (store.folder.name, _session_summary(store)) for store in list_sessions(results_root(results))
-        ]
+        rows = {store.folder.name: _session_summary(store) for store in list_sessions(results_root(results))}
     else:
         raise unknown("kind", what, LISTED)
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, text in rows:
-        lines = textwrap.wrap(text, max((terminal_width() or 10_000) - width - 2, 20)) or [""]
+    if name is not None:
+        if name not in rows:
+            raise unknown(f"name in the list of {what}", name, rows)
+        rows = {name: rows[name]}
+    columns, width = terminal_width(), max(map(len, rows), default=0)
+    for each, text in rows.items():
+        lines = textwrap.wrap(text, max((columns or 10_000) - width - 2, 20)) or [""]
         for number, line in enumerate(lines):
-            tell(f"{'' if number else name:<{width}}  {line}")
+            tell(f"{'' if number else each:<{width}}  {line}")
+        if what in PLUGINS and (name is not None or verbose):
+            for line in describe_plugin(PLUGINS[what], each, columns):
+                tell(line)
+    if what in ("backends", "usecases", "policies") and name is None and not verbose:
+        tell(f"\nadabench list {what} NAME lists the parameters of one, and --verbose of all")
 
 
 def show(

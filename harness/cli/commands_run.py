@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -136,7 +137,7 @@ def plan(
 
 
 def _print_session(store: SessionStore, console: Console) -> None:
-    """Draw the figures, and print the table and the paths of the files."""
+    """Draw the figures, and print the table, the paths of the files and the next commands."""
     from adabench.analysis.figures import draw_figures
     from adabench.analysis.load import SUCCESS
     from adabench.analysis.tables import session_table, write_table
@@ -147,6 +148,10 @@ def _print_session(store: SessionStore, console: Console) -> None:
         console.print(f"table:   {shown(write_table(store))}", highlight=False)
         for file in draw_figures(store):
             console.print(f"figure:  {shown(file)}", highlight=False)
-    console.print(f"session: {shown(store.folder)}", highlight=False)
+    folder = shown(store.folder)
+    console.print(f"session: {folder}", highlight=False)
     if (events := store.folder / "tensorboard").is_dir():
         console.print(f"watch:   tensorboard --logdir {shown(events)}", highlight=False)
+    commands = ("compare", "report") if len({one.cell for one in runs}) > 1 else ("report",)
+    for command in commands:
+        console.print(f"next:    adabench {command} {shlex.quote(folder)}", highlight=False)

@@ -25,7 +25,7 @@ from adabench.harness.plugins.registry import (
     names,
 )
 
-__all__ = ["describe_plugins", "parameter_rows"]
+__all__ = ["describe_plugin", "parameter_rows", "plugin_summaries"]
 
 
 _LOAD = {
@@ -39,23 +39,35 @@ _LOAD = {
 _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)
 
 
-def describe_plugins(kind: Kind, width: int | None = None) -> Iterator[str]:
-    """A line per plugin with its origin, and one per parameter; `width` characters per line."""
+def plugin_summaries(kind: Kind) -> dict[str, str]:
+    """Return the first sentence about each plugin by its name, with the origin of other packages' plugins.
+
+    The sentence about a plugin that cannot be used is the error.
+    """
+    summaries = {}
     for name, origin in names(kind).items():
         try:
             plugin: Any = _LOAD[kind](name)
+            text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
         except UsageError as error:
-            yield from _fitting(f"{name}  ({origin})  {error}", 2, width)
-            continue
-        text = _sentence(plugin.__doc__ or sys.modules[plugin.__module__].__doc__ or "")
-        yield from _fitting(f"{name}  ({origin})  {text}", 2, width)
-        if kind == "launcher":  # Plugins of other kinds have no parameters.
-            continue
-        rows = parameter_rows(plugin.Params if kind == "usecase" else plugin.Options)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            line = "  ".join(["", *map(str.ljust, row[:3], widths), row[3]])
-            yield from _fitting(line, sum(widths[:3]) + 8, width)
+            text = str(error)
+        summaries[name] = text if origin == "built in" else f"({origin}) {text}"
+    return summaries
+
+
+def describe_plugin(kind: Kind, name: str, width: int | None = None) -> Iterator[str]:
+    """Yield a line for each parameter of a plugin, with `width` characters per line."""
+    try:
+        plugin: Any = _LOAD[kind](name)
+    except UsageError:
+        return
+    if kind == "launcher":  # Plugins of other kinds have parameters.
+        return
+    rows = parameter_rows(plugin.Params if kind == "usecase" else plugin.Options)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(["", *map(str.ljust, row[:3], widths), row[3]])
+        yield from _fitting(line, sum(widths[:3]) + 8, width)
 
 
 def parameter_rows(params: type[msgspec.Struct]) -> list[list[str]]:

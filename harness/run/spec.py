@@ -168,6 +168,8 @@ class RankResult(WorkerResult, kw_only=True):
         Seconds of other runs' turns; no other field contains them.
     data : str
         Fingerprint of the data.
+    data_facts : dict of str to int
+        Numbers that describe the data.
     budget : Budget or None
         Time budget of a profiled run.
     """
@@ -178,6 +180,7 @@ class RankResult(WorkerResult, kw_only=True):
     context_switches: int
     paused_seconds: float
     data: str
+    data_facts: dict[str, int] = msgspec.field(default_factory=dict)
     budget: Budget | None = None
 
 
@@ -187,7 +190,7 @@ def merged_results(results: Sequence[RankResult]) -> dict[str, Any]:
         return {}
     first = results[0]
     summed = ("samples", "cpu_seconds", "train_cpu_seconds", "peak_rss_mib", "context_switches")
-    of_first = ("data", "epoch_seconds", "metrics", "history", "best_epoch")
+    of_first = ("data", "data_facts", "epoch_seconds", "metrics", "history", "best_epoch")
     tables = dict.fromkeys(table for one in results for table in one.tables)
     waited = [name for name in WAITING if len(results) > 1 and all(name in one.counters for one in results)]
     return {

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from adabench.backends.interface import (
     Backend,
@@ -48,7 +49,7 @@ from adabench.harness.study.cell import usecase_of
 from adabench.harness.study.data_partition import partitioned
 from adabench.results.record import Choice
 from adabench.results.store import write_atomically
-from adabench.usecases.interface import UseCase
+from adabench.usecases.interface import Described, EvaluatesSamples, UseCase
 from adaps.policy import Policy
 
 __all__ = ["RankTraining", "TrainingLoop", "train_rank"]
@@ -123,6 +124,7 @@ class RankTraining:
             context_switches=sum(usage.ru_nvcsw + usage.ru_nivcsw for usage in used),
             paused_seconds=first.turn.paused_seconds,
             data=usecase.fingerprint,
+            data_facts=usecase.data_facts if isinstance(usecase, Described) else {},
             budget=None if self.profile is None else self.profile.budget.result(self.rank),
         )
 
@@ -157,6 +159,8 @@ class TrainingLoop:
         self.result = WorkerResult()
         self.progress = ProgressLog(rank.folder, rank.rank) if spec.watched and worker == 0 else None
         self.profile: WorkerProfile | None = None
+        self.best: nn.Module | None = None
+        """Copy of the model after the best epoch, if only samples of the splits are evaluated."""
 
     def run(self) -> None:
         """Open a session, train and evaluate each epoch, and close the session; collective."""
@@ -235,13 +239,26 @@ class TrainingLoop:
         self._enter("eval", epoch)
         start, quality = time.monotonic(), dict[str, float]()
         if self.cluster.index == 0:
-            valid = self.usecase.evaluate(self.session.model, self.loaders.valid)
-            test = self.usecase.evaluate(self.session.model, self.loaders.test)
-            quality = self._keep(epoch, valid, test)
+            usecase, model = self.usecase, self.session.model
+            if isinstance(usecase, EvaluatesSamples):
+                model = usecase.copy_of(model)
+            valid = usecase.evaluate(model, self.loaders.valid)
+            quality = self._keep(epoch, valid, usecase.evaluate(model, self.loaders.test))
+            if isinstance(usecase, EvaluatesSamples):
+                self.best = model if self.result.best_epoch == epoch else self.best
+                if epoch == usecase.params.epochs:
+                    self._test_best(usecase)
         self.session.synchronize()  # The other workers wait until the evaluation is over.
         self.result.eval_seconds += time.monotonic() - start
         if self.progress is not None:
             self.progress.write(epoch, self.result.counters, quality=quality)
+
+    def _test_best(self, usecase: EvaluatesSamples) -> None:
+        """Evaluate the best epoch's model on the whole test split, if only a sample was evaluated so far."""
+        if (whole := usecase.whole_test()) is not None:
+            assert self.best is not None
+            self.result.metrics = self.usecase.evaluate(self.best, whole)
+            _require_finite("test", self.result.metrics, self.result.best_epoch)
 
     def _close(self) -> None:
         self.turn.close()
@@ -274,9 +291,7 @@ class TrainingLoop:
         """Add an epoch to the history; returns its quality. The best epoch gives the run's metrics."""
         usecase, result = self.usecase, self.result
         for split, values in (("validation", valid), ("test", test)):
-            for name, value in values.items():
-                if not math.isfinite(value):
-                    raise ArithmeticError(f"{split} {name} is {value} after epoch {epoch}: training diverged")
+            _require_finite(split, values, epoch)
         quality = {**test, **{f"valid_{name}": one for name, one in valid.items()}}
         result.history.append({"epoch": epoch, **quality})
         sign = 1 if usecase.maximize else -1
@@ -288,6 +303,12 @@ class TrainingLoop:
     def _enter(self, phase: str, epoch: int = 0) -> None:
         if self.cluster.worker == 0:
             self.rank.enter(phase, epoch)
+
+
+def _require_finite(split: str, metrics: dict[str, float], epoch: int | None) -> None:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ArithmeticError(f"{split} {name} is {value} after epoch {epoch}: training diverged")
 
 
 def _tables_of(session: TrainingSession) -> dict[str, dict[str, float]]:

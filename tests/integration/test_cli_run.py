@@ -76,7 +76,7 @@ def test_a_study_is_run_recorded_continued_shown_and_drawn(
         "fake-line.png",
         "fake-line.svg",
     ]
-    for named in ("session: ", "figure:  ", "table:   "):
+    for named in ("session: ", "figure:  ", "table:   ", "next:    adabench report "):
         assert named in first.stdout
 
     again = adabench("run", study)

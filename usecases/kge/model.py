@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "Knowledge", "ModelName", "Scores"]
+__all__ = ["MODELS", "Knowledge", "KnowledgeCopy", "ModelName", "Scores", "new_model"]
 
 ModelName = Literal["complex", "distmult", "rotate", "transe"]
 MODELS: tuple[ModelName, ...] = ("complex", "distmult", "rotate", "transe")
@@ -28,12 +28,16 @@ class Scores(NamedTuple):
     norm : Tensor
         Mean over the triples of the cubes of all numbers in their rows, float32 scalar, for the
         regularization.
+    links, candidates : Tensor
+        Rows of the triples' relations and of the candidates, float32.
     """
 
     own: Tensor
     tails: Tensor
     heads: Tensor
     norm: Tensor
+    links: Tensor
+    candidates: Tensor
 
 
 class Knowledge(nn.Module):
@@ -46,30 +50,15 @@ class Knowledge(nn.Module):
     ----------
     name : str
         Scoring method, one of `MODELS`.
-    entities, relations, dim : int
-        Numbers of rows of the two tables, and width of a row. The width is even for ComplEx and RotatE, whose
-        rows have the real parts first and then the imaginary parts. RotatE's relations are `dim` / 2 angles.
-    scale : float
-        Standard deviation of the initial weights.
-    generator : torch.Generator
-        Random generator for the initial weights.
+    rows : Tensor
+        Rows of the entities, float32 (entities, dim). `dim` is even for ComplEx and RotatE, whose rows have
+        the real parts first and then the imaginary parts.
+    links : Tensor
+        Rows of the relations, float32 (relations, dim). RotatE's relations are `dim` / 2 angles.
     """
 
-    def __init__(
-        self,
-        name: ModelName,
-        entities: int,
-        relations: int,
-        dim: int,
-        scale: float,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, name: ModelName, rows: Tensor, links: Tensor) -> None:
         super().__init__()
-        rows = torch.empty(entities, dim).normal_(std=scale, generator=generator)
-        if name == "rotate":
-            links = torch.empty(relations, dim // 2).uniform_(-torch.pi, torch.pi, generator=generator)
-        else:
-            links = torch.empty(relations, dim).normal_(std=scale, generator=generator)
         self.entities, self.relations = (
             nn.Embedding.from_pretrained(weight, freeze=False, sparse=True) for weight in (rows, links)
         )
@@ -82,18 +71,20 @@ class Knowledge(nn.Module):
         ids = torch.cat([triples[:, 0], triples[:, 2], candidates])
         heads, tails, others = self.entities(ids).tensor_split((count, 2 * count))
         links = self.relations(triples[:, 1])
-        for_tails, for_heads = self._queries(heads, links, tails)
+        for_tails, for_heads = self.queries(heads, links, tails)
         cubes = heads.abs().pow(3).sum() + tails.abs().pow(3).sum()
         if self._name != "rotate":  # RotatE's relations are angles
             cubes = cubes + links.abs().pow(3).sum()
         return Scores(
             self._one_by_one(for_tails, tails),
-            self._each_with_each(for_tails, others),
-            self._each_with_each(for_heads, others),
+            self.each_with_each(for_tails, others),
+            self.each_with_each(for_heads, others),
             cubes / count,
+            links,
+            others,
         )
 
-    def _queries(self, heads: Tensor, links: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
+    def queries(self, heads: Tensor, links: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
         """Return the query vectors for tails and for heads."""
         if self._name == "distmult":
             return heads * links, tails * links
@@ -109,7 +100,8 @@ class Knowledge(nn.Module):
             return (queries * rows).sum(1)
         return -self._length(queries - rows)
 
-    def _each_with_each(self, queries: Tensor, rows: Tensor) -> Tensor:
+    def each_with_each(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Return the scores of all pairs of a query vector and an entity's row, float32 (queries, rows)."""
         if self._name in ("complex", "distmult"):
             return queries @ rows.T
         if self._name == "transe":
@@ -124,6 +116,22 @@ class Knowledge(nn.Module):
         real, imaginary = difference.chunk(2, dim=-1)
         # The gradient of a root at 0 is infinite.
         return (real.square() + imaginary.square() + 1e-12).sqrt().sum(-1)
+
+
+class KnowledgeCopy(Knowledge):
+    """A copy of a model for evaluation. Its rows are in the memory of this process."""
+
+
+def new_model(
+    name: ModelName, entities: int, relations: int, dim: int, scale: float, generator: torch.Generator
+) -> Knowledge:
+    """Return a model with initial weights of standard deviation `scale`; RotatE's angles are uniform."""
+    rows = torch.empty(entities, dim).normal_(std=scale, generator=generator)
+    if name == "rotate":
+        links = torch.empty(relations, dim // 2).uniform_(-torch.pi, torch.pi, generator=generator)
+    else:
+        links = torch.empty(relations, dim).normal_(std=scale, generator=generator)
+    return Knowledge(name, rows, links)
 
 
 def _times(rows: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:

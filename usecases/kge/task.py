@@ -32,7 +32,7 @@ from adabench.usecases.common.validation import (
 )
 from adabench.usecases.interface import Draws, Loaders, Params
 from adabench.usecases.kge.data import load
-from adabench.usecases.kge.model import MODELS, Knowledge, ModelName, Scores
+from adabench.usecases.kge.model import MODELS, KnowledgeCopy, ModelName, Scores, new_model
 from adabench.usecases.kge.ranking import Answers, FilteredRanks, summary
 
 __all__ = ["KgeParams", "KgeUseCase"]
@@ -42,6 +42,12 @@ TRIPLES_AT_ONCE, CANDIDATES_AT_ONCE = 128, 2048
 
 Products of such matrices are fast, and the scores fit into the cache. The allocator keeps their memory: it
 would return larger blocks to the kernel, which clears them each time. """
+
+EVALUATED_SHARE = 0.3
+"""Maximum cost of the evaluation after an epoch, as a share of the cost of the epoch's training."""
+
+TRAINED_PAIR = 3
+"""Cost of training on a pair of a query and an entity, in scores: the score and its two gradients."""
 
 
 class KgeParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +125,10 @@ class Queries(NamedTuple):
 class KgeUseCase(DealsBatches):
     """Learns to score true triples above corrupted ones. `adabench.usecases.kge.read` describes `data`.
 
+    After each epoch, samples of the validation and test splits are evaluated if whole splits would cost more
+    than `EVALUATED_SHARE` of the epoch's training. The samples are the same in all runs with equal data and
+    parameters. After the last epoch, the model of the best epoch is evaluated on the whole test split.
+
     The loss is the cross-entropy of finding a triple's tail among it and the drawn entities, plus the same
     loss for its head. The seed determines the initial weights, the order of the data and the drawn entities,
     but not the data or their splits.
@@ -135,6 +145,7 @@ class KgeUseCase(DealsBatches):
         self._seed = seed
         self._graph = load(data, params.triples)
         self._answers: tuple[Answers, Answers] | None = None
+        self._valid, self._test = self._samples()
         train, entities = self._graph.train, self._graph.sizes.entities
         self._placement = SamplePlacement(
             params.placement,
@@ -153,13 +164,22 @@ class KgeUseCase(DealsBatches):
     def fingerprint(self) -> str:
         return self._graph.fingerprint
 
+    @property
+    def data_facts(self) -> dict[str, int]:
+        return {
+            "valid_triples": len(self._graph.valid),
+            "test_triples": len(self._graph.test),
+            "valid_triples_after_each_epoch": len(self._valid),
+            "test_triples_after_each_epoch": len(self._test),
+        }
+
     def model(self) -> nn.Module:
         return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         params, sizes = self._params, self._graph.sizes
-        return Knowledge(params.model, *sizes, params.dim, params.scale, generator)
+        return new_model(params.model, *sizes, params.dim, params.scale, generator)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr)
@@ -169,7 +189,7 @@ class KgeUseCase(DealsBatches):
         graph, params = self._graph, self._params
         train = CorruptedTriples(graph.train, graph.sizes.entities, params.negatives)
         shuffled = ShuffledBatches(self._placement.share(rank, sizes), sizes[rank], self._seed, rank)
-        return Loaders(batch_loader(train, shuffled), self._in_order(graph.valid), self._in_order(graph.test))
+        return Loaders(batch_loader(train, shuffled), self._in_order(self._valid), self._in_order(self._test))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return cross-entropies of tails and heads, plus the regularization of the rows of each triple."""
@@ -189,32 +209,33 @@ class KgeUseCase(DealsBatches):
         Entities that are correct in any split are filtered. Of entities with equal scores, half count as
         better.
         """
-        found: list[Tensor] = []
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in loader:
-                    found += self._ranks(model, batch)
-        finally:
-            model.train()
+        copied = model if isinstance(model, KnowledgeCopy) else self.copy_of(model)
+        with torch.no_grad():
+            found = [ranks for batch in loader for ranks in _ranks(copied, batch)]
         if not found:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one triple")
         return summary(torch.cat(found))
 
-    def _ranks(self, model: nn.Module, batch: Queries) -> tuple[Tensor, Tensor]:
-        """Return the ranks of tails and of heads."""
-        heads, tails = batch.triples[:, 0], batch.triples[:, 2]
-        of_tails, of_heads = FilteredRanks(tails, batch.tails), FilteredRanks(heads, batch.heads)
-        for block in torch.arange(self._graph.sizes.entities).split(CANDIDATES_AT_ONCE):
-            # The correct entities are candidates in each block: equal scores have to come from one operation,
-            # because others round in different ways.
-            scores: Scores = model(batch.triples, torch.cat([block, tails, heads]))
-            parts = [len(block), len(tails), len(heads)]
-            candidates, own, _ = scores.tails.split(parts, dim=1)
-            of_tails.add(candidates, own.diagonal().clone())
-            candidates, _, own = scores.heads.split(parts, dim=1)
-            of_heads.add(candidates, own.diagonal().clone())
-        return of_tails.ranks(), of_heads.ranks()
+    def copy_of(self, model: nn.Module) -> KnowledgeCopy:
+        """Return a copy of the model. Each row is read once, in blocks."""
+        sizes = self._graph.sizes
+        relations = torch.arange(sizes.relations)
+        triples = torch.stack([relations * 0, relations, relations * 0], dim=1)
+        rows = torch.empty(sizes.entities, self._params.dim)
+        model.eval()
+        try:
+            with torch.no_grad():
+                for block in torch.arange(sizes.entities).split(CANDIDATES_AT_ONCE):
+                    scores: Scores = model(triples[:1], block)
+                    rows[block] = scores.candidates
+                links = [model(part, part[:1, 0]).links for part in triples.split(CANDIDATES_AT_ONCE)]
+        finally:
+            model.train()
+        return KnowledgeCopy(self._params.model, rows, torch.cat(links))
+
+    def whole_test(self) -> Iterable[Queries] | None:
+        whole = len(self._test) == len(self._graph.test)
+        return None if whole else self._in_order(self._graph.test)
 
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         triples = batch.triples
@@ -237,6 +258,19 @@ class KgeUseCase(DealsBatches):
         """Return the rows that worker `rank`'s triples read most; none if triples are assigned randomly."""
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
+    def _samples(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the validation and test triples to evaluate after each epoch, at least one of each."""
+        graph = self._graph
+        trained = TRAINED_PAIR * self._params.negatives * len(graph.train)
+        held_out = graph.sizes.entities * (len(graph.valid) + len(graph.test))
+        share = min(1.0, EVALUATED_SHARE * trained / held_out)
+        random = np.random.default_rng(0)
+        valid, test = (
+            split[np.sort(random.choice(len(split), max(1, int(share * len(split))), replace=False))]
+            for split in (graph.valid, graph.test)
+        )
+        return valid, test
+
     def _in_order(self, triples: NDArray[np.int32]) -> Iterable[Queries]:
         batches = OrderedBatches(np.arange(len(triples)), TRIPLES_AT_ONCE)
         return batch_loader(FilteredTriples(triples, *self._all_answers()), batches)
@@ -251,6 +285,23 @@ class KgeUseCase(DealsBatches):
             )
             self._answers = tails, heads
         return self._answers
+
+
+def _ranks(model: KnowledgeCopy, batch: Queries) -> list[Tensor]:
+    """Return the ranks of tails and of heads."""
+    heads, tails = batch.triples[:, 0], batch.triples[:, 2]
+    rows = model.entities.weight
+    for_tails, for_heads = model.queries(rows[heads], model.relations(batch.triples[:, 1]), rows[tails])
+    found = []
+    for queries, right, known in ((for_tails, tails, batch.tails), (for_heads, heads, batch.heads)):
+        ranking = FilteredRanks(right, known)
+        for block in rows.split(CANDIDATES_AT_ONCE):
+            # The correct entities are candidates in each block: equal scores have to come from one operation,
+            # because others round in different ways.
+            scores = model.each_with_each(queries, torch.cat([block, rows[right]]))
+            ranking.add(scores[:, : len(block)], scores[:, len(block) :].diagonal().clone())
+        found.append(ranking.ranks())
+    return found
 
 
 class CorruptedTriples(Dataset[Batch]):

@@ -109,7 +109,9 @@ class MfImplicitUseCase(DealsBatches):
         self._seed = seed
         self._ratings = load(data, params.ratings)
         block = self._ratings.block
-        liked = first_of_each_pair(block, np.flatnonzero(block.ratings >= params.threshold))
+        read = np.flatnonzero(block.ratings >= params.threshold)
+        liked = first_of_each_pair(block, read)
+        self.data_facts = {"liked_ratings": len(read), "liked_pairs": len(liked)}
         what = "the generated data" if data is None else str(data)
         if len(liked) == 0:
             raise DataError(

@@ -204,7 +204,10 @@ class CheckpointWorker:
     def _suitable(self, directory: Path) -> Edition[CheckpointManifest]:
         edition = editions.newest(directory, CHECKPOINTS)
         if edition is None or edition.content is None:
-            raise CheckpointError(f"{directory} holds no complete checkpoint: there is no manifest of one")
+            raise CheckpointError(
+                f"{directory} holds no complete checkpoint, because it has no manifest: give a directory "
+                "to which `checkpoint` has written; `adaps.checkpoint.exists` tests for one"
+            )
         path = directory / editions.edition_name(edition.number)
         check_tables(edition.content, path, self._entries())
         return edition

@@ -50,7 +50,10 @@ def _read_newest(directory: Path, read: Callable[[ExportManifest], _T]) -> _T:
     for _ in range(_MOST_TRIES):
         edition = editions.newest(directory, EXPORTS)
         if edition is None or edition.content is None:
-            raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
+            raise CheckpointError(
+                f"{directory} holds no complete export, because it has no manifest: give a directory to "
+                "which `export` has written"
+            )
         try:
             return read(edition.content)
         except (CheckpointError, OSError) as error:

@@ -15,6 +15,8 @@ from adaps.tables import Table
 
 __all__ = ["check_tables", "entry_of"]
 
+_REMEDY = "restore into a node with the tables and optimizers that the checkpoint has"
+
 
 def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -> TableEntry:
     """Return a table of a node as described in a manifest."""
@@ -35,7 +37,9 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
     """Raise CheckpointError unless the checkpoint fits the tables of a node, which are `present`."""
     saved = {entry.name: entry for entry in manifest.tables}
     if superfluous := saved.keys() - {entry.name for entry in present}:
-        raise CheckpointError(f"{path} has the table {min(superfluous)!r}, which this node does not have")
+        raise CheckpointError(
+            f"{path} has the table {min(superfluous)!r}, which this node does not have: {_REMEDY}"
+        )
     written: dict[str | None, int] = {}
     for file in manifest.files:
         if file.table is not None and file.table not in saved:
@@ -43,7 +47,9 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
         written[file.table] = written.get(file.table, 0) + file.rows
     for entry in present:
         if entry.name not in saved:
-            raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(map(repr, saved))}")
+            raise CheckpointError(
+                f"{path} has no table {entry.name!r}, only {', '.join(map(repr, saved))}: {_REMEDY}"
+            )
         other = saved[entry.name]
         compared = ["keys", "length", "optimizer", "state_length"]
         if entry.keys is None:
@@ -57,7 +63,7 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
             if here != there:
                 raise CheckpointError(
                     f"{path}: the table {entry.name!r} has {what} {_text(there)} in the checkpoint, "
-                    f"but {_text(here)} on this node"
+                    f"but {_text(here)} on this node: {_REMEDY}"
                 )
 
 

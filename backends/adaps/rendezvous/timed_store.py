@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import socket
 import threading
@@ -26,6 +27,9 @@ _POLL_SECONDS = 0.02
 
 _LEAST = 1.0
 """Minimum time in seconds for an answer of a busy store, even if less of the timeout remains."""
+
+_LONGER = 5.0
+"""Seconds by which the store's own timeout is longer than the deadline, because the error here is clearer."""
 
 _SILENT = (
     "does not answer: the process that holds it, rank 0 or torchrun's agent, is stopped, cut off or kept busy"
@@ -55,8 +59,7 @@ def open_store(host: str, port: int, *, hosts: bool, deadline: float) -> Store:
             host,
             port,
             is_master=hosts,
-            # longer than the deadline, because the error here is clearer
-            timeout=timedelta(seconds=seconds + 5.0),
+            timeout=timedelta(seconds=seconds + _LONGER),
             wait_for_workers=False,
             multi_tenant=True,
             master_listen_fd=None if listener is None else listener.detach(),
@@ -175,7 +178,7 @@ def _listening(where: str, port: int) -> socket.socket:
 
 
 def _answer(call: Callable[[], T], seconds: float) -> T:
-    """Return or raise the result of a call; TimeoutError if it takes longer, but it continues unobserved."""
+    """Return or raise the result of a call; TimeoutError if it takes longer, but it continues in a thread."""
     results: list[T] = []
     errors: list[BaseException] = []
     done = threading.Event()
@@ -187,12 +190,33 @@ def _answer(call: Callable[[], T], seconds: float) -> T:
             errors.append(error)
         done.set()
 
-    threading.Thread(target=run, daemon=True).start()
-    if not done.wait(seconds):
-        raise TimeoutError
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        if not done.wait(seconds):
+            raise TimeoutError
+    finally:
+        if not done.is_set():
+            _given_up.append(thread)
     if errors:
         raise errors[0]
     return results[0]
+
+
+_given_up: list[threading.Thread] = []
+"""Threads in a call of a store whose result is no longer awaited."""
+
+
+@atexit.register
+def _await_given_up() -> None:
+    """Wait at the process's end for calls that were given up, but not longer than an attempt to connect.
+
+    Python ends a thread that returns from a call while the interpreter shuts down. In the store's C++ code
+    this aborts the process.
+    """
+    end = time.monotonic() + _LONGER + _LEAST
+    for thread in _given_up:
+        thread.join(max(end - time.monotonic(), 0.0))
 
 
 def _await_listener(host: str, port: int, deadline: float) -> None:

@@ -249,6 +249,15 @@ def test_the_table_counts_failures_and_leaves_warm_ups_out(runs: list[Run]) -> N
     assert cells[-2:] == ["75.0%", "2.0"]
 
 
+def test_the_table_shows_the_facts_about_the_data_once() -> None:
+    facts = {"liked_ratings": 1200, "liked_pairs": 400}
+    runs = [make_run("manual", block, data_facts=facts) for block in range(2)]
+    for width in (None, 80, 30):
+        lines = session_table([*runs, make_run("single", 0)], width).splitlines()
+        shown = " ".join(lines[1 : lines.index("")])
+        assert shown == "data: liked_ratings 1200, liked_pairs 400"
+
+
 def test_the_frame_has_every_run(store: SessionStore, runs: list[Run]) -> None:
     frame = load_frame(store)
     assert list(frame["run_id"]) == [run.run_id for run in runs]

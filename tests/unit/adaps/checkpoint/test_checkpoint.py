@@ -192,7 +192,8 @@ def test_without_a_checkpoint_the_sentence_says_so(tmp_path: Path) -> None:
     with adaps.Node([table()]) as node, pytest.raises(adaps.CheckpointError) as refusal:
         node.restore(tmp_path / "nothing")
     assert str(refusal.value) == (
-        f"{tmp_path / 'nothing'} holds no complete checkpoint: there is no manifest of one"
+        f"{tmp_path / 'nothing'} holds no complete checkpoint, because it has no manifest: give a directory "
+        "to which `checkpoint` has written; `adaps.checkpoint.exists` tests for one"
     )
 
 
@@ -212,7 +213,10 @@ def test_tables_that_differ_are_named(saved: Path, changes: Any, sentence: str) 
         train_rows = np.arange(5)
         before = np.empty((5, node.table(changes.get("name", "emb")).length), np.float32)
         node.worker(0).pull(train_rows, before)
-        with pytest.raises(adaps.CheckpointError, match=f"^{saved}/manifest-00000002.json.*{sentence}"):
+        remedy = ": restore into a node with the tables and optimizers that the checkpoint has$"
+        with pytest.raises(
+            adaps.CheckpointError, match=f"^{saved}/manifest-00000002.json.*{sentence}.*{remedy}"
+        ):
             node.restore(saved)
         after = np.empty_like(before)
         node.worker(0).pull(train_rows, after)
@@ -222,7 +226,7 @@ def test_tables_that_differ_are_named(saved: Path, changes: Any, sentence: str) 
 def test_a_table_more_is_named(saved: Path) -> None:
     with (
         adaps.Node([table(), table(name="more")]) as node,
-        pytest.raises(adaps.CheckpointError, match="has no table 'more'; it has 'emb'"),
+        pytest.raises(adaps.CheckpointError, match="has no table 'more', only 'emb': restore into"),
     ):
         node.restore(saved)
 

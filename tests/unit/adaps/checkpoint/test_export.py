@@ -412,7 +412,8 @@ def test_an_export_is_written_by_its_caller_if_no_thread_can_be_started(
 
 def test_without_an_export_the_sentence_says_so(tmp_path: Path) -> None:
     assert said_by(lambda: adaps.load_export(tmp_path / "nothing")) == (
-        f"{tmp_path / 'nothing'} holds no complete export: there is no manifest of one"
+        f"{tmp_path / 'nothing'} holds no complete export, because it has no manifest: give a directory to "
+        "which `export` has written"
     )
 
 

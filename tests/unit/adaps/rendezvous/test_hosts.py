@@ -366,6 +366,33 @@ def test_a_store_that_is_stopped_is_told_at_the_deadline(monkeypatch: pytest.Mon
             holder.kill()
 
 
+GIVES_UP = """
+import atexit, os, threading, time
+from adaps.rendezvous import timed_store
+
+reading, writing = os.pipe()
+
+
+def call() -> None:
+    os.read(reading, 1)
+    for _ in range(10**6):
+        pass
+    os.write(1, b"returned")
+
+
+store = timed_store.TimedStore(None, time.monotonic(), lambda: None)
+try:
+    store._ask(call)
+except timed_store.RendezvousError:
+    atexit.register(os.write, writing, b"!")  # The call returns when the process begins to end.
+"""
+
+
+def test_a_process_ends_after_the_calls_of_a_store_that_it_has_given_up() -> None:
+    """A thread that returned from the store's C++ code during the shutdown would abort the process."""
+    assert subprocess.check_output([sys.executable, "-c", GIVES_UP], text=True) == "returned"
+
+
 def test_strangers_who_flood_the_store_keep_nobody_from_it() -> None:
     port = free_port()
     deadline = time.monotonic() + 60

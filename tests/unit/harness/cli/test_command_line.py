@@ -123,13 +123,30 @@ def test_no_description_of_a_command_is_cut_in_80_columns(monkeypatch: pytest.Mo
 
 def test_lists_fit_the_terminal_and_studies_are_not_cut(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     monkeypatch.setattr(commands_results, "terminal_width", lambda: 80)
-    for what in ("backends", "usecases", "studies"):
-        code, out, _ = said("list", what)
-        assert code == 0
-        assert max(map(len, out.splitlines())) <= 80
+    for what in ("backends", "usecases", "policies", "studies"):
+        for more in ((), ("--verbose",)):
+            code, out, _ = said("list", what, *more)
+            assert code == 0
+            assert max(map(len, out.splitlines())) <= 80
     assert "so all sockets are slowed down alike, whoever opened them; this needs root." in " ".join(
         out.split()
     )
+
+
+def test_a_list_is_short_and_shows_the_parameters_of_a_name(
+    monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    monkeypatch.setattr(commands_results, "terminal_width", lambda: 80)
+    short, one, whole = (said("list", "backends", *more)[1] for more in ((), ("manual",), ("--verbose",)))
+    assert len(short.splitlines()) < 40
+    assert "lookahead" not in short
+    assert "adabench list backends NAME" in short
+    assert one.startswith("manual  Hand-written intent")
+    assert "\n  lookahead  int  " in one
+    assert "prefetch" not in one
+    assert whole.count("\n  lookahead  int  ") == 4
+    code, _, err = said("list", "backends", "manuel")
+    assert (code, "unknown name in the list of backends 'manuel': did you mean 'manual'?" in err) == (2, True)
 
 
 def test_a_list_names_what_cannot_be_read(tmp_path: Path, said: Any) -> None:

@@ -11,7 +11,9 @@ from adabench.harness.run import training_loop
 from adabench.harness.run.spec import RunSpec
 from adabench.harness.study import cell
 from adabench.usecases.interface import Params
+from adabench.usecases.kge import KgeParams, KgeUseCase
 from tests.records import make_cell
+from tests.unit.plain_training import epochs_of
 
 
 class Reached(Exception):
@@ -49,3 +51,17 @@ def test_options_are_converted_before_there_are_threads(
     with pytest.raises(Reached):
         training_loop.RankTraining(spec, 0).run()
     assert where == [(7, threading.main_thread())] * 4
+
+
+def test_metrics_are_those_of_the_best_epoch_on_the_whole_test_split(tmp_path: Path) -> None:
+    params = {"triples": 4000, "batch": 64, "negatives": 8, "dim": 8, "epochs": 4, "lr": 2.0}
+    fields = {"usecase": "kge", "backend": "single", "params": params, "nodes": 1, "folder": str(tmp_path)}
+    result = training_loop.RankTraining(make_cell(RunSpec, **fields, seed=1), 0).run()
+    usecase = KgeUseCase(KgeParams(**params), None, 1)
+    whole: Any = usecase.whole_test()
+    expected = [usecase.evaluate(model, whole) for model, _, _ in epochs_of(usecase)]
+    assert result.best_epoch is not None
+    assert result.best_epoch < 4
+    assert result.metrics == pytest.approx(expected[result.best_epoch - 1])
+    assert result.data_facts == usecase.data_facts
+    assert len(result.history) == 4

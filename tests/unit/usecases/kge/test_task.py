@@ -14,8 +14,9 @@ import torch
 from adabench.backends.external._shared import is_installed
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge import KgeParams, KgeUseCase
-from adabench.usecases.kge.model import MODELS, Knowledge, ModelName
+from adabench.usecases.kge.model import MODELS, ModelName, new_model
 from adabench.usecases.kge.ranking import FilteredRanks, summary
+from adabench.usecases.kge.task import EVALUATED_SHARE, TRAINED_PAIR
 from tests.unit.plain_training import epochs_of
 
 SMALL: dict[str, Any] = {"triples": 4000, "batch": 64, "negatives": 32, "dim": 8}
@@ -39,7 +40,7 @@ def test_scores_are_those_of_the_formulas(
     name: ModelName, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adabench.usecases.kge.model.PAIRS_AT_ONCE", at_once)
-    model = Knowledge(name, 7, 3, 6, 0.5, torch.Generator().manual_seed(1))
+    model = new_model(name, 7, 3, 6, 0.5, torch.Generator().manual_seed(1))
     triples, candidates = torch.tensor([[0, 1, 2], [6, 0, 6], [3, 2, 4]]), torch.tensor([5, 0, 5, 6])
     scores = model(triples, candidates)
     rows, links = model.entities.weight.detach(), model.relations.weight.detach()
@@ -84,6 +85,7 @@ def test_a_model_that_scores_everything_alike_gets_what_chance_gets(name: ModelN
 
 def test_evaluation_is_a_loop_over_all_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adabench.usecases.kge.task.CANDIDATES_AT_ONCE", 61)
+    monkeypatch.setattr("adabench.usecases.kge.task.EVALUATED_SHARE", math.inf)
     usecase = KgeUseCase(KgeParams(**SMALL), None, 1)
     model: Any = usecase.model()
     graph = usecase._graph
@@ -99,9 +101,50 @@ def test_evaluation_is_a_loop_over_all_entities(monkeypatch: pytest.MonkeyPatch)
                     other = score("complex", rows[corrupted[0]], links[link], rows[corrupted[2]])
                     better += other > right
             reciprocal.append(1 / (better + (equal + 1) / 2))
-    monkeypatch.setattr(usecase, "_graph", graph._replace(valid=graph.valid[:40]))
+    monkeypatch.setattr(usecase, "_valid", usecase._valid[:40])
     found = usecase.evaluate(model, usecase.loaders(0, 1).valid)
     assert found["mrr"] == pytest.approx(np.mean(reciprocal), abs=1e-6)
+
+
+def triples_of(loader: Any) -> list[tuple[int, ...]]:
+    return [tuple(triple) for batch in loader for triple in batch.triples.tolist()]
+
+
+@pytest.mark.parametrize(("negatives", "sampled"), [(4, True), (32, True), (1000, False)])
+def test_an_evaluation_after_an_epoch_costs_at_most_a_share_of_the_training(
+    negatives: int, sampled: bool
+) -> None:
+    params = KgeParams(**{**SMALL, "negatives": negatives})
+    one, other = (KgeUseCase(params, None, seed) for seed in (1, 2))
+    graph, loaders, facts = one._graph, one.loaders(0, 1), one.data_facts
+    evaluated = 0
+    for split, loader, again in zip(("valid", "test"), loaders[1:], other.loaders(0, 1)[1:], strict=True):
+        whole, found = [tuple(triple) for triple in getattr(graph, split).tolist()], triples_of(loader)
+        assert found == triples_of(again)
+        assert (found != whole) == sampled
+        assert set(found) <= set(whole)
+        assert facts[f"{split}_triples"] == len(whole)
+        assert facts[f"{split}_triples_after_each_epoch"] == len(found)
+        evaluated += len(found)
+    trained = TRAINED_PAIR * negatives * len(graph.train)
+    assert evaluated * graph.sizes.entities <= EVALUATED_SHARE * trained
+    tested = one.whole_test()
+    assert (tested is not None) == sampled
+    if tested is not None:
+        assert triples_of(tested) == [tuple(triple) for triple in graph.test.tolist()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_copy_has_all_rows_and_does_not_change(name: ModelName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adabench.usecases.kge.task.CANDIDATES_AT_ONCE", 7)
+    usecase = KgeUseCase(KgeParams(**SMALL, model=name), None, 1)
+    model: Any = usecase.model()
+    copied = usecase.copy_of(model)
+    assert model.training
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    torch.nn.init.zeros_(model.entities.weight)
+    assert all(torch.equal(value, before[key]) for key, value in copied.state_dict().items())
+    assert usecase.copy_of(model).entities.weight.count_nonzero() == 0
 
 
 def test_what_is_drawn_and_right_is_no_negative() -> None:
@@ -161,6 +204,7 @@ def test_pykeen_agrees(name: ModelName, tmp_path: Any, monkeypatch: pytest.Monke
     if not is_installed("pykeen"):
         pytest.skip("pykeen is not installed: say 'make models'")
     monkeypatch.setenv("PYSTOW_HOME", str(tmp_path))
+    monkeypatch.setattr("adabench.usecases.kge.task.EVALUATED_SHARE", math.inf)
     evaluation = importlib.import_module("pykeen.evaluation")
     usecase = KgeUseCase(KgeParams(**SMALL, model=name), None, 1)
     model: Any = usecase.model()

@@ -152,6 +152,7 @@ def test_an_item_that_a_user_rated_often_is_liked_once(tmp_path: Path) -> None:
     pairs = [(user, item) for user in range(40) for item in range(10)]
     (tmp_path / "u.data").write_text("".join(f"{user}\t{item}\t5\n" for user, item in pairs * 3))
     usecase = MfImplicitUseCase(MfImplicitParams(batch=8, dim=40), tmp_path / "u.data", 1)
+    assert usecase.data_facts == {"liked_ratings": 1200, "liked_pairs": 400}
     model, test = usecase.model(), usecase.loaders(0, 1).test
     with torch.no_grad():  # a model that knows the held-out ratings
         pairs_of = [part.pairs(np.arange(40)).T.tolist() for part in usecase._items[:2]]
