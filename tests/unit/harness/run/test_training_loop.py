@@ -8,7 +8,7 @@ import pytest
 
 from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
-from adabench.harness.run.spec import RunSpec
+from adabench.harness.run.spec import RankResult, RunSpec, merged_results
 from adabench.harness.study import cell
 from adabench.usecases.interface import Params
 from tests.records import make_cell
@@ -49,3 +49,21 @@ def test_options_are_converted_before_there_are_threads(
     with pytest.raises(Reached):
         training_loop.RankTraining(spec, 0).run()
     assert where == [(7, threading.main_thread())] * 4
+
+
+def test_a_record_has_the_time_of_the_channels_of_each_node() -> None:
+    results = [
+        RankResult(
+            rank=rank,
+            cpu_seconds=1.0,
+            peak_rss_mib=1.0,
+            context_switches=1,
+            paused_seconds=0.0,
+            data="",
+            counters={"channel_micros": 10.0 + rank, "rounds": 1.0},
+        )
+        for rank in (0, 1)
+    ]
+    merged = merged_results(results)
+    assert merged["waiting"] == {"channel_micros": [10.0, 11.0]}
+    assert merged["counters"] == {"channel_micros": 21.0, "rounds": 2.0}
