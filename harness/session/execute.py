@@ -76,10 +76,6 @@ def run_session(
     if launcher is None:
         with load_launcher(study.launcher)() as launcher:
             return run_session(study, root, options, console, launcher)
-    if study.simulation is not None:
-        raise UsageError(
-            f"study {study.name} is only simulated: use `adabench simulate`, or leave out its [simulation]"
-        )
     launcher.check(study)
     if options.tensorboard:
         check_tensorboard()

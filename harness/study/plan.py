@@ -27,9 +27,13 @@ WARMUP_BLOCK = -1
 def cells_of(study: Study) -> list[Cell]:
     """Return the cells of a study, with the identity of their data and sources, and with their policies.
 
-    Raises `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, or a
-    policy that does not fit or is not executed.
+    Raises `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, a policy
+    that does not fit or is not executed, or a study that is only simulated.
     """
+    if study.simulation is not None:
+        raise UsageError(
+            f"study {study.name} is only simulated: use `adabench simulate`, or leave out its [simulation]"
+        )
     chosen = selected_cells(study)
     groups: dict[bytes, list[Cell]] = {}
     for cell in chosen:

@@ -245,6 +245,7 @@ def test_a_wrong_simulation_in_a_study_is_refused(refused: Any, table: str, sent
     assert sentence in refused("simulate", "s.toml", quiet=False)
 
 
-def test_a_simulated_study_is_not_run(refused: Any) -> None:
-    err = refused("run", "s.toml", quiet=False)
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_simulated_study_is_not_run(refused: Any, command: str) -> None:
+    err = refused(command, "s.toml", quiet=False)
     assert err.startswith("study s is only simulated: use `adabench simulate`, or leave out its [simulation]")
