@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts fuzz-semantics bench bench-baseline record scale predictions search-cells clean help
+.PHONY: run test lint tidy docs peers models model-costs stress stress-ci stress-processes stress-faults stress-mixed stress-hosts fuzz-semantics bench bench-baseline record predictions search-cells clean help
 
 PYTHON ?= python3
 ifeq ($(origin CXX),default)
@@ -130,9 +130,6 @@ bench-baseline: $(SET_UP)  ## record this processor's baseline of make bench, in
 record: $(SET_UP)  ## run the studies that the documentation shows, half an hour, and keep their sessions and figures
 	@for study in $(STUDIES); do $(BIN)/adabench run --fresh --study $$study; done
 	@$(BIN)/python tools/keep_sessions.py $(STUDIES)
-
-scale: $(SET_UP)  ## replay what trainings access on simulated clusters of 2 to 256 nodes, and draw how cost grows
-	@$(BIN)/python tools/measure_scale.py
 
 predictions: $(SET_UP)  ## run the study of simulated times, a quarter of an hour or the rest of it, and write how far they are off
 	@$(BIN)/python tools/judge_simulation.py

@@ -54,8 +54,9 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         `adabench list policies`.
     timing : bool
         Whether the server acts on an intent as late as possible.
-    channels : int
-        Number of threads that exchange rows with other nodes.
+    channels : int or None
+        Number of threads of a node that exchange rows with other nodes. Without a number, a quarter of the
+        node's workers, rounded down, but at least 1.
     sampling : str
         Source of the rows that a batch draws at random, such as negatives: the use case's own loader, or the
         server with one of its schemes and the seed of the run. Backends with hand-written intent draw when a
@@ -80,7 +81,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lookahead: int = 20
     policy: str = "adaptive"
     timing: bool = True
-    channels: int = 1
+    channels: int | None = None
     sampling: Literal["loader"] | SamplingScheme = "loader"
     inits: int = 1
     row_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -103,7 +104,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.fault == "stale" and self.severity % 1:
             raise ValueError(f"severity is {self.severity:g}: with fault=stale it must be a number of steps")
         for name, least in (("lookahead", 0), ("channels", 1), ("inits", 1)):
-            if (value := getattr(self, name)) < least:
+            if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name} is {value}: it must be {least} or more")
 
 

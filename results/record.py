@@ -50,8 +50,12 @@ Status = Literal["ok", "failed", "timeout", "oom", "skipped", "not_converged", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 Phase = Literal["warmup", "measured"]
 
-WAITING = ("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros")
-"""Counters of the time that a node's workers, or its rows and changes, waited for other nodes."""
+WAITING = (
+    *("blocked_micros", "queue_full_micros", "unsent_full_micros", "sync_micros", "barrier_micros"),
+    "channel_micros",
+)
+"""Counters of the time that a node's workers, rows and changes waited for other nodes, and of the time that
+its channels worked."""
 
 
 class RecordError(ValueError):
@@ -347,8 +351,8 @@ class Run(EndedRun, kw_only=True, frozen=True):
     choices : list of Choice
         Choice for each node and each table whose rows may move or stay. Empty in older records.
     waiting : dict of str to list of float
-        Counters in `WAITING` of each node, by rank. They show which node is slow or has a slow link. Empty
-        for one node, without counters, and in older records.
+        Counters in `WAITING` of each node, by rank. They show which node is slow or has a slow link, and how
+        busy the channels of each node were. Empty for one node, without counters, and in older records.
     """
 
     data: str | None

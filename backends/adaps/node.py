@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from adaps.checkpoint.table_export import Exports
 
 __all__ = ["TECHNIQUES", "Node"]
+
+
+_log = logging.getLogger("adaps")
+_BUSY = 0.8
+"""Fraction of a node's life. Channels that were busy for longer probably delayed its workers."""
+_SHORTEST_LIFE = 1.0
+"""Seconds of a node's life from which this fraction means something."""
 
 
 class Node:
@@ -85,6 +93,7 @@ class Node:
         if place is not None:
             self._rendezvous = rendezvous.rendezvous_at(place, deadline, options.get("agreement"))
         self._core = open_node(specs, settings, self._rendezvous, deadline)
+        self._channels, self._opened = settings.channels, time.monotonic()
         self._posts: dict[str, str] = {}
         self._tables = {table.name: table for table in self._core.tables()}
         self._life = secrets.token_hex(8) if self._rendezvous is None else self._rendezvous.life
@@ -377,12 +386,27 @@ class Node:
     def close(self) -> None:
         """Wait until every node has called this, and end this node. Collective; a second call does nothing.
 
-        Worker threads must have ended their calls. An export that is being written is completed first.
+        Worker threads must have ended their calls. An export that is being written is completed first. A
+        warning is logged if the node's channels were busy nearly all the time.
         """
         if self._exports is not None:
             self._exports.await_last()
+        if not self._core.closed:
+            self._warn_of_busy_channels(time.monotonic() - self._opened)
         self._core.close()
         self._end_checkpoints()
+
+    def _warn_of_busy_channels(self, seconds: float) -> None:
+        """Log a warning if the channels were busy nearly all the time since the node was opened."""
+        busy = 1e-6 * self.stats()["channel_micros"] / self._channels
+        if seconds < _SHORTEST_LIFE or busy < _BUSY * seconds:
+            return
+        threads = "channel was" if self._channels == 1 else f"{self._channels} channels were"
+        _log.warning(
+            f"the {threads} busy for {busy / seconds:.0%} of the {seconds:.0f} s of node {self.rank}, so its "
+            f"workers may have waited for rows. Give all nodes channels={2 * self._channels}, if they have "
+            "free cores"
+        )
 
 
 def _check_table(table: Any) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "TECHNIQUES",
     "NodeOptions",
     "NodeSettings",
+    "checked_channels",
     "checked_policy",
     "checked_settings",
     "listening_address",
@@ -26,6 +27,10 @@ TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
 """Techniques to manage keys. `adaptive` decides for each key; the others are for comparison."""
 
 
+_WORKERS_PER_CHANNEL = 4
+"""Number of workers that one channel serves by default."""
+
+
 class NodeOptions(TypedDict, total=False):
     """The keyword arguments of `Node`. All have a default.
 
@@ -33,9 +38,10 @@ class NodeOptions(TypedDict, total=False):
     ----------
     workers : int
         Number of worker threads of this node, 1 by default. It must be equal on all nodes.
-    channels : int
-        Number of communication threads of this node, 1 by default. Keys are distributed over them. It must be
-        equal on all nodes.
+    channels : int or None
+        Number of communication threads of this node. Keys are distributed over them. It must be equal on all
+        nodes. Default: a quarter of `workers`, rounded down, but at least 1. The default does not depend on
+        the number of cores, because nodes with different machines must agree.
     techniques : str
         Technique for all tables, one of `TECHNIQUES`. Default: ``adaptive``.
     policy : Policy or None
@@ -90,7 +96,7 @@ class NodeOptions(TypedDict, total=False):
     """
 
     workers: int
-    channels: int
+    channels: int | None
     techniques: Technique
     policy: Policy | None
     timing: bool
@@ -143,9 +149,10 @@ def checked_settings(options: NodeOptions) -> NodeSettings:
     def seconds(name: str, default: float) -> float:
         return _argument_checks.seconds(name, options.get(name, default))  # type: ignore[arg-type]
 
+    workers = count("workers", 1, _core.MAX_WORKERS)
     return NodeSettings(
-        workers=count("workers", 1, _core.MAX_WORKERS),
-        channels=count("channels", 1, _core.MAX_CHANNELS),
+        workers=workers,
+        channels=checked_channels(options.get("channels"), workers),
         technique=_core.Technique[technique.upper()],
         timing=timing,
         max_rounds_per_second=_argument_checks.positive("max_rounds_per_second", rounds),
@@ -158,6 +165,13 @@ def checked_settings(options: NodeOptions) -> NodeSettings:
         max_unsent_bytes=count("max_unsent_bytes", 64 << 20, 2**62),
         frame_mac=wants_frame_mac(options.get("frame_mac")),
     )
+
+
+def checked_channels(channels: int | None, workers: int, name: str = "channels") -> int:
+    """Return a node's number of channels; None is the default for this number of workers."""
+    if channels is None:
+        return max(workers // _WORKERS_PER_CHANNEL, 1)
+    return _argument_checks.count(name, channels, most=_core.MAX_CHANNELS)
 
 
 def checked_policy(options: NodeOptions) -> Policy | None:

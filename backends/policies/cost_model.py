@@ -361,15 +361,15 @@ def _work(network: str, load: Load) -> Done:
 
         for number in range(WARM_UP):
             step(number)
-        before, cpu = _counted(node), _channels_seconds()
+        before = _counted(node)
         began = time.thread_time() - caches.seconds
         for number in range(WARM_UP, WARM_UP + STEPS):
             step(number)
         worked = time.thread_time() - caches.seconds - began
-        after, spent = _counted(node), _channels_seconds() - cpu
+        after = _counted(node)
         worker.barrier()
     each = {name: (after[name] - before[name]) / STEPS for name in after}
-    return Done(micros=1e6 * spent / STEPS, worked=1e6 * worked / STEPS, **each)
+    return Done(worked=1e6 * worked / STEPS, **each)
 
 
 def _resume_micros(network: str) -> float:
@@ -419,11 +419,6 @@ def _resume_micros(network: str) -> float:
     return float(np.median(found))
 
 
-def _channels_seconds() -> float:
-    """Return the CPU time of all threads of this process except the calling thread."""
-    return time.process_time() - time.thread_time()
-
-
 def _counted(node: adaps.Node) -> Mapping[str, float]:
     """Return the node's counts so far.
 
@@ -437,6 +432,7 @@ def _counted(node: adaps.Node) -> Mapping[str, float]:
         if kind != name:
             messages["messages" if kind in ("request", "answer") else "upkeep"] += 2.0 * number
     return messages | {
+        "micros": said["channel_micros"],
         "copies": said["pulled_replica"] + said["pushed_replica"],
         "elsewhere": said["pulled_remote"] + said["pushed_remote"],
         "turns": said["frames_received"] + said["rounds"],

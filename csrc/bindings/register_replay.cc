@@ -95,7 +95,6 @@ void register_replay(py::module_& module) {
       .def_readonly("on_network", &NodeReplay::on_network,
                     "Part of `waiting` with a frame to or from the node on the network.")
       .def_readonly("working", &NodeReplay::working, "Processor time of its workers' threads.")
-      .def_readonly("channels", &NodeReplay::channels, "Processor time of its channels' threads.")
       .def_readonly("last_step", &NodeReplay::last_step, "Time when a worker completed its last step.")
       .def_readonly("lost", &NodeReplay::lost, "Time when the node was lost; None if it was not.")
       .def_readonly("peer_lost", &NodeReplay::peer_lost,

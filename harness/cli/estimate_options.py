@@ -67,7 +67,7 @@ class TrainingOptions:
                 f"for how many nodes? Give --nodes {example}, or --resources with a file of "
                 "`adabench resources`"
             )
-        return clusters_of(self._measured(), nodes, self.network)
+        return clusters_of(self._measured(), nodes, self.network, self.workers)
 
     def trained(self, seed: int) -> tuple[UseCase, float, str]:
         """Return the use case, the compute seconds of a step, and a note about their source."""

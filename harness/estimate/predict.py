@@ -21,11 +21,12 @@ from adabench.backends.interface import ServerOptions
 from adabench.harness.errors import UsageError
 from adabench.harness.estimate.recorded import Expected
 from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, simulated_once
+from adabench.harness.estimate.stored_results import StoredResults
 from adabench.harness.machine.environment import capture, probe
 from adabench.harness.plugins.registry import load_backend, load_usecase
-from adabench.harness.study.cell import digest, shared_sources_hash
+from adabench.harness.study.cell import shared_sources_hash
 from adabench.results.record import POLICY_LEFT_OUT, PlannedRun, Run, Session
-from adabench.results.store import readable_sessions, write_atomically
+from adabench.results.store import readable_sessions
 from adaps.policy import Policy, PolicyError
 from adaps.simulation import Simulation
 
@@ -406,38 +407,30 @@ class _Known:
     """Stores results of `physics_of` in a file."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / _CACHE
-        self._found: dict[str, Physics] = {}
+        self._stored = StoredResults(folder / _CACHE, Physics)
         self._refused: dict[str, str] = {}
-        self._changed = False
-        if self._file.is_file():
-            try:
-                self._found = msgspec.json.decode(self._file.read_bytes(), type=dict[str, Physics])
-            except msgspec.DecodeError as error:
-                raise UsageError(f"{self._file} is damaged: delete it ({error})") from error
 
     def of(self, run: PlannedRun, data: str | None, cores: int) -> Physics:
         """Return the stored result of `physics_of`, or compute it."""
         params = {name: value for name, value in run.params.items() if name not in ("epochs", "lr")}
         settings = (run.nodes, run.workers, run.network)
         what = [_sources(), run.usecase, run.backend, params, settings, data, cores, _document(run)]
-        key = digest(msgspec.json.encode(what, order="deterministic"))[:16]
+        key = self._stored.key(what)
         if key in self._refused:
             raise UsageError(self._refused[key])
-        if key not in self._found:
+        found = self._stored.get(key)
+        if found is None:
             try:
-                self._found[key] = physics_of(run, data, cores)
+                found = physics_of(run, data, cores)
             except UsageError as error:
                 self._refused[key] = str(error)
                 raise
-            self._changed = True
-        return self._found[key]
+            self._stored.put(key, found)
+        return found
 
     def write(self) -> None:
         """Write new results if the folder for the file exists."""
-        if self._changed and self._file.parent.is_dir():
-            write_atomically(self._file, msgspec.json.encode(self._found))
-            self._changed = False
+        self._stored.write()
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from adabench.harness.study.syntax import (
     parse_selections,
 )
 from adabench.usecases.interface import UseCase
+from adaps.node_options import checked_channels
 from adaps.policy import Policy, PolicyError
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Incident, LostNode, Simulation, Stall, Straggler
@@ -110,7 +111,7 @@ def incidents_of(text: str, nodes: int) -> tuple[Incident, ...]:
 
 
 def clusters_of(
-    resources: Resources | None, nodes: Sequence[int] | None, network: str | None
+    resources: Resources | None, nodes: Sequence[int] | None, network: str | None, workers: int = 1
 ) -> list[Resources]:
     """Return the clusters to simulate.
 
@@ -123,10 +124,14 @@ def clusters_of(
         sizes, the cluster of the file is used.
     network : str, optional
         Network that replaces the file's links, as for runs.
+    workers : int
+        Number of workers per node. Without a file, a node has a core for each worker and each channel of the
+        default.
     """
     given = resources or Resources.alike(1)
     if resources is None:
-        given = msgspec.structs.replace(given, node=(msgspec.structs.replace(given.node[0], cores=2),))
+        cores = workers + checked_channels(None, workers)
+        given = msgspec.structs.replace(given, node=(msgspec.structs.replace(given.node[0], cores=cores),))
     if network is not None:
         given = msgspec.structs.replace(given, links=_link(network), link=())
     if nodes is not None:

@@ -19,17 +19,38 @@ from adabench.harness.study.syntax import check_number, combinations, convert_pa
 from adabench.results.record import PlannedRun
 from adabench.results.run_settings import RunSettings
 
-__all__ = ["cells_of", "order", "planned_runs", "study_id", "with_repeats"]
+__all__ = ["cells_of", "order", "planned_runs", "selected_cells", "study_id", "with_repeats"]
 
 WARMUP_BLOCK = -1
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """Return all combinations of use cases, backends and settings, with the plugins' defaults.
+    """Return the cells of a study, with the identity of their data and sources, and with their policies.
 
-    A backend that is not distributed ignores the topology: it is one process with one worker. Raises
-    `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, or a policy that
-    does not fit or is not executed.
+    Raises `UsageError` for an unknown plugin or parameter, a wrong value, data that cannot be used, a policy
+    that does not fit or is not executed, or a study that is only simulated.
+    """
+    if study.simulation is not None:
+        raise UsageError(
+            f"study {study.name} is only simulated: use `adabench simulate`, or leave out its [simulation]"
+        )
+    chosen = selected_cells(study)
+    groups: dict[bytes, list[Cell]] = {}
+    for cell in chosen:
+        groups.setdefault(data_key(cell), []).append(cell)
+    resolved = {
+        cell.id: final
+        for alike in groups.values()
+        for cell, final in zip(alike, _resolved(alike, study.seed), strict=True)
+    }
+    return [resolved[cell.id] for cell in chosen]
+
+
+def selected_cells(study: Study) -> list[Cell]:
+    """Return the selected combinations of use cases, backends and settings, with the plugins' defaults.
+
+    No data is read. A backend that is not distributed ignores the topology: it is one process with one
+    worker. Raises `UsageError` for an unknown plugin or parameter, or a wrong value.
     """
     of_usecases, of_backends = (
         sum(len(combinations(selected.values)) for selected in selections)
@@ -45,16 +66,7 @@ def cells_of(study: Study) -> list[Cell]:
             own = msgspec.to_builtins(checked)
             for cell in _with_backends(selected.name, own, path, study):
                 cells.setdefault(cell.id, cell)
-    chosen = select(list(cells.values()), study.include, study.exclude, study.sample, study.seed)
-    groups: dict[bytes, list[Cell]] = {}
-    for cell in chosen:
-        groups.setdefault(data_key(cell), []).append(cell)
-    resolved = {
-        cell.id: final
-        for alike in groups.values()
-        for cell, final in zip(alike, _resolved(alike, study.seed), strict=True)
-    }
-    return [resolved[cell.id] for cell in chosen]
+    return select(list(cells.values()), study.include, study.exclude, study.sample, study.seed)
 
 
 def order(cells: Sequence[Cell], repeats: int, seed: int, warmup: bool) -> list[PlannedRun]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -33,7 +33,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["STRATEGIES", "Study", "built_in_studies", "load_study", "parse_target", "quick_study"]
+__all__ = [
+    "STRATEGIES",
+    "SimulatedSteps",
+    "Study",
+    "built_in_studies",
+    "load_study",
+    "parse_target",
+    "quick_study",
+]
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
 
@@ -45,6 +53,22 @@ MOST_BYTES = 1 << 20
 """Maximum length of a study file."""
 
 _FOLDER = Path(__file__).parents[1] / "studies"
+
+
+class SimulatedSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Steps of a simulated study.
+
+    Attributes
+    ----------
+    steps : int
+        Number of steps of each worker.
+    compute_ms : dict of str to float
+        Compute time of a step, in milliseconds of one core, by use case as on the command line. It is
+        measured for other use cases.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=1)] = 100
+    compute_ms: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +98,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Number of these cells to draw at random by the seed; 0 for all.
     launcher : str
         Name of the launcher of its runs.
+    simulation : SimulatedSteps, optional
+        Steps of each cell. Such a study is only simulated.
     """
 
     name: str
@@ -90,6 +116,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     exclude: list[Pattern] = []
     sample: int = 0
     launcher: str = "local"
+    simulation: SimulatedSteps | None = None
 
 
 def _launcher(value: Any) -> str:
@@ -97,6 +124,13 @@ def _launcher(value: Any) -> str:
     if launcher not in names("launcher"):
         raise unknown("launcher", launcher, names("launcher"))
     return launcher
+
+
+def _simulation(value: Any) -> SimulatedSteps | None:
+    try:
+        return None if value is None else msgspec.convert(value, SimulatedSteps)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{value!r} does not describe steps: {error}") from error
 
 
 _KEYS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
@@ -108,6 +142,7 @@ _KEYS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "exclude": ([], checked_patterns),
     "sample": (0, lambda value: between(0, value, MOST_REPEATS)),
     "launcher": ("local", _launcher),
+    "simulation": (None, _simulation),
 }
 """Key of a study file that is read separately -> default, and the function that checks a value."""
 

@@ -18,7 +18,7 @@ __all__ = ["load"]
 NPZ_FILES = {"arxiv_like": "arxivlike.npz"}
 
 
-def load(name: str, folder: Path | None, features: bool = False) -> Graph:
+def load(name: str, folder: Path | None, features: bool = False, vertices: int = 10_000) -> Graph:
     """Read or generate a graph.
 
     Parameters
@@ -31,6 +31,8 @@ def load(name: str, folder: Path | None, features: bool = False) -> Graph:
         Folder of the files.
     features : bool
         Whether to read node features, which only npz files have.
+    vertices : int
+        Number of nodes of a generated graph.
 
     Raises
     ------
@@ -45,7 +47,7 @@ def load(name: str, folder: Path | None, features: bool = False) -> Graph:
             )
         if features:
             raise _no_features(name)
-        return generate()
+        return generate(nodes=vertices)
     if folder is None:
         raise DataError(
             f"graph={name} is read from files: name their folder with --data, or use graph=generated"

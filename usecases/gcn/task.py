@@ -46,6 +46,8 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Learning rate of the optimizer.
     graph : str
         Name of the graph; see `adabench.usecases.gcn.load.load`.
+    vertices : int
+        Number of nodes of a generated graph.
     hidden : int
         Width of the first convolution's output.
     fanout : int
@@ -63,6 +65,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dim: int = 64
     lr: float = 0.02
     graph: str = "generated"
+    vertices: int = 10_000
     hidden: int = 64
     fanout: int = 16
     sampler: Literal["native", "pyg"] = "native"
@@ -70,7 +73,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     features: bool = False
 
     def __post_init__(self) -> None:
-        require_sizes(self, ("epochs", "batch", "dim", "hidden"))
+        require_sizes(self, ("epochs", "batch", "dim", "hidden", "vertices"))
         if self.fanout < 1 and self.fanout != -1:
             raise ValueError(f"fanout is {self.fanout}: it must be 1 or more, or -1 for all neighbours")
         require_positive(self, ("lr",))
@@ -95,7 +98,7 @@ class GcnUseCase(DealsBatches):
 
         self._params = params
         self._seed = seed
-        self._graph = load(params.graph, data, params.features)
+        self._graph = load(params.graph, data, params.features, params.vertices)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
         # The native sampler reads the arcs from the graph, so that memory contains no copy of them.

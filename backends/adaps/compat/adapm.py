@@ -24,7 +24,7 @@ from adaps.compat._presence import Presence, await_servers
 from adaps.errors import AdapsError, RendezvousError
 from adaps.initializers import Uniform
 from adaps.node_lifetime import open_node
-from adaps.node_options import NodeSettings, listening_address, wants_frame_mac
+from adaps.node_options import NodeSettings, checked_channels, listening_address, wants_frame_mac
 from adaps.rendezvous.environment import MAX_NODES
 from adaps.rendezvous.host_addresses import address_towards
 from adaps.sampling import SAMPLING_SCHEMES, LogUniform, RowDistribution, Sampling
@@ -62,11 +62,10 @@ def setup(num_keys: int, num_threads: int, use_techniques: str | None = None, nu
     """
     global _setup
     technique = _argument_checks.one_of("technique", use_techniques or "all", _TECHNIQUES)
+    workers = _argument_checks.count("num_threads", num_threads, most=_core.MAX_WORKERS)
     options = NodeSettings(
-        workers=_argument_checks.count("num_threads", num_threads, most=_core.MAX_WORKERS),
-        channels=1
-        if num_channels == -1
-        else _argument_checks.count("num_channels", num_channels, most=_core.MAX_CHANNELS),
+        workers=workers,
+        channels=checked_channels(None if num_channels == -1 else num_channels, workers, "num_channels"),
         technique=_TECHNIQUES[technique],
         network=os.environ.get("ADAPS_NETWORK", "loopback"),
         listen=listening_address(os.environ.get("DMLC_NODE_HOST")),

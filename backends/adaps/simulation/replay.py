@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from adaps import _argument_checks, _core
 from adaps._typing import Technique
 from adaps.age_limit import checked_limit, request_steps
-from adaps.node_options import TECHNIQUES
+from adaps.node_options import TECHNIQUES, checked_channels
 from adaps.policy import Policy
 from adaps.simulation.cluster import Cluster, links_of, machines_of
 from adaps.simulation.incidents import Incident, events_of
@@ -70,7 +70,7 @@ class SimulationOptions(TypedDict, total=False):
     epoch: int
     staleness: int | None
     workers: int
-    channels: int
+    channels: int | None
     timing: bool
     max_rounds_per_second: float
     traced_steps: int
@@ -153,7 +153,7 @@ def simulate(
         timing=options.get("timing", True),
         max_rounds_per_second=options.get("max_rounds_per_second", 500.0),
         workers=workers,
-        channels=_argument_checks.count("channels", options.get("channels", 1)),
+        channels=checked_channels(options.get("channels"), workers),
         lookahead=ahead,
         warm_up=warm_up,
         epoch=_argument_checks.whole("epoch", options.get("epoch", 0), "steps"),
@@ -213,7 +213,7 @@ def _node(node: _core.NodeReplay, names: Sequence[str]) -> NodeSimulation:
         waiting=node.waiting / _MICROS,
         on_network=node.on_network / _MICROS,
         working=node.working / _MICROS,
-        channels=node.channels / _MICROS,
+        channels=node.counters["channel_micros"] / _MICROS,
         seconds=node.last_step / _MICROS,
         lost_at=None if node.lost is None else node.lost / _MICROS,
         peer_lost=node.peer_lost,

@@ -1,6 +1,37 @@
 #include "common/stats.h"
 
+#include <pthread.h>
+
+#include <algorithm>
+
 namespace adaps {
+
+namespace {
+
+double micros_of(clockid_t clock) {
+  timespec time{};
+  if (clock_gettime(clock, &time) != 0) return 0.0;
+  return 1e6 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+void ThreadTime::begin() {
+  clockid_t clock = kNone;
+  if (pthread_getcpuclockid(pthread_self(), &clock) == 0) clock_.store(clock);
+}
+
+void ThreadTime::end() {
+  ended_.store(micros_of(CLOCK_THREAD_CPUTIME_ID));
+  clock_.store(kNone);
+}
+
+double ThreadTime::micros() const {
+  const clockid_t clock = clock_.load();
+  const double running = clock == kNone ? 0.0 : micros_of(clock);
+  // The thread may have ended in between, and then its clock no longer exists.
+  return std::max(running, ended_.load());
+}
 
 const char* name_of(TraceKind kind) {
   static constexpr const char* kNames[] = {"alloc",          "intent_start",    "intent_stop",

@@ -1,6 +1,8 @@
 // Counters of a node.
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -20,6 +22,22 @@ class Counter {
 
  private:
   std::atomic<std::uint64_t> value_{0};
+};
+
+// Processor time of a thread. The thread does no work for it while it runs: the reader asks the system.
+class ThreadTime {
+ public:
+  // The thread calls these at its begin and at its end.
+  void begin();
+  void end();
+  // Adds the time of a simulated thread.
+  void add(double micros) { ended_.store(ended_.load(std::memory_order_relaxed) + micros); }
+  double micros() const;
+
+ private:
+  static constexpr clockid_t kNone = CLOCK_REALTIME;  // no thread has this clock
+  std::atomic<clockid_t> clock_{kNone};
+  std::atomic<double> ended_{0.0};
 };
 
 // Number of keys of one operation, counted by the place that served them.
@@ -60,6 +78,7 @@ struct alignas(64) ChannelCounters {
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // time from INTENT until the key is local; number of such keys
   Counter unsent_full_micros;      // time during which data waited for space at any peer, see SendBacklog
+  ThreadTime thread;
 };
 
 enum class TraceKind : std::uint8_t {

@@ -145,6 +145,7 @@ class Node::Impl {
 #endif
     Channel& channel = *state.channels[i];
     Driver& driver = *drivers[i];
+    channel.counters().thread.begin();
     try {
       while (!stopping.load(std::memory_order_acquire)) {
         const Micros now = now_micros();
@@ -162,6 +163,7 @@ class Node::Impl {
       // The channel cannot continue, so every call on this node must fail with the reason.
       state.fail(state.settings.rank, std::string("its channel thread ended: ") + error.what());
     }
+    channel.counters().thread.end();
   }
 
   void stop() {

@@ -50,6 +50,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
   }
   for (const auto& channel : state.channels) {
     const ChannelCounters& c = channel->counters();
+    sums.by_name["channel_micros"] += c.thread.micros();
     sums.add("rounds", c.rounds);
     sums.add("frames_sent", c.frames_sent);
     sums.add("frames_received", c.frames_received);

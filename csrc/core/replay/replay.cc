@@ -319,7 +319,7 @@ void Replay::begin_turn(NodeId rank, std::size_t number, bool slept) {
   micros += costs.message * static_cast<double>(now.messages - before.messages) +
             costs.upkeep * static_cast<double>(now.upkeep - before.upkeep) +
             costs.intent * static_cast<double>(counters.intents_acted.get() - intents);
-  nodes_[rank].times.channels += micros / processor.speed(nodes_[rank].first_thread + number);
+  counters.thread.add(micros / processor.speed(nodes_[rank].first_thread + number));
   work(rank, number, micros);
 }
 

@@ -99,9 +99,7 @@ struct NodeReplay {
   std::optional<Micros> lost;          // time when this node was lost
   std::optional<NodeId> peer_lost;     // node in the PeerLost that its calls raise
   std::optional<Micros> peer_lost_at;  // time when its calls began to raise PeerLost
-  // Working time of the threads of workers and of channels, in microseconds of the node's own cores:
-  double working = 0.0;
-  double channels = 0.0;
+  double working = 0.0;  // working time of its workers' threads, in microseconds of the node's own cores
   // Counters as in Node::stats and Node::table_stats:
   std::map<std::string, double> counters;
   std::vector<std::map<std::string, double>> tables;

@@ -151,6 +151,14 @@ def test_nodes_of_one_host_share_its_cores() -> None:
     assert [node.peer_lost for node in lost.nodes] == [None, 0, 0, 0]
 
 
+def test_channels_follow_from_workers_without_a_number() -> None:
+    def of(**channels: Any) -> Simulation:
+        return simulated("adaptive", streams=streams(2 * 8), workers=8, **channels)
+
+    assert of() == of(channels=2) == of(channels=None)
+    assert of() != of(channels=1)
+
+
 def test_costs_are_those_of_a_machine_of_a_speed() -> None:
     costs = adaps.Costs(message=50.0)
     machines = (adaps.Machine(cores=2, speed=10.0),) * NODES

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import adaps
+from adaps.node_options import checked_settings
 
 TABLE = adaps.Table("emb", 10, 4)
 loose: Any = adaps  # for arguments of wrong types, given on purpose
@@ -117,6 +118,61 @@ def test_every_technique_and_any_number_of_channels_work(technique: Any, channel
         out = np.empty((10, 4), dtype=np.float32)
         kv.pull(keys, out)
         np.testing.assert_array_equal(out, 1)
+
+
+@pytest.mark.parametrize(("workers", "channels"), [(1, 1), (7, 1), (8, 2), (9, 2), (4096, 1024)])
+def test_a_quarter_of_the_workers_is_the_default_number_of_channels(workers: int, channels: int) -> None:
+    assert checked_settings({"workers": workers}).channels == channels
+    assert checked_settings({"workers": workers, "channels": None}).channels == channels
+    assert checked_settings({"workers": workers, "channels": 3}).channels == 3
+
+
+@pytest.mark.parametrize(
+    ("busy", "seconds", "channels", "message"),
+    [
+        (
+            17.0,
+            10.0,
+            2,
+            "the 2 channels were busy for 85% of the 10 s of node 0, so its workers may have waited for "
+            "rows. Give all nodes channels=4, if they have free cores",
+        ),
+        (9.0, 10.0, 1, "the channel was busy for 90% of the 10 s of node 0, so its workers may have waited"),
+        (7.9, 10.0, 1, None),
+        (0.9, 0.9, 1, None),
+    ],
+)
+def test_busy_channels_are_logged_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    busy: float,
+    seconds: float,
+    channels: int,
+    message: str | None,
+) -> None:
+    node = adaps.Node([TABLE], channels=channels)
+    counters = {**node.stats(), "channel_micros": 1e6 * busy}
+    monkeypatch.setattr(node, "stats", lambda: counters)
+    began = node._opened
+    monkeypatch.setattr("adaps.node.time.monotonic", lambda: began + seconds)
+    node.close()
+    node.close()
+    assert [record.getMessage()[: len(message or "")] for record in caplog.records] == [message] * bool(
+        message
+    )
+
+
+def test_time_of_channels_is_counted_and_kept_after_the_end() -> None:
+    node = adaps.Node([TABLE], channels=2)
+    first = node.stats()["channel_micros"]
+    kv = node.worker(0)
+    for clock in range(100):
+        kv.intent([clock % 10], clock, clock + 1)
+        kv.advance_clock()
+    kv.wait_sync()
+    running = node.stats()["channel_micros"]
+    node.close()
+    assert 0 <= first < running <= node.stats()["channel_micros"]
 
 
 def test_an_unknown_table_or_worker_is_named_with_the_nearest() -> None:

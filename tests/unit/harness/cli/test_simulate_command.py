@@ -128,6 +128,12 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
     assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
 
 
+@pytest.mark.parametrize(("workers", "cores"), [(1, 2), (4, 5), (8, 10)])
+def test_a_node_has_a_core_for_each_worker_and_channel(workers: int, cores: int) -> None:
+    (cluster,) = clusters_of(None, [2], "lan", workers)
+    assert [node.cores for node in cluster.node] == [cores, cores]
+
+
 WORKED = {16: 50.0, 128: 250.0}
 """Microseconds of a worker whose rows are all local, by the floats of a row."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from adabench.backends.interface import Options
 from adabench.harness.run import training_loop
-from adabench.harness.run.spec import RunSpec
+from adabench.harness.run.spec import RankResult, RunSpec, merged_results
 from adabench.harness.study import cell
 from adabench.usecases.interface import Params
 from adabench.usecases.kge import KgeParams, KgeUseCase
@@ -65,3 +65,21 @@ def test_metrics_are_those_of_the_best_epoch_on_the_whole_test_split(tmp_path: P
     assert result.metrics == pytest.approx(expected[result.best_epoch - 1])
     assert result.data_facts == usecase.data_facts
     assert len(result.history) == 4
+
+
+def test_a_record_has_the_time_of_the_channels_of_each_node() -> None:
+    results = [
+        RankResult(
+            rank=rank,
+            cpu_seconds=1.0,
+            peak_rss_mib=1.0,
+            context_switches=1,
+            paused_seconds=0.0,
+            data="",
+            counters={"channel_micros": 10.0 + rank, "rounds": 1.0},
+        )
+        for rank in (0, 1)
+    ]
+    merged = merged_results(results)
+    assert merged["waiting"] == {"channel_micros": [10.0, 11.0]}
+    assert merged["counters"] == {"channel_micros": 21.0, "rounds": 2.0}

@@ -127,8 +127,8 @@ def test_every_study_of_the_project_is_sound() -> None:
         assert load_study(file, name, {}).name == name
 
 
-MEASURES = {"predictions"}
-"""Studies whose runs are compared with predictions, and not with each other."""
+MEASURES = {"predictions", "scale"}
+"""Studies whose runs are compared with predictions or only simulated, and not compared with each other."""
 
 
 def test_every_study_of_the_project_can_reach_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

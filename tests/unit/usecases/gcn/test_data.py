@@ -374,6 +374,13 @@ def test_the_generated_graph_has_hubs_and_communities() -> None:
     assert all((np.diff(one) > 0).all() for one in np.split(graph.indices, graph.indptr[1:-1]))
 
 
+def test_a_generated_graph_has_the_requested_number_of_nodes() -> None:
+    assert load("generated", None).num_nodes == 10_000
+    assert load("generated", None, vertices=500).num_nodes == 500
+    with pytest.raises(DataError, match=r"vertices is 1000000000000: no more than \d+ can be generated"):
+        load("generated", None, vertices=10**12)
+
+
 @pytest.mark.parametrize(
     ("name", "folder", "nodes", "edges", "classes", "unlabelled"),
     [

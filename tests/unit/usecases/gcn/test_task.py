@@ -188,6 +188,7 @@ def test_pygs_sampler_is_used_where_it_is_installed_and_asked_for_clearly_where_
     [
         ({"batch": 0}, "batch is 0: it must be 1 or more"),
         ({"hidden": -4}, "hidden is -4: it must be 1 or more"),
+        ({"vertices": 0}, "vertices is 0: it must be 1 or more"),
         ({"fanout": 0}, "fanout is 0: it must be 1 or more, or -1 for all neighbours"),
         ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),
         ({"lr": float("nan")}, "lr is nan"),
