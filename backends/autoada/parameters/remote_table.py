@@ -106,7 +106,7 @@ class RemoteTable:
     def read(self, ids: Tensor) -> Tensor:
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
         expected = self._expected  # once: another thread may hand out the next batch
-        known = self._next_expected(expected, ids)
+        known = None if expected is None else self._next_expected(expected, ids)
         if self.noting and self.training:
             self._reads.append((self.name, ids if known is None else known.ids))
         source = self.rows
@@ -116,7 +116,7 @@ class RemoteTable:
             return self._picked(self._whole, ids, ids.long())
         if self.is_local and expected is None:
             numbers = host_ids(ids)
-            rows = _new_rows((*ids.shape, *source.row_shape))
+            rows = _new_rows(ids.shape + source.row_shape)
             source.worker.pull_rows(source.table, numbers, rows, source.applies_missed_steps)
             return rows
         if known is None:
@@ -187,8 +187,8 @@ class RemoteTable:
         picked = rows.index_select(0, self.rows.on_device(positions.reshape(-1)))
         return picked.view(*ids.shape, *self.rows.row_shape)
 
-    def _next_expected(self, expected: TableRows | None, ids: Tensor) -> Lookup | None:
-        if not self.training or expected is None or self._position >= len(expected.lookups):
+    def _next_expected(self, expected: TableRows, ids: Tensor) -> Lookup | None:
+        if not self.training or self._position >= len(expected.lookups):
             return None
         lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()

@@ -235,16 +235,17 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    if (
-        type(weight) is not TableParameter
-        or scale_grad_by_freq
-        or weight.dim() != 2
-        or not (padding_idx is None or -len(weight) <= padding_idx < len(weight))
-    ):
+    padding = -1
+    possible = type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2
+    if possible and padding_idx is not None:
+        rows = weight.store.shape[0]  # type: ignore[attr-defined]
+        padding, possible = padding_idx % max(1, rows), -rows <= padding_idx < rows
+    if not possible:
         return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    assert type(weight) is TableParameter
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
-    return _lookup(weight, input, -1 if padding_idx is None else padding_idx % len(weight), sparse)
+    return _lookup(weight, input, padding, sparse)
 
 
 def _shorten(weight: TableParameter, ids: Tensor, max_norm: float, norm_type: float) -> None:
