@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from autoada.loader.held_memory import HeldMemory
 from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
+from autoada.prediction.random_generators import same_state
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
@@ -260,7 +261,8 @@ class BatchStream(Iterator[HeldBatch]):
         generators = self._source.generators
         before = generators.global_states()
         item = self._fetch()
-        self._source.learn(not generators.same(before, generators.global_states()), self._fetched == 1)
+        drew = not same_state(before, generators.global_states())
+        self._source.learn(drew, self._fetched == 1)
         return item
 
     def _fetch_ahead(self) -> HeldBatch:
@@ -268,12 +270,12 @@ class BatchStream(Iterator[HeldBatch]):
         before = generators.states()
         start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
         if start is not before:
-            generators.set(start, before)
+            generators.set(start)
         item = self._fetch()
         after = generators.states()
-        drew = not generators.same(start, after)
+        drew = not same_state(start, after)
         if drew or start is not before:
-            generators.set(before, after)
+            generators.set(before)
         if drew:
             item.draws = (start, after)
         item.keep()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
-import random
 from collections.abc import Iterator
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from autoada.prediction.rng_snapshot import GENERATORS, generator_state, set_generator_state
+from autoada.prediction.random_generators import (
+    GENERATORS,
+    global_generators,
+    quick_global_generators,
+    same_state,
+    set_states,
+    states_of,
+)
 
 GeneratorStates = list[Any]
 """State of each generator."""
@@ -21,31 +25,6 @@ _DEPTH = 5
 _ENTRIES = 32
 """Containers with more entries are data."""
 _METHODS = ("__iter__", "__next__", "__call__", "__getitem__", "__getitems__")
-
-
-class _NumpyMemory:
-    """Memory of NumPy's global generator, which is read in a fraction of the time of its ``get_state``.
-
-    It does not include the second number of a pair of Gaussians, which NumPy keeps for the next call.
-    """
-
-    def __init__(self) -> None:
-        generator = np.random.mtrand._rand._bit_generator
-        self._address = generator.ctypes.state_address
-        self._bytes = (len(generator.state["state"]["key"]) + 1) * 4
-
-    def get_state(self) -> bytes:
-        return ctypes.string_at(self._address, self._bytes)
-
-    def set_state(self, state: bytes) -> None:
-        ctypes.memmove(self._address, state, self._bytes)
-
-
-def _global_generators() -> list[Any]:
-    """Return the global generators; their states are read for each batch that is fetched ahead."""
-    numpy = np.random.mtrand._rand
-    quick = type(numpy._bit_generator) is np.random.MT19937
-    return [torch.default_generator, _NumpyMemory() if quick else numpy, random._inst]
 
 
 class LoaderGenerators:
@@ -65,26 +44,21 @@ class LoaderGenerators:
 
     def __init__(self, loader: Any, alone: bool = True) -> None:
         self._alone = alone
-        self._all = _global_generators() if alone else []
+        self._all = quick_global_generators() if alone else []
         seen: set[int] = set()
         _find(loader, self._all, seen, _DEPTH)
 
     def states(self) -> GeneratorStates:
         """State of each generator."""
-        return [generator_state(each) for each in self._all]
+        return states_of(self._all)
 
     def global_states(self) -> GeneratorStates:
         """Complete state of each global generator."""
-        if not self._alone:
-            return []
-        generators = (torch.default_generator, np.random.mtrand._rand, random._inst)
-        return [generator_state(each) for each in generators]
+        return states_of(global_generators()) if self._alone else []
 
-    def set(self, states: GeneratorStates, present: GeneratorStates) -> None:
-        """Set the generators to `states`; `present` are their current states."""
-        for generator, state, now in zip(self._all, states, present, strict=True):
-            if not _same(state, now):
-                set_generator_state(generator, state)
+    def set(self, states: GeneratorStates) -> None:
+        """Set the generators to `states`."""
+        set_states(self._all, states)
 
     def draw_again(self, draws: tuple[GeneratorStates, ...]) -> None:
         """Set the generators to the second of two states; they must have the first one.
@@ -97,23 +71,16 @@ class LoaderGenerators:
         if not draws:
             return
         start, after = draws
-        present = self.states()
-        changed = [not _same(a, b) for a, b in zip(start, after, strict=True)]
-        if any(c and not _same(a, b) for c, a, b in zip(changed, start, present, strict=True)):
+        drawn = [i for i, (a, b) in enumerate(zip(start, after, strict=True)) if not same_state(a, b)]
+        generators = [self._all[i] for i in drawn]
+        if not same_state(states_of(generators), [start[i] for i in drawn]):
             raise RuntimeError(
                 "the loader drew random numbers for a batch that was fetched before its turn, and the loop, "
                 "or another iterator, has drawn from the same generator since, so plain PyTorch would have "
                 "drawn others: give the loader a generator of its own, as in "
                 "DataLoader(generator=torch.Generator()), or AdaDataLoader lookahead=0"
             )
-        for generator, state, c in zip(self._all, after, changed, strict=True):
-            if c:
-                set_generator_state(generator, state)
-
-    @staticmethod
-    def same(first: GeneratorStates, second: GeneratorStates) -> bool:
-        """Return whether nothing was drawn between two states."""
-        return all(map(_same, first, second))
+        set_states(generators, [after[i] for i in drawn])
 
 
 def _find(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
@@ -165,17 +132,3 @@ def _is_set(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, np.ndarray):
-        return bool(np.array_equal(a, b))
-    if isinstance(a, dict):
-        return all(_same(value, b[name]) for name, value in a.items())
-    if isinstance(a, tuple):
-        return len(a) == len(b) and (a == b if isinstance(a[0], int) else all(map(_same, a, b)))
-    return bool(a == b)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from autoada.prediction.batch_structure import copied
 from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
+from autoada.prediction.random_generators import SimulationRng, set_states, states_of
 from autoada.prediction.result import Prediction
-from autoada.prediction.rng_snapshot import SimulationRng, generator_state, set_generator_state
 from autoada.prediction.source_location import is_internal, source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
@@ -75,11 +75,10 @@ class ForwardSimulation:
         If a write has to be redirected first, the simulation starts again with a new trace.
         """
         start = self.rng.next
-        own = [(each, generator_state(each)) for each in self.meta_model.generators]
+        own = states_of(self.meta_model.generators)
         while True:
             self.rng.next = start
-            for generator, state in own:
-                set_generator_state(generator, state)
+            set_states(self.meta_model.generators, own)
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
             trace = Trace(seen) if record else None
             forward = SymbolicForward(

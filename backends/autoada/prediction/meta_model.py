@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-from autoada.prediction.rng_snapshot import GENERATORS
+from autoada.prediction.random_generators import GENERATORS
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
