@@ -9,46 +9,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from autoada.loader.held_memory import HeldMemory
-from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
+from autoada.loader.held_batch import HeldBatch
+from autoada.loader.loader_generators import LoaderGenerators
 from autoada.prediction.random_generators import same_state
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
-
-
-class HeldBatch:
-    """A batch that was fetched, or the end of the data.
-
-    Attributes
-    ----------
-    end : Exception or None
-        Exception that ended the loader, if there is no batch.
-    draws : tuple of GeneratorStates
-        States of the random generators before and after a fetch that drew from them before its turn.
-    """
-
-    def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
-        self._holder = holder
-        self._memory: HeldMemory | None = None
-        self.end = end
-        self.draws: tuple[GeneratorStates, ...] = ()
-
-    @property
-    def batch(self) -> Any:
-        """The batch as it would be if it were fetched in its turn."""
-        return self._holder[0] if self._memory is None else self._memory.batch
-
-    def keep(self) -> HeldMemory:
-        """Keep the contents of the batch while the loader fetches others."""
-        if self._memory is None:
-            self._memory = HeldMemory(self._holder)
-        return self._memory
-
-    def check(self) -> None:
-        """Raise RuntimeError if the contents are not known, as `HeldMemory.check` does."""
-        if self._memory is not None:
-            self._memory.check()
 
 
 class LoaderSource(Iterable[Any]):
@@ -288,8 +254,6 @@ class BatchStream(Iterator[HeldBatch]):
             item = HeldBatch([next(self._epoch)])
         except Exception as error:
             item = HeldBatch([None], error)
-        if kept:
-            memory = item.keep().memory
-            for each in kept:
-                each.undo_fetch(memory)
+        for each in kept:
+            each.undo_fetch(item.keep().memory)
         return item

@@ -216,7 +216,7 @@ class PredictedKeys(IntentSource):
 
     def _make_predictor(self) -> IntentPredictor:
         predictor = IntentPredictor(self._state.module, list(self._state.tables), self._call)
-        if self._state.identity.node.workers > 1:
+        if self._state.access.node.workers > 1:
             predictor.foresee_no_draws()
         return predictor
 
@@ -244,7 +244,7 @@ class PredictedKeys(IntentSource):
         return self.predictor.learned() or wrong
 
     def _on_host(self, batch: Any) -> Any:
-        return on_host(batch) if not self._state.transfer.direct else batch
+        return on_host(batch) if not self._state.access.transfer.direct else batch
 
     def _warn_of_obstacle(self, calls: int) -> None:
         recorded = self._loop.recorded

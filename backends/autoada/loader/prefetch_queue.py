@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoada.loader.batch_stream import HeldBatch
 from autoada.loader.data_sharding import warn_of_equal_data
+from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import IntentSource
 from autoada.loader.lookahead import Lookahead
 from autoada.model.wrapper import AdaModel, calls_of, training_state_of
@@ -342,4 +342,4 @@ class PrefetchQueue:
             self._called.append(self._model)
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
-                warn_of_equal_data(self._state.identity, item.batch)
+                warn_of_equal_data(self._state.access, item.batch)

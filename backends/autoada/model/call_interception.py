@@ -18,7 +18,7 @@ from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import ArgumentRecorder
-from autoada.prediction.call_types import CallArguments
+from autoada.prediction.operations import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 _mode_of, _GRAPH = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -66,7 +66,7 @@ class Calls:
 
             @functools.wraps(value)
             def call(*args: Any, **kwargs: Any) -> Any:
-                return self.run(name, value, wrapper.training, CallArguments(args, kwargs))
+                return self.run(name, value, wrapper.training, (args, kwargs))
 
             return call
         if isinstance(value, nn.Module):
@@ -286,9 +286,7 @@ class DirectCalls:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls = self._calls()
         if calls is not None and module is self._module():
-            self._present = calls.begin(
-                self._target, module.training, CallArguments(args, kwargs), hooked=True
-            )
+            self._present = calls.begin(self._target, module.training, (args, kwargs), hooked=True)
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls, present = self._calls(), self._present

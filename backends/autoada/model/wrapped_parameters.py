@@ -16,7 +16,6 @@ from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Read, RemoteTable
@@ -24,7 +23,6 @@ from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import raw_gradient
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
-from autoada.training.training_state import WorkerIdentity
 
 FOREVER = 2**40
 """Clock that no training reaches."""
@@ -72,10 +70,8 @@ class WrappedParameters:
         Wrapped model. Its dense parameters become views of a flat buffer.
     plan : TrainingPlan
         Plan with the place of each parameter, and the options of the training.
-    identity : WorkerIdentity
-        Identity of the worker that trains the model.
-    transfer : Transfer
-        Copies between host memory and the model's device.
+    access : ServerAccess
+        Access of the worker that trains the model.
     reads : list of Read
         List to which the tables append their reads.
 
@@ -99,15 +95,12 @@ class WrappedParameters:
         self,
         model: nn.Module,
         plan: TrainingPlan,
-        identity: WorkerIdentity,
-        transfer: Transfer,
+        access: ServerAccess,
         reads: list[Read],
     ) -> None:
-        node, options = identity.node, plan.training
+        node, options = access.node, plan.training
         self._layout = layout = plan.layout
-        self._access = access = ServerAccess(
-            node, identity.worker, transfer, identity.num_workers, identity.is_primary
-        )
+        self._access = access
         combines = options.is_robust and not access.alone
         parameters = dict(model.named_parameters())
         self.tables: dict[str, RemoteTable] = {}
@@ -135,9 +128,10 @@ class WrappedParameters:
         if combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
             rule = options.aggregation
-            self._exchange = exchange = GradientExchange(node, identity.local_index, rule, most)
+            self._exchange = exchange = GradientExchange(node, access.local_index, rule, most)
             robust += [
-                RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
+                RobustMeanParameters(each, parameters, exchange, access.transfer)
+                for each in layout.allreduced
             ]
         else:
             self._allreduced += [
@@ -308,10 +302,16 @@ class WrappedParameters:
         self.stale = not self._access.alone or optimizer is None
 
     def _hand_over(self, owned: Owned) -> None:
-        exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
+        exchanged: list[Exchanged] = [
+            *(table.gradients for table in owned.tables),
+            *owned.dense,
+            *owned.robust,
+        ]
         for part in (*exchanged, *owned.waiting):
             part.collect(self._scale)
         self._access.transfer.finish()
+        for table in owned.tables:  # The step changes the rows.
+            table.forget_rows()
         if self._exchange is None:
             self._push_own(owned)
         else:
@@ -325,7 +325,7 @@ class WrappedParameters:
         worker = self._access.worker
         sums = []
         for table in owned.tables:
-            taken = table.take()
+            taken = table.gradients.take()
             if taken is None:
                 continue
             if table.gradients.sums_in_server:

@@ -7,10 +7,9 @@ from torch import Tensor
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import RowGradients, TableGradients
+from autoada.parameters.table_gradients import TableGradients
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
-from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # Independent of the default dtype and device of PyTorch, and cheaper than `torch.empty`.
 _new_rows = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
@@ -60,6 +59,7 @@ class RemoteTable:
         self.name = rows.name
         self.rows = rows
         self.shape = rows.shape
+        self.first_key = rows.first_key
         self.dtype = rows.dtype
         self.device = rows.transfer.device
         self.is_local = alone and rows.transfer.direct and rows.dtype is torch.float32
@@ -76,11 +76,6 @@ class RemoteTable:
         self._together = together
 
     @property
-    def first_key(self) -> int:
-        """The server's key of the first row."""
-        return self.rows.first_key
-
-    @property
     def all_keys(self) -> Tensor:
         """Keys of all rows, in row order."""
         return self.rows.all_keys
@@ -89,8 +84,6 @@ class RemoteTable:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self.rows.table.keys(ids)
         return keys
-
-    # One step: expect, reads, collect, then take or put
 
     def expect(self, rows: TableRows | None) -> None:
         """Set the rows that the forward passes of the next batch are predicted to read."""
@@ -163,24 +156,6 @@ class RemoteTable:
         if together:
             self.rows.worker.end_setup()
         self.forget_rows()
-
-    def collect(self, scale: float) -> None:
-        """Take the gradients and start their copy to host memory."""
-        self.gradients.collect(scale)
-
-    def given(self) -> Gradients:
-        """The collected gradients, each row once, which have arrived in host memory."""
-        return self.gradients.given()
-
-    def take(self) -> RowGradients | None:
-        """The collected gradients of a step, and forget the rows that the step changes."""
-        self.forget_rows()
-        return self.gradients.take()
-
-    def put(self, combined: CombinedGradients) -> None:
-        """Push this worker's part of the combined gradients, and forget the rows that the step changes."""
-        self.forget_rows()
-        self.gradients.put(combined)
 
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         """Return the row at each position, in the shape of `ids`."""

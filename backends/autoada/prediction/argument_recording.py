@@ -20,6 +20,7 @@ from autoada.prediction.batch_structure import Path, leaves, read
 from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
 from autoada.prediction.operations import (
     Arguments,
+    CallArguments,
     CallMode,
     Keywords,
     Kind,
@@ -30,7 +31,6 @@ from autoada.prediction.operations import (
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
 
-CallArguments = tuple[Arguments, Keywords]
 Prepare = Callable[[Any], CallArguments]
 
 

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
 from autoada.prediction.source_location import source_line
@@ -53,40 +52,6 @@ class CallObserver(Protocol):
         """End the use of the batch, as the loop requests another batch from the queue `following`."""
 
 
-@dataclass(frozen=True)
-class WorkerIdentity:
-    """One worker thread among all that train together.
-
-    Attributes
-    ----------
-    node : adaps.Node
-        Node of the worker.
-    worker : adaps.Worker
-        Interface of the worker to the server.
-    local_index : int
-        Index of the worker among the workers of its node.
-    """
-
-    node: adaps.Node
-    worker: adaps.Worker
-    local_index: int
-
-    @property
-    def worker_index(self) -> int:
-        """Index among the workers of all nodes."""
-        return self.node.rank * self.node.workers + self.local_index
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers of all nodes."""
-        return self.node.world_size * self.node.workers
-
-    @property
-    def is_primary(self) -> bool:
-        """Whether all workers begin with the values of this one."""
-        return self.worker_index == 0
-
-
 @dataclass(eq=False)
 class ActiveLoops:
     """The loops of one thread that provide batches for calls of a model.
@@ -119,14 +84,12 @@ class TrainingState:
     ----------
     module : nn.Module
         Wrapped model.
-    identity : WorkerIdentity
-        The worker that trains the model.
+    access : ServerAccess
+        Access of the worker that trains the model.
     tables : mapping of str to RemoteTable
         The model's tables, by the parameters' qualified names.
     reads : list of Read
         Reads of the tables by the calls for the batch in use.
-    transfer : Transfer
-        Copies to the model's device.
     lookaheads : mapping of str to RowLookahead
         Lookaheads of tables that set them by row.
     trial : TechniqueTrial, optional
@@ -152,21 +115,19 @@ class TrainingState:
     def __init__(
         self,
         module: nn.Module,
-        identity: WorkerIdentity,
+        access: ServerAccess,
         tables: Mapping[str, RemoteTable],
         reads: list[Read],
-        transfer: Transfer,
         lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
         trial: TechniqueTrial | None = None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
         self.trial = trial
         self.module = module
-        self.identity = identity
-        self.worker = identity.worker
+        self.access = access
+        self.worker = access.worker
         self.tables = tables
         self.reads = reads
-        self.transfer = transfer
         self.calls = 0
         self.expected_calls = 1
         self.first_target = ""
@@ -306,7 +267,7 @@ class TrainingState:
                 continue
             where, table.pulled_at = table.pulled_at, ""
             self._read_by_loop[name] += 1
-            if self._read_by_loop[name] == _REPEATED and self.identity.node.world_size > 1:
+            if self._read_by_loop[name] == _REPEATED and self.access.node.world_size > 1:
                 _log.warning(
                     "all of %r is fetched from the other nodes again and again, as the loop reads it outside "
                     "of the model's calls, at %s%s: compute this in forward, where rows are announced ahead, "
@@ -321,7 +282,7 @@ class TrainingState:
     def begins_data(self) -> bool:
         """Whether there are other workers and this one uses its first batch; true once."""
         compared, self._compared_data = self._compared_data, True
-        return not compared and self.identity.num_workers > 1
+        return not compared and self.access.num_workers > 1
 
     def count_shared(self) -> int:
         """Return the number of another sharded loader."""

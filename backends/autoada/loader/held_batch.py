@@ -13,8 +13,8 @@ from torch import Tensor
 from autoada.prediction.batch_structure import copied, is_graph, leaves
 
 
-class HeldMemory:
-    """Keeps the contents of a batch while the loader or the program may write to its memory.
+class HeldBatch:
+    """A batch that was fetched, or the end of the data; `keep` protects its contents from other code.
 
     A loader may refill a tensor, an array or a list of an earlier batch. The held batch then gets a copy of
     the earlier contents. If the loop changes the memory of a batch before its turn, the batch changes with
@@ -29,30 +29,53 @@ class HeldMemory:
     ----------
     holder : list of object
         List that contains only the batch, so that only references from elsewhere count.
+    end : Exception, optional
+        Exception that ended the loader, if there is no batch.
 
     Attributes
     ----------
-    batch : object
-        Batch with the contents that it would have if it were fetched in its turn.
+    draws : tuple of list
+        States of the random generators before and after a fetch that drew from them before its turn.
     memory : set of int
-        Addresses of its tensors whose memory other code refers to.
+        Addresses of its tensors whose memory other code refers to, after `keep`.
     """
 
-    def __init__(self, holder: list[Any]) -> None:
+    def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
+        self._holder = holder
+        self.end = end
+        self.draws: tuple[list[Any], ...] = ()
+        self.memory: set[int] = set()
+        self._is_kept = False
+        self._has_uncounted = False
+        self._private: set[int] = set()
+        self._counted: list[Tensor] = []
+        self._writes: list[tuple[Tensor, int]] = []
+        self._clones: list[tuple[Any, Any]] = []
+        self._copy: list[Any] | None = None
+
+    @property
+    def batch(self) -> Any:
+        """The batch with the contents that it would have if it were fetched in its turn."""
+        return self._holder[0]
+
+    def keep(self) -> HeldBatch:
+        """Keep the contents from now on, and return the batch."""
+        if self._is_kept:
+            return self
+        self._is_kept = True
         parts = _Parts()
-        parts.sort(holder)
+        parts.sort(self._holder)
         if parts.in_shared_memory:
-            holder[0] = copied(
-                holder[0], lambda leaf: _cloned(leaf) if id(leaf) in parts.in_shared_memory else leaf
+            self._holder[0] = copied(
+                self.batch, lambda leaf: _cloned(leaf) if id(leaf) in parts.in_shared_memory else leaf
             )
-        self.batch = holder[0]
         self._private = parts.private
         self._counted = [] if parts.has_uncounted else parts.counted
         self._has_uncounted = parts.has_uncounted
-        self._writes: list[tuple[Tensor, int]] = []
-        self._clones: list[tuple[Any, Any]] = []
         self.memory = {tensor.data_ptr() for tensor in parts.counted if tensor.numel() > 0}
-        self._copy = self._copied() if parts.has_uncounted or parts.counted else None
+        if parts.has_uncounted or parts.counted:
+            self._copy = self._copied()
+        return self
 
     def follow_program(self) -> None:
         """Take over changes that the loop made since the last fetch."""
@@ -64,7 +87,7 @@ class HeldMemory:
         if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self.memory)):
             return
         if self._is_changed():
-            self.batch, self._copy = self._copy[0], None
+            self._holder[0], self._copy = self._copy[0], None
 
     def check(self) -> None:
         """Raise RuntimeError if the batch was changed by a write that PyTorch does not count."""
