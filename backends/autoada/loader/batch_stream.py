@@ -18,27 +18,13 @@ _log = logging.getLogger("autoada")
 
 
 class LoaderSource(Iterable[Any]):
-    """A loader with iterators that continue at the end of the previous pass's loop.
-
-    Parameters
-    ----------
-    loader : iterable
-        Loader of the batches.
-    alone : bool
-        Whether the training has one worker in this process. Several workers share the global generators.
-
-    Attributes
-    ----------
-    generators : LoaderGenerators
-        Random generators that the loader may draw from.
-    runs_ahead : bool or None
-        Whether batches may be fetched before their turn, because fetching a batch draws nothing from the
-        global generators; None while this is unknown.
-    """
+    """A loader with iterators that continue at the end of the previous pass's loop."""
 
     def __init__(self, loader: Iterable[Any], alone: bool) -> None:
         self.generators = LoaderGenerators(loader, alone)
         self.runs_ahead: bool | None = None
+        """Whether batches may be fetched before their turn, because a fetch draws nothing from the global
+        generators; None while this is unknown."""
         self._loader = loader
         self._left: deque[HeldBatch] = deque()
         parts: list[Any] = [loader]
@@ -138,24 +124,13 @@ class BatchStream(Iterator[HeldBatch]):
 
     A fetch before its turn has no effect that the program can observe. The random generators get back their
     earlier states, and they get the states after the fetch when the batch is handed out.
-
-    Parameters
-    ----------
-    epoch : Epoch
-        Batches of `source`.
-    source : LoaderSource
-        Loader of the batches.
-
-    Attributes
-    ----------
-    holds : deque of HeldBatch
-        Batches that were fetched but not handed out.
     """
 
     def __init__(self, epoch: Epoch, source: LoaderSource) -> None:
         self._epoch = epoch
         self._source = source
         self.holds: deque[HeldBatch] = deque()
+        """Batches that were fetched but not handed out."""
         self._fetched = 0
         self._turn_begins = False
         self._gave_way = False

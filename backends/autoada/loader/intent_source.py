@@ -83,14 +83,7 @@ class IntentSource:
 class HandWrittenKeys(IntentSource):
     """Finds rows with the user's functions.
 
-    Parameters
-    ----------
-    state : TrainingState
-        State of the model with the tables.
-    keys : callable or mapping
-        Function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables to functions
-        ``f(batch)`` that return ids. A table is given as the parameter's qualified name, the qualified name
-        of the module that owns it, or the module.
+    `keys` is described in `AdaDataLoader`.
     """
 
     def __init__(self, state: TrainingState, keys: Keys) -> None:
@@ -125,13 +118,7 @@ class NoIntent(IntentSource):
 class PredictedKeys(IntentSource):
     """Finds rows by access prediction.
 
-    Parameters
-    ----------
-    state : TrainingState
-        State of the model with the simulated forward.
-    prepare : callable, optional
-        Function ``prepare(batch)`` that returns ``(args, kwargs)`` of the model's call, if the call cannot be
-        recorded.
+    `prepare` replaces the recording of the model's call, if there is one.
     """
 
     def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:

@@ -31,15 +31,8 @@ class LoaderGenerators:
     """Reads and sets the states of all generators that a loader may draw from.
 
     These are the global generators of PyTorch, NumPy and Python, and generators in the attributes of the
-    loader, its samplers and its data set, and in the variables of their functions.
-
-    Parameters
-    ----------
-    loader : object
-        Loader that draws.
-    alone : bool
-        Whether no other thread draws from the global generators. Otherwise the global generators are left
-        out.
+    loader, its samplers and its data set, and in the variables of their functions. If other threads draw from
+    the global generators, so that `alone` is false, these are left out.
     """
 
     def __init__(self, loader: Any, alone: bool = True) -> None:

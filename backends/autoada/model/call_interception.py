@@ -33,15 +33,6 @@ class Calls:
 
     A call of the model itself always counts. A call of a method or module counts if it reads rows. Other
     calls, such as a method that computes a loss from two tensors, are helpers of the loop.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Wrapped model.
-    state : TrainingState
-        State of the training, which counts the calls and refers to their observer.
-    parameters : WrappedParameters
-        Parameters that calls read.
     """
 
     def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
@@ -202,32 +193,19 @@ class Calls:
 
 @dataclass(eq=False)
 class Present:
-    """A call that has begun and not ended.
-
-    Attributes
-    ----------
-    target : str
-        Dotted name of the method or module; empty for the model itself.
-    hooked : bool
-        Whether a hook intercepted the call. Otherwise the wrapper did.
-    replay : context manager or None
-        Context that records values for predictions; None in evaluation mode.
-    read_before : int
-        Number of reads of earlier calls.
-    expected : bool
-        Whether the call was predicted for the batch.
-    others : list of Recording
-        Recordings of the loop for other models, which are paused during the call.
-    thread : int
-        Identifier of the calling thread.
-    """
+    """A call that has begun and not ended."""
 
     target: str
+    """Dotted name of the method or module; empty for the model itself."""
     hooked: bool
+    """Whether a hook intercepted the call. Otherwise the wrapper did."""
     replay: AbstractContextManager[Any] | None = None
+    """Context that records values for predictions; None in evaluation mode."""
     read_before: int = 0
     expected: bool = False
+    """Whether the call was predicted for the batch."""
     others: list[ArgumentRecorder] = field(default_factory=list)
+    """Recordings of the loop for other models, which are paused during the call."""
     thread: int = field(default_factory=threading.get_ident)
 
 
@@ -255,15 +233,6 @@ class DirectCalls:
     """Hooks of a module that the loop calls directly, not through the wrapper.
 
     Copies of the module also have the hooks, which do nothing there.
-
-    Parameters
-    ----------
-    calls : Calls
-        Surrounds the calls that the hooks intercept.
-    target : str
-        Dotted name of the module.
-    module : nn.Module
-        Module that gets the hooks.
     """
 
     def __init__(self, calls: Calls, target: str, module: nn.Module) -> None:

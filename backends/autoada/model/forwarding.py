@@ -23,11 +23,6 @@ class ForwardingModule(nn.Module):
 
     Python looks up special methods in the class, as in ``len(model)``. So each wrapper has a separate class,
     with the special methods of the plain module and the signature of its forward.
-
-    Attributes
-    ----------
-    module : nn.Module
-        Plain module.
     """
 
     _calls: Calls

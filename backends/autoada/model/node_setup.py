@@ -87,19 +87,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Plan for the training of a model on a cluster.
-
-    Attributes
-    ----------
-    layout : Layout
-        Place of each parameter in the server.
-    managed : adaps.Policy or None
-        Policy for the server's tables, if there is one.
-    training : TrainingOptions
-        Options of the training code.
-    nodes : int
-        Number of nodes.
-    """
+    """Plan for the training of a model on a cluster."""
 
     layout: Layout
     managed: adaps.Policy | None

@@ -17,16 +17,7 @@ class OptimizerStates:
     """Keeps the state of optimizers in the server, together with their parameters.
 
     ``optimizer.state_dict()`` gathers the state in PyTorch's own layout, and ``optimizer.load_state_dict()``
-    replaces it.
-
-    Parameters
-    ----------
-    parameters : mapping of int to ParameterState
-        Parameters in the server, by their identities.
-    access : ServerAccess
-        Access to the server.
-    rounds : bool
-        Whether rows are rounded on the way between nodes.
+    replaces it. It cannot be replaced after the first step if messages between nodes round rows (`rounds`).
     """
 
     def __init__(

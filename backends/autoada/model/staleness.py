@@ -13,16 +13,8 @@ class StalenessLimit:
 
     After every half of the limit, the worker requests that all previous changes become visible everywhere. It
     waits for the answer only before the next request. So this worker reads all changes that had reached the
-    server `limit` steps ago, and its own changes of `limit` steps ago have reached the server.
-
-    Parameters
-    ----------
-    worker : adaps.Worker
-        Worker that steps.
-    limit : int
-        Maximum age in steps, at least 1. With 1, every step waits.
-    alone : bool
-        Whether this node is the only one, so that no value can be old.
+    server `limit` steps ago, and its own changes of `limit` steps ago have reached the server. With a limit
+    of 1, every step waits.
     """
 
     def __init__(self, worker: adaps.Worker, limit: int, alone: bool) -> None:
@@ -54,16 +46,7 @@ class SynchronousSteps:
 
     With 1, all workers step together. No worker pushes gradients before all workers have read their values,
     and the next step begins when the gradients of all workers are applied. So every worker has to make the
-    same number of steps. The other workers do not wait for a closed worker.
-
-    Parameters
-    ----------
-    worker : adaps.Worker
-        Worker that steps.
-    every : int
-        Number of steps between two synchronizations; 0 for none.
-    workers : int
-        Number of workers that train together.
+    same number of steps. The other workers do not wait for a closed worker. With 0, nothing is synchronized.
     """
 
     def __init__(self, worker: adaps.Worker, every: int, workers: int) -> None:

@@ -62,34 +62,7 @@ class Owned(NamedTuple):
 
 
 class WrappedParameters:
-    """Tables, dense parameters and parameters of the user's own optimizer, moved together.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Wrapped model. Its dense parameters become views of a flat buffer.
-    plan : TrainingPlan
-        Plan with the place of each parameter, and the options of the training.
-    access : ServerAccess
-        Access of the worker that trains the model.
-    reads : list of Read
-        List to which the tables append their reads.
-
-    Attributes
-    ----------
-    tables : dict of str to RemoteTable
-        Tables by the parameters' qualified names.
-    dense : list of DenseParameters
-        Other parameters that the server's rules change.
-    stepped : list of LocallySteppedParameters
-        Parameters that the user's own optimizer changes.
-    parameter_states : list of ParameterState
-        The optimizer state of each parameter in the server.
-    optimizer_states : OptimizerStates
-        Object that moves the states of whole optimizers.
-    stale : bool
-        Whether dense parameters have to be pulled before the next call.
-    """
+    """Tables, dense parameters and parameters of the user's own optimizer, moved together."""
 
     def __init__(
         self,
@@ -158,6 +131,7 @@ class WrappedParameters:
         self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
         self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
         self.stale = False
+        """Whether dense parameters have to be pulled before the next call."""
 
     def _parameter_states(self, parameters: Mapping[str, nn.Parameter]) -> list[ParameterState]:
         """Return the optimizer state of each parameter in the server."""

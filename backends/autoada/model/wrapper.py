@@ -476,23 +476,13 @@ class AdaModel(ForwardingModule):
 
 
 class StepsInBackward:
-    """Pushes at the end of each backward pass, for a model without an optimizer.
-
-    Parameters
-    ----------
-    push : callable
-        Function that pushes all gradients.
-
-    Attributes
-    ----------
-    queued : bool
-        Whether the end of the current backward pass will push.
-    """
+    """Pushes at the end of each backward pass, for a model without an optimizer."""
 
     def __init__(self, push: Callable[[], None]) -> None:
         self._push = push
         self._parameters: list[nn.Parameter] = []
         self.queued = False
+        """Whether the end of the current backward pass will push."""
 
     def gradient_arrived(self) -> None:
         """Queue a push for the end of the backward pass, when every row's gradient is complete."""

@@ -33,18 +33,7 @@ class AllReducedParameters(LocallySteppedParameters):
     then sets a flag in the last bucket, which is only sent at the step. All nodes send all buckets again, and
     from then on this node sends no bucket before its steps. If no node has a gradient of a parameter, the
     step leaves it out. A node that has closed its model takes part without gradients until all nodes have
-    closed theirs.
-
-    Parameters
-    ----------
-    layout : AllReducedLayout
-        Names of the parameters, and their optimizer.
-    parameters : mapping of str to nn.Parameter
-        The model's parameters.
-    access : ServerAccess
-        Access to the cluster, which has one worker per node.
-    weight : float
-        Weight of this node's gradients in the mean.
+    closed theirs. `weight` is the weight of this node's gradients in the mean.
     """
 
     def __init__(

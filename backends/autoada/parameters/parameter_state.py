@@ -27,22 +27,7 @@ MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 class ParameterState:
     """Reads and writes the optimizer state of one parameter, in the layout of `torch.optim`.
 
-    Parameters
-    ----------
-    name : str
-        Qualified name of the parameter.
-    parameter : nn.Parameter
-        The model's parameter.
-    table : NodeTable
-        Table in the server that contains the rows of the parameter.
-    keys : callable
-        Function that returns the keys of the rows.
-    rule : adaps.Adagrad or another rule
-        Update rule of the table.
-    access : ServerAccess
-        Access to the server.
-    rows : ServerRows or None
-        Rows that count the steps, if the parameter is a table.
+    `rows` counts the steps, if the parameter is a table.
     """
 
     def __init__(

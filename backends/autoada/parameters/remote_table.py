@@ -21,36 +21,6 @@ class RemoteTable:
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
     Rows that a batch is expected to read are pulled together at the first read, and stored until the step.
-
-    Parameters
-    ----------
-    rows : ServerRows
-        Rows of the table in the server.
-    reads : list of Read
-        List to which reads in training mode are appended while `noting` is true.
-    alone : bool
-        Whether this node is the only one.
-    combines : bool
-        Whether all workers' gradients are combined, so that each row may occur only once.
-    together : bool
-        Whether all workers step together.
-
-    Attributes
-    ----------
-    rows : ServerRows
-        Access to the whole table, and its steps.
-    gradients : TableGradients
-        Gradients of the parameter.
-    is_local : bool
-        Whether every lookup reads the server's memory on this node directly. The server then also adds up the
-        gradients of a row that was read several times.
-    training : bool
-        Whether the model is in training mode.
-    noting : bool
-        Whether reads are recorded.
-    pulled_at : str
-        Place of a read outside of the model's calls that pulled the whole table; empty if there was no such
-        read.
     """
 
     def __init__(
@@ -63,10 +33,15 @@ class RemoteTable:
         self.dtype = rows.dtype
         self.device = rows.transfer.device
         self.is_local = alone and rows.transfer.direct and rows.dtype is torch.float32
+        """Whether every lookup reads the server's memory on this node directly. The server then also adds up
+        the gradients of a row that was read several times."""
         self.gradients = TableGradients(rows, self.is_local and not combines)
         self.training = True
         self.noting = True
+        """Whether reads in training mode are appended to `reads`."""
         self.pulled_at = ""
+        """Place of a read outside of the model's calls that pulled the whole table; empty if there was
+        none."""
         self._reads = reads
         self._expected: TableRows | None = None
         self._position = 0

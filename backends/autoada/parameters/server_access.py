@@ -10,23 +10,12 @@ from autoada.parameters.device_copy import Transfer
 
 @dataclass(frozen=True)
 class ServerAccess:
-    """A worker among all that train together: its calls to the server, and copies to the model's device.
-
-    Attributes
-    ----------
-    node : adaps.Node
-        Node of this process.
-    worker : adaps.Worker
-        The worker that trains the model.
-    local_index : int
-        Index of the worker among the workers of its node.
-    transfer : Transfer
-        Copies between host memory and the model's device.
-    """
+    """A worker among all that train together: its calls to the server, and copies to the model's device."""
 
     node: adaps.Node
     worker: adaps.Worker
     local_index: int
+    """Index of the worker among the workers of its node."""
     transfer: Transfer
 
     @property

@@ -26,40 +26,22 @@ SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
 
 
 class ForwardSimulation:
-    """Runs symbolic forwards of one model, one batch at a time and in the order of the batches.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Live model, which is only read.
-    tables : mapping of int to str
-        Qualified names of the tables, by ``id(parameter)``.
-    call : callable
-        Function ``call(model, batch)`` that passes a batch to the model.
-
-    Attributes
-    ----------
-    rng : SimulationRng
-        State of the global generators at the start of simulations.
-    draws_all : bool
-        Whether simulations also make draws that give no ids, such as dropout, because other draws follow
-        them.
-    foresees_draws : bool
-        Whether rows that depend on draws from the global generators are predicted.
-    clones_batch : bool
-        Whether forward writes into its batch, so that simulations receive a copy.
-    """
+    """Runs symbolic forwards of one model, one batch at a time and in the order of the batches."""
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str], call: Call) -> None:
         self.model = model
         self._tables = tables
         self._call = call
         self.rng = SimulationRng()
+        """State of the global generators at the start of simulations."""
         self.draws_all = False
+        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
         self.foresees_draws = True
+        """Whether rows that depend on draws from the global generators are predicted."""
         self._protect = True
         self._gradients = True
         self.clones_batch = False
+        """Whether forward writes into its batch, so that simulations receive a copy."""
         self.meta_model = MetaModel(model, tables)
         self.speculation = Speculation(possible=not self.meta_model.compiled)
 

@@ -26,14 +26,8 @@ class MetaModel:
 
     Modules are copied shallowly, and containers up to three levels deep. Each parameter becomes one meta
     tensor, so ties remain. Buffers in host memory are shared; other buffers are copied to host memory. The
-    cost does not depend on the size of a table.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Live model, which never changes.
-    tables : mapping of int to str
-        Qualified names of the parameters with reads to collect, by ``id(parameter)``.
+    cost does not depend on the size of a table. `tables` has the qualified names of the parameters with reads
+    to collect, by ``id(parameter)``.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str]) -> None:

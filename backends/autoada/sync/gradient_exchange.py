@@ -72,18 +72,8 @@ class GradientExchange:
 
     So each worker sends its own gradients only once, with any number of workers. For rules that use whole
     gradients, each worker sums distances over its rows, and all workers add up these sums. A worker takes no
-    part in a step if a number of its gradients is not finite.
-
-    Parameters
-    ----------
-    node : adaps.Node
-        Node of this process. The workers of all nodes take part.
-    worker : int
-        Index of this worker on its node.
-    rule : Aggregation
-        Rule that combines gradients.
-    most : int
-        Maximum number of gradients in a call of `combine`.
+    part in a step if a number of its gradients is not finite. A call of `combine` takes at most `most`
+    gradients.
     """
 
     def __init__(self, node: adaps.Node, worker: int, rule: Aggregation, most: int) -> None:

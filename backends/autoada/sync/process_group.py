@@ -30,16 +30,7 @@ class Leaver(Protocol):
 class ProcessGroup:
     """Collective operations on a group that is independent of the user's own process groups.
 
-    Parameters
-    ----------
-    node : adaps.Node
-        This process's node.
-    kind : str
-        Name of the groups for one purpose. Each member makes the groups of a kind in the same order.
-    rank, size : int
-        Number of this member, a node or a worker, and number of all members.
-    task : str
-        Participle of the task, for error messages.
+    Each member makes the groups of a kind in the same order. `task` is a participle for error messages.
     """
 
     def __init__(self, node: adaps.Node, kind: str, rank: int, size: int, task: str) -> None:

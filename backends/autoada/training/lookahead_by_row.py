@@ -44,20 +44,7 @@ class RowLookahead:
         return tuple(ahead for ahead in dict.fromkeys(self.batches) if ahead != 0)
 
     def select(self, rows: Tensor, ahead: int | None) -> Tensor:
-        """Return which of some rows have a given lookahead.
-
-        Parameters
-        ----------
-        rows : Tensor
-            Row numbers, int64, one-dimensional, on the CPU.
-        ahead : int or None
-            One of `distances`.
-
-        Returns
-        -------
-        Tensor
-            Whether each row has this lookahead.
-        """
+        """Return which of some rows have a given lookahead."""
         ranges = torch.bucketize(rows, self._bounds, right=True)
         return self._numbers[ranges] == self.distances.index(ahead)
 

@@ -84,23 +84,8 @@ class TechniqueTrial:
 
     Every worker measures its own steps and posts the quotient of each pair of phases. Worker 0 decides by all
     quotients, and posts the decision. No worker waits: it continues the trial until it receives the decision.
-    A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps.
-
-    Parameters
-    ----------
-    tables : mapping of str to int
-        Number of floats of a row of each table, by qualified name. Tables with rows of similar length are
-        tried together if there are more than `GROUPS` tables.
-    store : KeyValueStore
-        Store that all workers share.
-    worker_index, num_workers : int
-        Index of this worker among all workers, and their number.
-    clock : int
-        Current clock of the worker.
-    name : str
-        Prefix of this trial's texts in the store.
-    now : callable
-        Function that returns the time in seconds.
+    A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps. Tables
+    with rows of similar length are tried together if there are more than `GROUPS` tables.
     """
 
     def __init__(

@@ -54,24 +54,14 @@ class CallObserver(Protocol):
 
 @dataclass(eq=False)
 class ActiveLoops:
-    """The loops of one thread that provide batches for calls of a model.
-
-    Attributes
-    ----------
-    thread : int
-        Identifier of the thread.
-    queues : list of CallObserver
-        Queues of the loops that run.
-    in_use : CallObserver or None
-        Queue of the batch in use.
-    used_together : set of object
-        Queues with batches that are used at the present clock.
-    """
+    """The loops of one thread that provide batches for calls of a model."""
 
     thread: int
     queues: list[CallObserver] = field(default_factory=list)
     in_use: CallObserver | None = None
+    """Queue of the batch in use."""
     used_together: set[object] = field(default_factory=set)
+    """Queues with batches that are used at the present clock."""
 
 
 class TrainingState:
@@ -79,37 +69,6 @@ class TrainingState:
 
     Loops of several threads may run over loaders while several models are open. A model is attached to the
     loops of the thread that calls it, from the first call until these loops are over; they advance its clock.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Wrapped model.
-    access : ServerAccess
-        Access of the worker that trains the model.
-    tables : mapping of str to RemoteTable
-        The model's tables, by the parameters' qualified names.
-    reads : list of Read
-        Reads of the tables by the calls for the batch in use.
-    lookaheads : mapping of str to RowLookahead
-        Lookaheads of tables that set them by row.
-    trial : TechniqueTrial, optional
-        Trial of the tables with ``technique = "auto"``.
-
-    Attributes
-    ----------
-    worker : adaps.Worker
-        The worker with the clock that counts the steps.
-    calls, expected_calls : int
-        Number of calls in training mode for the batch in use, with the current call, and the predicted
-        number.
-    first_target : str
-        Target of the first of these calls: a dotted name, or empty for the model itself.
-    replay : context manager
-        Context of the expected calls, which records values for predictions.
-    closed : bool
-        Whether the model is closed.
-    owner : ActiveLoops or None
-        Loops to which the model is attached.
     """
 
     def __init__(
@@ -128,12 +87,17 @@ class TrainingState:
         self.worker = access.worker
         self.tables = tables
         self.reads = reads
+        """Reads of the tables by the calls for the batch in use."""
         self.calls = 0
+        """Number of calls in training mode for the batch in use, with the current call."""
         self.expected_calls = 1
         self.first_target = ""
+        """Target of the first of these calls: a dotted name, or empty for the model itself."""
         self.replay: AbstractContextManager[Any] = NO_REPLAY
+        """Context of the expected calls, which records values for predictions."""
         self.closed = False
         self.owner: ActiveLoops | None = None
+        """Loops to which the model is attached."""
         self._loops: dict[int, ActiveLoops] = {}
         self._compared_data = False
         self._loaders_shared = 0
