@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from autoada.loader.held_batch import HeldBatch
-from autoada.loader.loader_generators import LoaderGenerators
-from autoada.prediction.random_generators import same_state
+from autoada.loader.loader_generators import draw_again, generators_of
+from autoada.prediction.random_generators import global_generators, same_state, set_states, states_of
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
@@ -21,7 +21,8 @@ class LoaderSource(Iterable[Any]):
     """A loader with iterators that continue at the end of the previous pass's loop."""
 
     def __init__(self, loader: Iterable[Any], alone: bool) -> None:
-        self.generators = LoaderGenerators(loader, alone)
+        self.generators = generators_of(loader, alone)
+        self.alone = alone
         self.runs_ahead: bool | None = None
         """Whether batches may be fetched before their turn, because a fetch draws nothing from the global
         generators; None while this is unknown."""
@@ -78,7 +79,7 @@ class LoaderSource(Iterable[Any]):
         """Return the next batch of an iterator that shares its data with others."""
         while self._left:
             item = self._left.popleft()
-            self.generators.draw_again(item.draws)
+            draw_again(self.generators, item.draws)
             if item.end is None:
                 return item.batch
             if not isinstance(item.end, StopIteration):
@@ -166,7 +167,7 @@ class BatchStream(Iterator[HeldBatch]):
         if len(self.holds) > 1:
             raise StopIteration
         self.holds.clear()
-        self._source.generators.draw_again(item.draws)
+        draw_again(self._source.generators, item.draws)
         raise item.end
 
     def deliver(self, item: HeldBatch) -> None:
@@ -181,7 +182,7 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds.remove(item)
         self._turn_begins = True
         item.check()
-        self._source.generators.draw_again(item.draws)
+        draw_again(self._source.generators, item.draws)
         self._epoch.deliver()
 
     def give_way(self) -> list[HeldBatch]:
@@ -199,24 +200,24 @@ class BatchStream(Iterator[HeldBatch]):
     def _fetch_in_turn(self) -> HeldBatch:
         if self._source.runs_ahead is not None:
             return self._fetch()
-        generators = self._source.generators
-        before = generators.global_states()
+        generators = global_generators() if self._source.alone else []
+        before = states_of(generators)
         item = self._fetch()
-        drew = not same_state(before, generators.global_states())
+        drew = not same_state(before, states_of(generators))
         self._source.learn(drew, self._fetched == 1)
         return item
 
     def _fetch_ahead(self) -> HeldBatch:
         generators = self._source.generators
-        before = generators.states()
+        before = states_of(generators)
         start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
         if start is not before:
-            generators.set(start)
+            set_states(generators, start)
         item = self._fetch()
-        after = generators.states()
+        after = states_of(generators)
         drew = not same_state(start, after)
         if drew or start is not before:
-            generators.set(before)
+            set_states(generators, before)
         if drew:
             item.draws = (start, after)
         item.keep()

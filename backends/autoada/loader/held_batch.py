@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -23,35 +24,20 @@ class HeldBatch:
 
     PyTorch counts the writes to a tensor, so the contents are compared only after a write, or after the
     loader has returned the same memory again. Arrays and containers that other code refers to are always
-    compared.
-
-    Parameters
-    ----------
-    holder : list of object
-        List that contains only the batch, so that only references from elsewhere count.
-    end : Exception, optional
-        Exception that ended the loader, if there is no batch.
-
-    Attributes
-    ----------
-    draws : tuple of list
-        States of the random generators before and after a fetch that drew from them before its turn.
-    memory : set of int
-        Addresses of its tensors whose memory other code refers to, after `keep`.
+    compared. `holder` contains only the batch, so that only references from elsewhere count. `end` is the
+    exception that ended the loader, if there is no batch.
     """
+
+    draws: tuple[list[Any], ...] = ()
+    """States of the random generators before and after a fetch that drew from them before its turn."""
+    memory: Set[int] = frozenset()
+    """Addresses of the tensors whose memory other code refers to, after `keep`."""
+    _is_kept = _has_uncounted = False
+    _copy: list[Any] | None = None
 
     def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
         self._holder = holder
         self.end = end
-        self.draws: tuple[list[Any], ...] = ()
-        self.memory: set[int] = set()
-        self._is_kept = False
-        self._has_uncounted = False
-        self._private: set[int] = set()
-        self._counted: list[Tensor] = []
-        self._writes: list[tuple[Tensor, int]] = []
-        self._clones: list[tuple[Any, Any]] = []
-        self._copy: list[Any] | None = None
 
     @property
     def batch(self) -> Any:
@@ -82,7 +68,7 @@ class HeldBatch:
         if self._copy is not None and self._may_be_changed() and self._is_changed():
             self._copy = self._copied()
 
-    def undo_fetch(self, memory: set[int]) -> None:
+    def undo_fetch(self, memory: Set[int]) -> None:
         """Undo changes that a fetch of another batch made; `memory` has the addresses of its tensors."""
         if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self.memory)):
             return
@@ -110,7 +96,7 @@ class HeldBatch:
 
     def _copied(self) -> list[Any]:
         self._count_writes()
-        self._clones = []
+        self._clones: list[tuple[Any, Any]] = []
 
         def clone_shared(leaf: Any) -> Any:
             if id(leaf) in self._private:
@@ -137,25 +123,17 @@ _CONSTANT = (
 
 
 class _Parts:
-    """Sorts the parts of a batch by who can change them.
-
-    Attributes
-    ----------
-    private : set of int
-        Identities of tensors and arrays that only the batch refers to.
-    in_shared_memory : set of int
-        Identities of tensors of only this batch that are in memory of several processes.
-    counted : list of Tensor
-        Other tensors, to which PyTorch counts the writes.
-    has_uncounted : bool
-        Whether other code refers to further parts of the batch, such as arrays and containers.
-    """
+    """Sorts the parts of a batch by who can change them."""
 
     def __init__(self) -> None:
         self.private: set[int] = set()
+        """Identities of tensors and arrays that only the batch refers to."""
         self.in_shared_memory: set[int] = set()
+        """Identities of tensors of only this batch that are in memory of several processes."""
         self.counted: list[Tensor] = []
+        """Other tensors, to which PyTorch counts the writes."""
         self.has_uncounted = False
+        """Whether other code refers to further parts of the batch, such as arrays and containers."""
 
     def sort(self, holder: Any, shared: bool = False) -> None:
         """Sort the entries of a container; `shared` is whether other code refers to the container."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from autoada.prediction.random_generators import (
     GENERATORS,
-    global_generators,
     quick_global_generators,
     same_state,
     set_states,
@@ -27,53 +26,38 @@ _ENTRIES = 32
 _METHODS = ("__iter__", "__next__", "__call__", "__getitem__", "__getitems__")
 
 
-class LoaderGenerators:
-    """Reads and sets the states of all generators that a loader may draw from.
+def generators_of(loader: Any, alone: bool) -> list[Any]:
+    """Return all generators that a loader may draw from.
 
     These are the global generators of PyTorch, NumPy and Python, and generators in the attributes of the
     loader, its samplers and its data set, and in the variables of their functions. If other threads draw from
     the global generators, so that `alone` is false, these are left out.
     """
+    found = quick_global_generators() if alone else []
+    _find(loader, found, set(), _DEPTH)
+    return found
 
-    def __init__(self, loader: Any, alone: bool = True) -> None:
-        self._alone = alone
-        self._all = quick_global_generators() if alone else []
-        seen: set[int] = set()
-        _find(loader, self._all, seen, _DEPTH)
 
-    def states(self) -> GeneratorStates:
-        """State of each generator."""
-        return states_of(self._all)
+def draw_again(generators: Sequence[Any], draws: tuple[GeneratorStates, ...]) -> None:
+    """Set the generators to the second of two states; they must have the first one.
 
-    def global_states(self) -> GeneratorStates:
-        """Complete state of each global generator."""
-        return states_of(global_generators()) if self._alone else []
-
-    def set(self, states: GeneratorStates) -> None:
-        """Set the generators to `states`."""
-        set_states(self._all, states)
-
-    def draw_again(self, draws: tuple[GeneratorStates, ...]) -> None:
-        """Set the generators to the second of two states; they must have the first one.
-
-        Raises
-        ------
-        RuntimeError
-            If the generators do not have the first state.
-        """
-        if not draws:
-            return
-        start, after = draws
-        drawn = [i for i, (a, b) in enumerate(zip(start, after, strict=True)) if not same_state(a, b)]
-        generators = [self._all[i] for i in drawn]
-        if not same_state(states_of(generators), [start[i] for i in drawn]):
-            raise RuntimeError(
-                "the loader drew random numbers for a batch that was fetched before its turn, and the loop, "
-                "or another iterator, has drawn from the same generator since, so plain PyTorch would have "
-                "drawn others: give the loader a generator of its own, as in "
-                "DataLoader(generator=torch.Generator()), or AdaDataLoader lookahead=0"
-            )
-        set_states(generators, [after[i] for i in drawn])
+    Raises
+    ------
+    RuntimeError
+        If the generators do not have the first state.
+    """
+    if not draws:
+        return
+    drawn = [each for each in zip(generators, *draws, strict=True) if not same_state(*each[1:])]
+    if any(not same_state(start, states_of([generator])[0]) for generator, start, _ in drawn):
+        raise RuntimeError(
+            "the loader drew random numbers for a batch that was fetched before its turn, and the loop, "
+            "or another iterator, has drawn from the same generator since, so plain PyTorch would have "
+            "drawn others: give the loader a generator of its own, as in "
+            "DataLoader(generator=torch.Generator()), or AdaDataLoader lookahead=0"
+        )
+    for generator, _, after in drawn:
+        set_states([generator], [after])
 
 
 def _find(value: Any, found: list[Any], seen: set[int], depth: int) -> None:

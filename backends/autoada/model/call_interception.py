@@ -107,8 +107,8 @@ class Calls:
         observer = state.begin_call(training)
         others = self._pause_others(observer)
         if not training:
+            self._reads.training = False
             for table in self._tables:
-                table.training = False
                 table.forget_rows()
             self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
@@ -117,9 +117,9 @@ class Calls:
             observer.call_begins(target, *arguments)
         state.calls += 1
         expected = state.calls <= state.expected_calls
-        for table in self._tables:
-            table.training = table.noting = True
-            if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+        self._reads.training = self._reads.noting = True
+        if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+            for table in self._tables:
                 table.forget_rows()
         if self._wrapped.stale:
             self._wrapped.update()
@@ -186,8 +186,7 @@ class Calls:
         if present.replay is None:
             return False
         present.replay.__exit__(None, None, None)
-        for table in self._tables:
-            table.noting = False
+        self._reads.noting = False
         return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +18,14 @@ from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import raw_gradient
-from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
+from autoada.parameters.table_gradients import TableGradients, raw_gradient
+from autoada.sync.gradient_exchange import GradientExchange
 
 FOREVER = 2**40
 """Clock that no training reaches."""
-
-
-class Exchanged(Protocol):
-    """Parameters whose gradients all workers combine."""
-
-    def collect(self, scale: float) -> None:
-        """Take the gradients from the parameters and start their copy to host memory."""
-        ...
-
-    def given(self) -> Gradients:
-        """Return the collected gradients."""
-        ...
-
-    def put(self, combined: CombinedGradients) -> None:
-        """Push the combined gradients, or put them in the place of this worker's gradients."""
-        ...
 
 
 class Owned(NamedTuple):
@@ -69,7 +53,7 @@ class WrappedParameters:
         model: nn.Module,
         plan: TrainingPlan,
         access: ServerAccess,
-        reads: list[Read],
+        reads: Reads,
     ) -> None:
         node, options = access.node, plan.training
         self._layout = layout = plan.layout
@@ -276,7 +260,7 @@ class WrappedParameters:
         self.stale = not self._access.alone or optimizer is None
 
     def _hand_over(self, owned: Owned) -> None:
-        exchanged: list[Exchanged] = [
+        exchanged: list[TableGradients | DenseParameters | RobustMeanParameters] = [
             *(table.gradients for table in owned.tables),
             *owned.dense,
             *owned.robust,
@@ -346,7 +330,7 @@ class WrappedParameters:
         worker.begin_setup()
         if self._access.is_primary:
             for table, values in tables:
-                table.rows.write_all(values)
+                table.rows.write(torch.arange(len(values)), values)
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()

@@ -29,7 +29,7 @@ from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
@@ -144,7 +144,7 @@ class AdaModel(ForwardingModule):
         self._device = layout.device
         optimizers = listed(optimizer)
         self._backward = None if optimizers else StepsInBackward(self.push)
-        reads: list[Read] = []
+        reads = Reads()
         self._wrapped = WrappedParameters(model, plan, access, reads)
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)

@@ -54,7 +54,7 @@ class AllReducedParameters(LocallySteppedParameters):
         self._overlaps = True
         if node.world_size > 1:
             self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
-            leave_at_exit(self)
+            leave_at_exit(self.leave_idle)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))

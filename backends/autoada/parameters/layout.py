@@ -183,7 +183,8 @@ def layout_of(
                 )
             stepped.setdefault(owner, []).append(name)
         else:
-            suffix = "" if parameter.dtype is torch.float32 else f".{_plain_name(parameter.dtype)}"
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            suffix = "" if dtype == "float32" else f".{dtype}"
             # A parameter without an optimizer may later be added to a separate group.
             table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
             members.setdefault((number, table), {})[name] = parameter
@@ -194,8 +195,7 @@ def layout_of(
         own = groups[number].rule is None
         if own:
             table = table.replace("dense.", "shared.", 1)
-        dtype = next(iter(together.values())).dtype
-        (summed if own else dense).append(_dense_layout(table, together, dtype))
+        (summed if own else dense).append(_dense_layout(table, together))
         rules[table] = number
     own_steps = tuple(
         AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
@@ -215,10 +215,6 @@ def _check_dtype(name: str, parameter: nn.Parameter) -> None:
 def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
     if group.optimizer is not None and group.rule is not None:
         check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
-
-
-def _plain_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
@@ -241,12 +237,12 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
     return first[1]
 
 
-def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
-    """Return a layout in the longest blocks that need little padding."""
+def _dense_layout(table: str, parameters: dict[str, nn.Parameter]) -> DenseLayout:
+    """Return a layout of parameters of one dtype, in the longest blocks that need little padding."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
     length = next(
         length
         for length in BLOCK_LENGTHS
         if sum(ceil(size / length) * length for size in sizes) <= (1 + PADDING) * sum(sizes)
     )
-    return DenseLayout.of(table, parameters, dtype, length)
+    return DenseLayout.of(table, parameters, next(iter(parameters.values())).dtype, length)

@@ -167,10 +167,6 @@ class ParameterState:
         self._access.worker.pull_state(self._keys()[:1], state)
         return state
 
-    def set_first(self, state: Tensor) -> None:
-        """Overwrite the state of the first row."""
-        self._access.worker.set_state(self._keys()[:1], state)
-
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
         for start in range(0, rows, count):

@@ -17,6 +17,19 @@ Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
 
 
+class Reads(list[Read]):
+    """Reads of a model's tables by the calls for a batch in training mode, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = True
+        """Whether the model is in training mode."""
+        self.noting = True
+        """Whether reads are recorded, because a call is in progress."""
+        self.pulled_at: dict[str, str] = {}
+        """Places of reads outside of the model's calls that pulled whole tables, by table."""
+
+
 class RemoteTable:
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
@@ -24,7 +37,7 @@ class RemoteTable:
     """
 
     def __init__(
-        self, rows: ServerRows, reads: list[Read], *, alone: bool, combines: bool, together: bool
+        self, rows: ServerRows, reads: Reads, *, alone: bool, combines: bool, together: bool
     ) -> None:
         self.name = rows.name
         self.rows = rows
@@ -36,12 +49,6 @@ class RemoteTable:
         """Whether every lookup reads the server's memory on this node directly. The server then also adds up
         the gradients of a row that was read several times."""
         self.gradients = TableGradients(rows, self.is_local and not combines)
-        self.training = True
-        self.noting = True
-        """Whether reads in training mode are appended to `reads`."""
-        self.pulled_at = ""
-        """Place of a read outside of the model's calls that pulled the whole table; empty if there was
-        none."""
         self._reads = reads
         self._expected: TableRows | None = None
         self._position = 0
@@ -75,8 +82,9 @@ class RemoteTable:
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
         expected = self._expected  # once: another thread may hand out the next batch
         known = None if expected is None else self._next_expected(expected, ids)
-        if self.noting and self.training:
-            self._reads.append((self.name, ids if known is None else known.ids))
+        reads = self._reads
+        if reads.noting and reads.training:
+            reads.append((self.name, ids if known is None else known.ids))
         source = self.rows
         if self._whole is not None:  # nothing more to pull
             if ids.numel() > 0:
@@ -97,13 +105,14 @@ class RemoteTable:
 
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""
-        if self.noting and self.training and not self._whole_noted:
+        reads = self._reads
+        if reads.noting and reads.training and not self._whole_noted:
             self._whole_noted = True
-            self._reads.append((self.name, None))
+            reads.append((self.name, None))
         if self._whole is None:
             self._whole = self.rows.pull(self.rows.all_keys)
-            if self.training and not self.noting:
-                self.pulled_at = user_location()
+            if reads.training and not reads.noting:
+                reads.pulled_at[self.name] = user_location()
         return self._whole
 
     def fetch(self, ids: Tensor) -> Tensor:
@@ -134,11 +143,14 @@ class RemoteTable:
 
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         """Return the row at each position, in the shape of `ids`."""
-        picked = rows.index_select(0, self.rows.on_device(positions.reshape(-1)))
+        positions = positions.reshape(-1)
+        if not self.rows.transfer.direct:
+            positions = positions.to(self.device, non_blocking=True)
+        picked = rows.index_select(0, positions)
         return picked.view(*ids.shape, *self.rows.row_shape)
 
     def _next_expected(self, expected: TableRows, ids: Tensor) -> Lookup | None:
-        if not self.training or self._position >= len(expected.lookups):
+        if not self._reads.training or self._position >= len(expected.lookups):
             return None
         lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()

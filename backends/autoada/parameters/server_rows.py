@@ -50,10 +50,6 @@ class ServerRows:
             self._all_keys = keys
         return keys
 
-    def on_device(self, positions: Tensor) -> Tensor:
-        """Positions, on the model's device."""
-        return positions if self.transfer.direct else positions.to(self.transfer.device, non_blocking=True)
-
     def pull(self, keys: Tensor) -> Tensor:
         """The rows of keys, shape ``(keys, ...)``."""
         self.apply_missed_steps(keys)
@@ -95,17 +91,3 @@ class ServerRows:
         flat = values.detach().reshape(len(keys), self.length)
         for some, part in zip(keys.split(count), flat.split(count), strict=True):
             self.worker.set(some, part.to("cpu", torch.float32).contiguous())
-
-    def write_all(self, values: Tensor) -> None:
-        """Overwrite the whole table."""
-        self.write(torch.arange(self.shape[0]), values)
-
-    def prepare_sample(self, n: int, steps: int) -> int:
-        """Have the server prepare a sample of `n` rows for use after `steps` further steps."""
-        return self.worker.prepare_sample(self.table, n, self.worker.current_clock + steps)
-
-    def drawn_rows(self, sample: int, n: int) -> Tensor:
-        """The ids of the `n` rows of a sample."""
-        rows = torch.empty(n, dtype=torch.int64)
-        self.worker.pull_sample(sample, rows)
-        return rows

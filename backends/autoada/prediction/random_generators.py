@@ -78,22 +78,16 @@ class SimulationRng:
     A simulation begins with the state after the previous simulation, and the first one with the current
     state. This is correct if only forward draws; otherwise predictions are wrong. The program never observes
     that a simulation draws.
-
-    Attributes
-    ----------
-    next : sequence or None
-        States at the start of the next simulation; None for the current states.
-    drew_on_host : bool
-        Whether the last simulation drew from NumPy or Python.
-    follows_torch : bool
-        Whether simulations may draw from PyTorch's generator. They may not if workers in other threads draw
-        from it concurrently.
     """
 
     def __init__(self) -> None:
         self.next: Sequence[Any] | None = None
+        """States at the start of the next simulation; None for the current states."""
         self.drew_on_host = False
+        """Whether the last simulation drew from NumPy or Python."""
         self.follows_torch = True
+        """Whether simulations may draw from PyTorch's generator. They may not if workers in other threads
+        draw from it concurrently."""
 
     @contextmanager
     def kept(self) -> Iterator[None]:

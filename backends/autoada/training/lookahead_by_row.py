@@ -14,19 +14,13 @@ __all__ = ["RowLookahead"]
 
 @dataclass(frozen=True)
 class RowLookahead:
-    """Ranges of rows with their lookaheads in batches.
-
-    Attributes
-    ----------
-    ends : tuple of int
-        End of each range, in ascending order; the last range ends with the last row.
-    batches : tuple of (int or None)
-        Lookahead of each range in batches; 0 signals no intent. None leaves the lookahead to the loader. At
-        least one of them is a number.
-    """
+    """Ranges of rows with their lookaheads in batches."""
 
     ends: tuple[int, ...]
+    """End of each range, in ascending order; the last range ends with the last row."""
     batches: tuple[int | None, ...]
+    """Lookahead of each range in batches; 0 signals no intent. None leaves the lookahead to the loader. At
+    least one of them is a number."""
 
     @property
     def most(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
@@ -76,7 +76,7 @@ class TrainingState:
         module: nn.Module,
         access: ServerAccess,
         tables: Mapping[str, RemoteTable],
-        reads: list[Read],
+        reads: Reads,
         lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
         trial: TechniqueTrial | None = None,
     ) -> None:
@@ -226,10 +226,8 @@ class TrainingState:
 
     def _note_loop_reads(self) -> None:
         """Report once that the loop reads a whole table in every step, including remote rows."""
-        for name, table in self.tables.items():
-            if not table.pulled_at:
-                continue
-            where, table.pulled_at = table.pulled_at, ""
+        pulled, self.reads.pulled_at = self.reads.pulled_at, {}
+        for name, where in pulled.items():
             self._read_by_loop[name] += 1
             if self._read_by_loop[name] == _REPEATED and self.access.node.world_size > 1:
                 _log.warning(
