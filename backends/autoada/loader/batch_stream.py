@@ -9,69 +9,23 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from autoada.loader.held_memory import HeldMemory
-from autoada.loader.loader_generators import GeneratorStates, LoaderGenerators
+from autoada.loader.held_batch import HeldBatch
+from autoada.loader.loader_generators import draw_again, generators_of
+from autoada.prediction.random_generators import global_generators, same_state, set_states, states_of
 from autoada.training.loader_state import Epoch
 
 _log = logging.getLogger("autoada")
 
 
-class HeldBatch:
-    """A batch that was fetched, or the end of the data.
-
-    Attributes
-    ----------
-    end : Exception or None
-        Exception that ended the loader, if there is no batch.
-    draws : tuple of GeneratorStates
-        States of the random generators before and after a fetch that drew from them before its turn.
-    """
-
-    def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
-        self._holder = holder
-        self._memory: HeldMemory | None = None
-        self.end = end
-        self.draws: tuple[GeneratorStates, ...] = ()
-
-    @property
-    def batch(self) -> Any:
-        """The batch as it would be if it were fetched in its turn."""
-        return self._holder[0] if self._memory is None else self._memory.batch
-
-    def keep(self) -> HeldMemory:
-        """Keep the contents of the batch while the loader fetches others."""
-        if self._memory is None:
-            self._memory = HeldMemory(self._holder)
-        return self._memory
-
-    def check(self) -> None:
-        """Raise RuntimeError if the contents are not known, as `HeldMemory.check` does."""
-        if self._memory is not None:
-            self._memory.check()
-
-
 class LoaderSource(Iterable[Any]):
-    """A loader with iterators that continue at the end of the previous pass's loop.
-
-    Parameters
-    ----------
-    loader : iterable
-        Loader of the batches.
-    alone : bool
-        Whether the training has one worker in this process. Several workers share the global generators.
-
-    Attributes
-    ----------
-    generators : LoaderGenerators
-        Random generators that the loader may draw from.
-    runs_ahead : bool or None
-        Whether batches may be fetched before their turn, because fetching a batch draws nothing from the
-        global generators; None while this is unknown.
-    """
+    """A loader with iterators that continue at the end of the previous pass's loop."""
 
     def __init__(self, loader: Iterable[Any], alone: bool) -> None:
-        self.generators = LoaderGenerators(loader, alone)
+        self.generators = generators_of(loader, alone)
+        self.alone = alone
         self.runs_ahead: bool | None = None
+        """Whether batches may be fetched before their turn, because a fetch draws nothing from the global
+        generators; None while this is unknown."""
         self._loader = loader
         self._left: deque[HeldBatch] = deque()
         parts: list[Any] = [loader]
@@ -125,7 +79,7 @@ class LoaderSource(Iterable[Any]):
         """Return the next batch of an iterator that shares its data with others."""
         while self._left:
             item = self._left.popleft()
-            self.generators.draw_again(item.draws)
+            draw_again(self.generators, item.draws)
             if item.end is None:
                 return item.batch
             if not isinstance(item.end, StopIteration):
@@ -171,24 +125,13 @@ class BatchStream(Iterator[HeldBatch]):
 
     A fetch before its turn has no effect that the program can observe. The random generators get back their
     earlier states, and they get the states after the fetch when the batch is handed out.
-
-    Parameters
-    ----------
-    epoch : Epoch
-        Batches of `source`.
-    source : LoaderSource
-        Loader of the batches.
-
-    Attributes
-    ----------
-    holds : deque of HeldBatch
-        Batches that were fetched but not handed out.
     """
 
     def __init__(self, epoch: Epoch, source: LoaderSource) -> None:
         self._epoch = epoch
         self._source = source
         self.holds: deque[HeldBatch] = deque()
+        """Batches that were fetched but not handed out."""
         self._fetched = 0
         self._turn_begins = False
         self._gave_way = False
@@ -224,7 +167,7 @@ class BatchStream(Iterator[HeldBatch]):
         if len(self.holds) > 1:
             raise StopIteration
         self.holds.clear()
-        self._source.generators.draw_again(item.draws)
+        draw_again(self._source.generators, item.draws)
         raise item.end
 
     def deliver(self, item: HeldBatch) -> None:
@@ -239,7 +182,7 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds.remove(item)
         self._turn_begins = True
         item.check()
-        self._source.generators.draw_again(item.draws)
+        draw_again(self._source.generators, item.draws)
         self._epoch.deliver()
 
     def give_way(self) -> list[HeldBatch]:
@@ -257,23 +200,24 @@ class BatchStream(Iterator[HeldBatch]):
     def _fetch_in_turn(self) -> HeldBatch:
         if self._source.runs_ahead is not None:
             return self._fetch()
-        generators = self._source.generators
-        before = generators.global_states()
+        generators = global_generators() if self._source.alone else []
+        before = states_of(generators)
         item = self._fetch()
-        self._source.learn(not generators.same(before, generators.global_states()), self._fetched == 1)
+        drew = not same_state(before, states_of(generators))
+        self._source.learn(drew, self._fetched == 1)
         return item
 
     def _fetch_ahead(self) -> HeldBatch:
         generators = self._source.generators
-        before = generators.states()
+        before = states_of(generators)
         start = next((held.draws[1] for held in reversed(self.holds) if held.draws), before)
         if start is not before:
-            generators.set(start, before)
+            set_states(generators, start)
         item = self._fetch()
-        after = generators.states()
-        drew = not generators.same(start, after)
+        after = states_of(generators)
+        drew = not same_state(start, after)
         if drew or start is not before:
-            generators.set(before, after)
+            set_states(generators, before)
         if drew:
             item.draws = (start, after)
         item.keep()
@@ -286,8 +230,6 @@ class BatchStream(Iterator[HeldBatch]):
             item = HeldBatch([next(self._epoch)])
         except Exception as error:
             item = HeldBatch([None], error)
-        if kept:
-            memory = item.keep().memory
-            for each in kept:
-                each.undo_fetch(memory)
+        for each in kept:
+            each.undo_fetch(item.keep().memory)
         return item

@@ -11,8 +11,9 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from autoada.loader.batch_stream import BatchStream, HeldBatch, LoaderSource
+from autoada.loader.batch_stream import BatchStream, LoaderSource
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
+from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import PrefetchQueue
@@ -228,7 +229,7 @@ class AdaDataLoader:
             state = training_state_of(self._find_model())
             self._to_shard = False
             loader = cast("DataLoader[Any]", self.loader)
-            self.loader = shard_loader(loader, state.identity, state.count_shared())
+            self.loader = shard_loader(loader, state.access, state.count_shared())
         return self.loader
 
     def _queue_for(self, model: AdaModel, batches: Iterator[HeldBatch]) -> PrefetchQueue:
@@ -277,7 +278,7 @@ class AdaDataLoader:
 
 def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
     """Return the node, or its tables with intent signalling."""
-    node = state.identity.node
+    node = state.access.node
     left = set() if state.trial is None else state.trial.left()
     return [table for table in node.tables if table.name not in left] if left else [node]
 

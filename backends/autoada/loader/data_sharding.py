@@ -19,8 +19,8 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.batch_structure import leaves
-from autoada.training.training_state import WorkerIdentity
 
 DIGESTED_BYTES = 1 << 20
 """Number of bytes of each tensor of a batch that are compared."""
@@ -52,21 +52,21 @@ def check_shardable(loader: Any) -> None:
         )
 
 
-def shard_loader(loader: DataLoader[Any], identity: WorkerIdentity, number: int) -> DataLoader[Any]:
+def shard_loader(loader: DataLoader[Any], access: ServerAccess, number: int) -> DataLoader[Any]:
     """Return `loader` with this worker's part of its data set. Collective.
 
     A shuffled loader is shuffled again in each epoch. Its seed is the seed of the sampler's generator, or of
     PyTorch, at worker 0, plus `number`, the number of this loader among all sharded loaders.
     """
-    if identity.num_workers == 1:
+    if access.num_workers == 1:
         return loader
     given = item_sampler(loader)
     sampler: DistributedSampler[Any] = DistributedSampler(
         loader.dataset,
-        identity.num_workers,
-        identity.worker_index,
+        access.num_workers,
+        access.worker_index,
         shuffle=isinstance(given, RandomSampler),
-        seed=_seed(getattr(given, "generator", None), identity, number),
+        seed=_seed(getattr(given, "generator", None), access, number),
     )
     own = copy.copy(loader)
     # A DataLoader refuses assignments to these, because it has derived other attributes from them.
@@ -87,15 +87,15 @@ def item_sampler(loader: Any) -> Any:
     return sampler
 
 
-def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
+def warn_of_equal_data(access: ServerAccess, batch: Any) -> None:
     """Warn if another worker has begun with an equal batch, as both then train on the same data."""
     own = _digest(batch)
     if own is None:
         return
     try:
-        identity.node.post(f"first batch of {identity.worker_index}", own)
-        others = [other for other in range(identity.num_workers) if other != identity.worker_index]
-        same = [other for other in others if identity.node.posted(f"first batch of {other}") == own]
+        access.node.post(f"first batch of {access.worker_index}", own)
+        others = [other for other in range(access.num_workers) if other != access.worker_index]
+        same = [other for other in others if access.node.posted(f"first batch of {other}") == own]
     except RuntimeError as error:  # The store has ended with its node, which had no data left.
         _log.debug("first batches cannot be compared: %s", error)
         return
@@ -103,17 +103,17 @@ def warn_of_equal_data(identity: WorkerIdentity, batch: Any) -> None:
         _log.warning(
             "workers %d and %d begin with equal batches, so both train on the same data: "
             "AdaDataLoader(loader, shard=True) gives each of them its part",
-            *sorted((same[0], identity.worker_index)),
+            *sorted((same[0], access.worker_index)),
         )
 
 
-def _seed(generator: torch.Generator | None, identity: WorkerIdentity, number: int) -> int:
+def _seed(generator: torch.Generator | None, access: ServerAccess, number: int) -> int:
     name = f"seed of loader {number}"
-    if identity.worker_index == 0:
+    if access.worker_index == 0:
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
-        identity.node.post(name, str((seed + number) % 2**62))
-    while (text := identity.node.posted(name)) is None:
-        identity.node.check()
+        access.node.post(name, str((seed + number) % 2**62))
+    while (text := access.node.posted(name)) is None:
+        access.node.check()
         time.sleep(_PATIENCE)
     return int(text)
 

@@ -83,14 +83,7 @@ class IntentSource:
 class HandWrittenKeys(IntentSource):
     """Finds rows with the user's functions.
 
-    Parameters
-    ----------
-    state : TrainingState
-        State of the model with the tables.
-    keys : callable or mapping
-        Function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables to functions
-        ``f(batch)`` that return ids. A table is given as the parameter's qualified name, the qualified name
-        of the module that owns it, or the module.
+    `keys` is described in `AdaDataLoader`.
     """
 
     def __init__(self, state: TrainingState, keys: Keys) -> None:
@@ -125,13 +118,7 @@ class NoIntent(IntentSource):
 class PredictedKeys(IntentSource):
     """Finds rows by access prediction.
 
-    Parameters
-    ----------
-    state : TrainingState
-        State of the model with the simulated forward.
-    prepare : callable, optional
-        Function ``prepare(batch)`` that returns ``(args, kwargs)`` of the model's call, if the call cannot be
-        recorded.
+    `prepare` replaces the recording of the model's call, if there is one.
     """
 
     def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:
@@ -216,7 +203,7 @@ class PredictedKeys(IntentSource):
 
     def _make_predictor(self) -> IntentPredictor:
         predictor = IntentPredictor(self._state.module, list(self._state.tables), self._call)
-        if self._state.identity.node.workers > 1:
+        if self._state.access.node.workers > 1:
             predictor.foresee_no_draws()
         return predictor
 
@@ -244,7 +231,7 @@ class PredictedKeys(IntentSource):
         return self.predictor.learned() or wrong
 
     def _on_host(self, batch: Any) -> Any:
-        return on_host(batch) if not self._state.transfer.direct else batch
+        return on_host(batch) if not self._state.access.transfer.direct else batch
 
     def _warn_of_obstacle(self, calls: int) -> None:
         recorded = self._loop.recorded

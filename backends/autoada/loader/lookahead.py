@@ -36,13 +36,6 @@ class Lookahead:
     tolerable or the width is `MOST`. Then it takes the narrowest width that is as good as the best
     (`AS_GOOD`), which is the first width where more lookahead does not help. After `PAUSE` steps, a share
     that is too large begins another search from the current width.
-
-    Attributes
-    ----------
-    batches : int
-        Current number of batches to fetch ahead.
-    adapts : bool
-        Whether the number adapts to the share of rows that arrive late.
     """
 
     def __init__(self, given: int | Literal["auto"]) -> None:

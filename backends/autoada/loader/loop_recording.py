@@ -21,18 +21,12 @@ SELDOM = 16
 
 @dataclass(frozen=True)
 class Call:
-    """One call for a batch.
-
-    Attributes
-    ----------
-    target : str
-        Dotted name of the model's method or module that is called; empty for the model itself.
-    prepare : callable
-        Function that returns the arguments for a batch.
-    """
+    """One call for a batch."""
 
     target: str
+    """Dotted name of the model's method or module that is called; empty for the model itself."""
     prepare: Prepare
+    """Function that returns the arguments for a batch."""
 
 
 @dataclass(frozen=True)
@@ -64,36 +58,24 @@ class LoopRecorder:
     The first call of the first batch is used at once; a second batch has to confirm it. If a
     batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
     reads no rows is a helper of the loop. Its calls are left out, and its outputs are unknown.
-
-    Attributes
-    ----------
-    recorded : tuple of Call, or None
-        Known calls; None if there are none.
-    settled : bool
-        Whether no further batch is recorded.
-    numbers_vary : bool
-        Whether arguments contain numbers that differ between batches; the numbers of one batch are used for
-        all.
-    obstacle : str or None
-        Reason why the calls are unknown.
-    where : str
-        ``file:line`` of the last call that was recorded.
-    takes_one_loader : bool
-        Whether the batches that a step uses come from one loader.
-    recording : ArgumentRecorder or None
-        Recording of the loop between calls.
     """
 
     def __init__(self) -> None:
         self.recorded: tuple[RecordedCall, ...] | None = None
         self.obstacle: str | None = None
+        """Reason why the calls are unknown."""
         self.where = "?"
+        """``file:line`` of the last call that was recorded."""
         self.settled = False
+        """Whether no further batch is recorded."""
         self.numbers_vary = False
+        """Whether arguments contain numbers that differ between batches; those of one batch are used for
+        all."""
         self._all_calls = False
         self._seen: list[tuple[RecordedCall, ...]] = []
         self.recording: ArgumentRecorder | None = None
         self.takes_one_loader = True
+        """Whether the batches that a step uses come from one loader."""
         self._calls: list[RecordedCall] = []
         self._in_progress: _CallInProgress | None = None
         self._helpers: set[str] = set()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoada.loader.batch_stream import HeldBatch
 from autoada.loader.data_sharding import warn_of_equal_data
+from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import IntentSource
 from autoada.loader.lookahead import Lookahead
 from autoada.model.wrapper import AdaModel, calls_of, training_state_of
@@ -22,28 +22,16 @@ from autoada.prediction.row_set import Expected
 
 @dataclass
 class QueuedBatch:
-    """A batch that was fetched.
-
-    Attributes
-    ----------
-    held : HeldBatch
-        Batch, which may change until it is handed out.
-    clock : int
-        Clock of the use of the batch.
-    expected : Expected or None
-        Rows that the batch will read, if they are known.
-    signalled : Tensor or None
-        Keys with signalled intent.
-    pending : list of (str, int or None, Tensor)
-        Keys whose intent is signalled when their use is near enough. Each item has the table, the number of
-        batches ahead (None for the number of the loader), and the keys.
-    """
+    """A batch that was fetched."""
 
     held: HeldBatch
     clock: int
     expected: Expected | None = None
     signalled: Tensor | None = None
+    """Keys with signalled intent."""
     pending: list[tuple[str, int | None, Tensor]] = field(default_factory=list)
+    """Table, number of batches ahead (None for the number of the loader), and keys whose intent is signalled
+    when their use is near enough."""
 
     @property
     def batch(self) -> Any:
@@ -56,23 +44,7 @@ class PrefetchQueue:
 
     ``next_batch`` finishes the previous batch, fetches, predicts and signals intent. ``mark_in_use`` hands
     the batch to the loop. Until the loop comes for another batch, the queue then observes the model's calls.
-
-    Parameters
-    ----------
-    model : AdaModel
-        Model that may be called with the batches.
-    source : IntentSource
-        Source of the rows that a batch will read.
-    batches : iterator of HeldBatch
-        Batches of the loader.
-    may_run_ahead : callable
-        Function that returns whether a batch may be fetched before its turn.
-    lookahead : Lookahead
-        Number of batches to fetch ahead.
-    called : list of weakref.ref of AdaModel
-        Models that the loop has called, in order. The queue adds its model.
-    sharded : bool
-        Whether each worker is known to have a separate part of the data.
+    The queue adds its model to `called`, the models that the loop has called in order.
     """
 
     def __init__(
@@ -342,4 +314,4 @@ class PrefetchQueue:
             self._called.append(self._model)
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
-                warn_of_equal_data(self._state.identity, item.batch)
+                warn_of_equal_data(self._state.access, item.batch)

@@ -18,7 +18,7 @@ from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import ArgumentRecorder
-from autoada.prediction.call_types import CallArguments
+from autoada.prediction.operations import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 _mode_of, _GRAPH = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -33,15 +33,6 @@ class Calls:
 
     A call of the model itself always counts. A call of a method or module counts if it reads rows. Other
     calls, such as a method that computes a loss from two tensors, are helpers of the loop.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Wrapped model.
-    state : TrainingState
-        State of the training, which counts the calls and refers to their observer.
-    parameters : WrappedParameters
-        Parameters that calls read.
     """
 
     def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
@@ -66,7 +57,7 @@ class Calls:
 
             @functools.wraps(value)
             def call(*args: Any, **kwargs: Any) -> Any:
-                return self.run(name, value, wrapper.training, CallArguments(args, kwargs))
+                return self.run(name, value, wrapper.training, (args, kwargs))
 
             return call
         if isinstance(value, nn.Module):
@@ -116,8 +107,8 @@ class Calls:
         observer = state.begin_call(training)
         others = self._pause_others(observer)
         if not training:
+            self._reads.training = False
             for table in self._tables:
-                table.training = False
                 table.forget_rows()
             self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
@@ -126,9 +117,9 @@ class Calls:
             observer.call_begins(target, *arguments)
         state.calls += 1
         expected = state.calls <= state.expected_calls
-        for table in self._tables:
-            table.training = table.noting = True
-            if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+        self._reads.training = self._reads.noting = True
+        if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
+            for table in self._tables:
                 table.forget_rows()
         if self._wrapped.stale:
             self._wrapped.update()
@@ -195,39 +186,25 @@ class Calls:
         if present.replay is None:
             return False
         present.replay.__exit__(None, None, None)
-        for table in self._tables:
-            table.noting = False
+        self._reads.noting = False
         return True
 
 
 @dataclass(eq=False)
 class Present:
-    """A call that has begun and not ended.
-
-    Attributes
-    ----------
-    target : str
-        Dotted name of the method or module; empty for the model itself.
-    hooked : bool
-        Whether a hook intercepted the call. Otherwise the wrapper did.
-    replay : context manager or None
-        Context that records values for predictions; None in evaluation mode.
-    read_before : int
-        Number of reads of earlier calls.
-    expected : bool
-        Whether the call was predicted for the batch.
-    others : list of Recording
-        Recordings of the loop for other models, which are paused during the call.
-    thread : int
-        Identifier of the calling thread.
-    """
+    """A call that has begun and not ended."""
 
     target: str
+    """Dotted name of the method or module; empty for the model itself."""
     hooked: bool
+    """Whether a hook intercepted the call. Otherwise the wrapper did."""
     replay: AbstractContextManager[Any] | None = None
+    """Context that records values for predictions; None in evaluation mode."""
     read_before: int = 0
     expected: bool = False
+    """Whether the call was predicted for the batch."""
     others: list[ArgumentRecorder] = field(default_factory=list)
+    """Recordings of the loop for other models, which are paused during the call."""
     thread: int = field(default_factory=threading.get_ident)
 
 
@@ -255,15 +232,6 @@ class DirectCalls:
     """Hooks of a module that the loop calls directly, not through the wrapper.
 
     Copies of the module also have the hooks, which do nothing there.
-
-    Parameters
-    ----------
-    calls : Calls
-        Surrounds the calls that the hooks intercept.
-    target : str
-        Dotted name of the module.
-    module : nn.Module
-        Module that gets the hooks.
     """
 
     def __init__(self, calls: Calls, target: str, module: nn.Module) -> None:
@@ -286,9 +254,7 @@ class DirectCalls:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls = self._calls()
         if calls is not None and module is self._module():
-            self._present = calls.begin(
-                self._target, module.training, CallArguments(args, kwargs), hooked=True
-            )
+            self._present = calls.begin(self._target, module.training, (args, kwargs), hooked=True)
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls, present = self._calls(), self._present

@@ -33,21 +33,7 @@ _PLAIN = {
 
 
 class WorkerState:
-    """State of one worker: buffers, options of optimizers, random generators, position in the data.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Wrapped model.
-    optimizers : sequence of torch.optim.Optimizer
-        Optimizers, whose groups have options.
-    states : iterable of ParameterState
-        Parameters in the server, which count their steps.
-    stepped : iterable of LocallySteppedParameters
-        Parameters that are equal on all workers.
-    device : torch.device
-        Device of the model.
-    """
+    """State of one worker: buffers, options of optimizers, random generators, position in the data."""
 
     def __init__(
         self,

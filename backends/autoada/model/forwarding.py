@@ -23,11 +23,6 @@ class ForwardingModule(nn.Module):
 
     Python looks up special methods in the class, as in ``len(model)``. So each wrapper has a separate class,
     with the special methods of the plain module and the signature of its forward.
-
-    Attributes
-    ----------
-    module : nn.Module
-        Plain module.
     """
 
     _calls: Calls
@@ -71,32 +66,11 @@ class ForwardingModule(nn.Module):
         for name, child in self.module.named_children():
             yield name, self._calls.intercept(name, child, self)
 
-    def apply(self: Wrapper, fn: Callable[[nn.Module], None]) -> Wrapper:
-        """Apply a function to all modules of the wrapped model."""
-        self.module.apply(fn)
-        return self
-
     def train(self: Wrapper, mode: bool = True) -> Wrapper:
         """Set the wrapped model to training mode, or to evaluation mode."""
         self.training = mode
         self.module.train(mode)
         return self
-
-    def add_module(self, name: str, module: nn.Module | None) -> None:
-        """Add a module to the wrapped model."""
-        self.module.add_module(name, module)
-
-    def register_module(self, name: str, module: nn.Module | None) -> None:
-        """Register a module with the wrapped model."""
-        self.module.register_module(name, module)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Register a parameter with the wrapped model."""
-        self.module.register_parameter(name, param)
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Register a buffer with the wrapped model."""
-        self.module.register_buffer(name, tensor, persistent)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ForwardingModule:
         """Refuse to move or cast the model, as ``to()``, ``cuda()`` and ``double()`` would."""
@@ -121,6 +95,20 @@ class ForwardingModule(nn.Module):
     def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
         raise TypeError(ONE_PROCESS)  # DistributedDataParallel reads this attribute first
 
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    """Return a method that calls the method of the wrapped model."""
+
+    @functools.wraps(getattr(nn.Module, name))
+    def call(self: ForwardingModule, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self.module, name)(*args, **kwargs)
+        return self if result is self.module else result
+
+    return call
+
+
+for _name in ("apply", "add_module", "register_module", "register_parameter", "register_buffer"):
+    setattr(ForwardingModule, _name, _forwarded(_name))
 
 _OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__replace__")
 """Special methods that make copies."""

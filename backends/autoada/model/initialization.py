@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import adaps
-from autoada.prediction.call_types import Batch
 from autoada.training.endless import endless
 
 __all__ = ["Selection", "select_initialization"]
 
+Batch = Any
 SMOOTHING = 0.8
 """Part of the smoothed loss that remains in each step."""
 SAME = 1e-3

@@ -37,32 +37,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of a policy that the training code executes instead of the server.
-
-    Attributes
-    ----------
-    every : int
-        Number of steps after which all updates of all workers are visible to all workers; 0 leaves the time
-        to the server.
-    lookaheads : mapping of str to RowLookahead
-        Number of batches between intent and use, by the qualified names of parameters whose lookahead the
-        policy sets.
-    allreduced : frozenset of str
-        Qualified names of dense parameters whose gradients are all-reduced.
-    chosen : frozenset of str
-        Qualified names of tables whose rows are announced only if this reduces the training time.
-    shares : tuple of float
-        Each node's part of the samples of a step; empty if they are equal.
-    aggregation : adaps.policy.Aggregation
-        Rule by which a step of all workers combines their gradients.
-    """
+    """Options of a policy that the training code executes instead of the server."""
 
     every: int = 0
+    """Number of steps after which all updates of all workers are visible to all workers; 0 leaves the time to
+    the server."""
     lookaheads: Mapping[str, RowLookahead] = field(default_factory=dict)
+    """Number of batches between intent and use, by the qualified names of parameters whose lookahead the
+    policy sets."""
     allreduced: frozenset[str] = frozenset()
+    """Qualified names of dense parameters whose gradients are all-reduced."""
     chosen: frozenset[str] = frozenset()
+    """Qualified names of tables whose rows are announced only if this reduces the training time."""
     shares: tuple[float, ...] = ()
+    """Each node's part of the samples of a step; empty if they are equal."""
     aggregation: Aggregation = field(default_factory=Aggregation)
+    """Rule by which a step of all workers combines their gradients."""
 
     @property
     def is_robust(self) -> bool:
@@ -87,19 +77,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Plan for the training of a model on a cluster.
-
-    Attributes
-    ----------
-    layout : Layout
-        Place of each parameter in the server.
-    managed : adaps.Policy or None
-        Policy for the server's tables, if there is one.
-    training : TrainingOptions
-        Options of the training code.
-    nodes : int
-        Number of nodes.
-    """
+    """Plan for the training of a model on a cluster."""
 
     layout: Layout
     managed: adaps.Policy | None

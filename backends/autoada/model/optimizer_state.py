@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -17,16 +18,7 @@ class OptimizerStates:
     """Keeps the state of optimizers in the server, together with their parameters.
 
     ``optimizer.state_dict()`` gathers the state in PyTorch's own layout, and ``optimizer.load_state_dict()``
-    replaces it.
-
-    Parameters
-    ----------
-    parameters : mapping of int to ParameterState
-        Parameters in the server, by their identities.
-    access : ServerAccess
-        Access to the server.
-    rounds : bool
-        Whether rows are rounded on the way between nodes.
+    replaces it. It cannot be replaced after the first step if messages between nodes round rows (`rounds`).
     """
 
     def __init__(
@@ -76,7 +68,7 @@ class OptimizerStates:
         worker, alone = self._access.worker, self._access.alone
         if not alone:
             worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
-            counts = self._counts_of_primary(held, counts)
+            counts = self._counts_of_primary(counts)
         if self._access.is_primary:
             for (state, values), count in zip(given.items(), counts, strict=True):
                 state.settle()
@@ -88,19 +80,16 @@ class OptimizerStates:
             state.steps = count
         self._guard(optimizer)
 
-    def _counts_of_primary(self, held: list[ParameterState], counts: list[int]) -> list[int]:
-        """Collective: return the primary worker's step count of each parameter, sent in the first row."""
-        worker, is_primary = self._access.worker, self._access.is_primary
-        kept = [state.first() for state in held] if is_primary else []
-        for state, row, count in zip(held, kept, counts, strict=is_primary):
-            state.set_first(torch.full_like(row, float(count)))
-        worker.end_setup()
-        if not is_primary:
-            counts = [int(state.first()[0]) if state.table.state_length else 0 for state in held]
-        worker.barrier()
-        for state, row in zip(held, kept, strict=is_primary):
-            state.set_first(row)
-        return counts
+    def _counts_of_primary(self, counts: list[int]) -> list[int]:
+        """Collective: return the primary worker's step counts."""
+        node, name = self._access.node, "steps of an optimizer's state"
+        if self._access.is_primary:
+            node.post(name, json.dumps(counts))
+        self._access.worker.barrier()
+        text = node.posted(name)
+        assert text is not None  # The primary worker has posted it before the barrier.
+        result: list[int] = json.loads(text)
+        return result
 
     def _guard(self, optimizer: torch.optim.Optimizer) -> None:
         own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
@@ -140,24 +129,6 @@ class ServerHeldState(defaultdict[Any, Any]):
         self._check(parameter)
         return super().get(parameter, default)
 
-    def values(self) -> NoReturn:
-        """Refused, as the entries in the server would be missing."""
-        self._refuse("some parameters")
-
-    def __iter__(self) -> NoReturn:
-        self._refuse("some parameters")
-
-    def keys(self) -> NoReturn:
-        """Refused, as the entries in the server would be missing."""
-        self._refuse("some parameters")
-
-    def clear(self) -> None:
-        """Refused, as it could not reach the server."""
-        self._refuse("all parameters")
-
-    def __reduce__(self) -> NoReturn:
-        self._refuse("some parameters")
-
     def _check(self, parameter: object) -> None:
         if (state := self._in_server.get(id(parameter))) is not None:
             self._refuse(repr(state.name))
@@ -167,6 +138,19 @@ class ServerHeldState(defaultdict[Any, Any]):
             f"optimizer.state has no entry of {parameters}: the state is in the parameter server. Read it by "
             "optimizer.state_dict(), and replace it by optimizer.load_state_dict()"
         )
+
+
+def _refused(parameters: str) -> Callable[..., NoReturn]:
+    """A method that is refused because it would miss the entries in the server."""
+
+    def refuse(self: ServerHeldState, *args: Any) -> NoReturn:
+        self._refuse(parameters)
+
+    return refuse
+
+
+for _name in ("values", "__iter__", "keys", "clear", "__reduce__"):
+    setattr(ServerHeldState, _name, _refused("all parameters" if _name == "clear" else "some parameters"))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

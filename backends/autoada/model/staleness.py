@@ -11,17 +11,8 @@ class StalenessLimit:
 
     After every half of the limit, the worker requests that all previous changes become visible everywhere. It
     then waits for its previous request. So this worker reads all changes that had reached the server `limit`
-    steps ago, and its own changes of `limit` steps ago have reached the server.
-
-    Parameters
-    ----------
-    worker : adaps.Worker
-        Worker that steps.
-    limit : int, optional
-        Maximum age in steps, at least 1. With 1, every step waits. By default, the limit grows with the
-        number of steps (`adaps.age_limit.default_limit`).
-    alone : bool
-        Whether this node is the only one, so that no value can be old.
+    steps ago, and its own changes of `limit` steps ago have reached the server. With a limit of 1, every step
+    waits. Without a limit, it grows with the number of steps (`adaps.age_limit.default_limit`).
     """
 
     def __init__(self, worker: adaps.Worker, limit: int | None, alone: bool) -> None:
@@ -50,16 +41,7 @@ class SynchronousSteps:
 
     With 1, all workers step together. No worker pushes gradients before all workers have read their values,
     and the next step begins when the gradients of all workers are applied. So every worker has to make the
-    same number of steps. The other workers do not wait for a closed worker.
-
-    Parameters
-    ----------
-    worker : adaps.Worker
-        Worker that steps.
-    every : int
-        Number of steps between two synchronizations; 0 for none.
-    workers : int
-        Number of workers that train together.
+    same number of steps. The other workers do not wait for a closed worker. With 0, nothing is synchronized.
     """
 
     def __init__(self, worker: adaps.Worker, every: int, workers: int) -> None:

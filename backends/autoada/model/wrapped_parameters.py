@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,34 +16,16 @@ from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import raw_gradient
-from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
-from autoada.training.training_state import WorkerIdentity
+from autoada.parameters.table_gradients import TableGradients, raw_gradient
+from autoada.sync.gradient_exchange import GradientExchange
 
 FOREVER = 2**40
 """Clock that no training reaches."""
-
-
-class Exchanged(Protocol):
-    """Parameters whose gradients all workers combine."""
-
-    def collect(self, scale: float) -> None:
-        """Take the gradients from the parameters and start their copy to host memory."""
-        ...
-
-    def given(self) -> Gradients:
-        """Return the collected gradients."""
-        ...
-
-    def put(self, combined: CombinedGradients) -> None:
-        """Push the combined gradients, or put them in the place of this worker's gradients."""
-        ...
 
 
 class Owned(NamedTuple):
@@ -64,50 +46,18 @@ class Owned(NamedTuple):
 
 
 class WrappedParameters:
-    """Tables, dense parameters and parameters of the user's own optimizer, moved together.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Wrapped model. Its dense parameters become views of a flat buffer.
-    plan : TrainingPlan
-        Plan with the place of each parameter, and the options of the training.
-    identity : WorkerIdentity
-        Identity of the worker that trains the model.
-    transfer : Transfer
-        Copies between host memory and the model's device.
-    reads : list of Read
-        List to which the tables append their reads.
-
-    Attributes
-    ----------
-    tables : dict of str to RemoteTable
-        Tables by the parameters' qualified names.
-    dense : list of DenseParameters
-        Other parameters that the server's rules change.
-    stepped : list of LocallySteppedParameters
-        Parameters that the user's own optimizer changes.
-    parameter_states : list of ParameterState
-        The optimizer state of each parameter in the server.
-    optimizer_states : OptimizerStates
-        Object that moves the states of whole optimizers.
-    stale : bool
-        Whether dense parameters have to be pulled before the next call.
-    """
+    """Tables, dense parameters and parameters of the user's own optimizer, moved together."""
 
     def __init__(
         self,
         model: nn.Module,
         plan: TrainingPlan,
-        identity: WorkerIdentity,
-        transfer: Transfer,
-        reads: list[Read],
+        access: ServerAccess,
+        reads: Reads,
     ) -> None:
-        node, options = identity.node, plan.training
+        node, options = access.node, plan.training
         self._layout = layout = plan.layout
-        self._access = access = ServerAccess(
-            node, identity.worker, transfer, identity.num_workers, identity.is_primary
-        )
+        self._access = access
         combines = options.is_robust and not access.alone
         parameters = dict(model.named_parameters())
         self.tables: dict[str, RemoteTable] = {}
@@ -135,9 +85,10 @@ class WrappedParameters:
         if combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
             rule = options.aggregation
-            self._exchange = exchange = GradientExchange(node, identity.local_index, rule, most)
+            self._exchange = exchange = GradientExchange(node, access.local_index, rule, most)
             robust += [
-                RobustMeanParameters(each, parameters, exchange, transfer) for each in layout.allreduced
+                RobustMeanParameters(each, parameters, exchange, access.transfer)
+                for each in layout.allreduced
             ]
         else:
             self._allreduced += [
@@ -164,6 +115,7 @@ class WrappedParameters:
         self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
         self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
         self.stale = False
+        """Whether dense parameters have to be pulled before the next call."""
 
     def _parameter_states(self, parameters: Mapping[str, nn.Parameter]) -> list[ParameterState]:
         """Return the optimizer state of each parameter in the server."""
@@ -308,10 +260,16 @@ class WrappedParameters:
         self.stale = not self._access.alone or optimizer is None
 
     def _hand_over(self, owned: Owned) -> None:
-        exchanged: list[Exchanged] = [*owned.tables, *owned.dense, *owned.robust]
+        exchanged: list[TableGradients | DenseParameters | RobustMeanParameters] = [
+            *(table.gradients for table in owned.tables),
+            *owned.dense,
+            *owned.robust,
+        ]
         for part in (*exchanged, *owned.waiting):
             part.collect(self._scale)
         self._access.transfer.finish()
+        for table in owned.tables:  # The step changes the rows.
+            table.forget_rows()
         if self._exchange is None:
             self._push_own(owned)
         else:
@@ -325,7 +283,7 @@ class WrappedParameters:
         worker = self._access.worker
         sums = []
         for table in owned.tables:
-            taken = table.take()
+            taken = table.gradients.take()
             if taken is None:
                 continue
             if table.gradients.sums_in_server:
@@ -372,7 +330,7 @@ class WrappedParameters:
         worker.begin_setup()
         if self._access.is_primary:
             for table, values in tables:
-                table.rows.write_all(values)
+                table.rows.write(torch.arange(len(values)), values)
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()

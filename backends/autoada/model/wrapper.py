@@ -29,13 +29,13 @@ from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
+from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
-from autoada.prediction.call_types import CallArguments
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
 from autoada.training.technique_choice import TechniqueChoice, technique_trial
-from autoada.training.training_state import TrainingState, WorkerIdentity
+from autoada.training.training_state import TrainingState
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Export
@@ -137,17 +137,16 @@ class AdaModel(ForwardingModule):
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
         self.worker = self.node.worker(worker)
-        self._identity = identity = WorkerIdentity(self.node, self.worker, worker)
-        if identity.is_primary:
+        self._access = access = ServerAccess(self.node, self.worker, worker, Transfer(layout.device))
+        if access.is_primary:
             _warn_user(model, optimizer, layout)
         self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
-        self._synchronous = SynchronousSteps(self.worker, options.every, identity.num_workers)
+        self._synchronous = SynchronousSteps(self.worker, options.every, access.num_workers)
         self._device = layout.device
-        transfer = Transfer(layout.device)
         optimizers = listed(optimizer)
         self._backward = None if optimizers else StepsInBackward(self.push)
-        reads: list[Read] = []
-        self._wrapped = WrappedParameters(model, plan, identity, transfer, reads)
+        reads = Reads()
+        self._wrapped = WrappedParameters(model, plan, access, reads)
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
@@ -157,14 +156,12 @@ class AdaModel(ForwardingModule):
         self._trial = technique_trial(
             self.node,
             worker,
-            identity.worker_index,
-            identity.num_workers,
+            access.worker_index,
+            access.num_workers,
             int(self.worker.current_clock),
             {name: one.rows.length for name, one in self.tables.items() if name in options.chosen},
         )
-        self._state = TrainingState(
-            model, identity, self.tables, reads, transfer, self.lookaheads, self._trial
-        )
+        self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
         self._own_state = WorkerState(
             model, optimizers, self._wrapped.parameter_states, self._wrapped.stepped, layout.device
         )
@@ -195,7 +192,7 @@ class AdaModel(ForwardingModule):
         """Call the forward of the wrapped model."""
         module = self._modules["module"]
         assert module is not None
-        return self._calls.run("", plain_call(module), self.training, CallArguments(args, kwargs))
+        return self._calls.run("", plain_call(module), self.training, (args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""
@@ -360,7 +357,7 @@ class AdaModel(ForwardingModule):
         """
         self._wrapped.settle()
         kept = self._own_state.take(loader, extra)
-        self.node.checkpoint(directory, worker=self._identity.local_index, extra=kept)
+        self.node.checkpoint(directory, worker=self._access.local_index, extra=kept)
 
     def export(self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None) -> Export:
         """Collective: begin to write the values of tables to files while training continues.
@@ -389,7 +386,7 @@ class AdaModel(ForwardingModule):
             If a table does not exist. The message names it.
         """
         names = list(self.tables) if tables is None else tables
-        return self.node.export(directory, tables=names, worker=self._identity.local_index)
+        return self.node.export(directory, tables=names, worker=self._access.local_index)
 
     def restore(self, directory: str | os.PathLike[str], loader: Positioned | None = None) -> dict[str, Any]:
         """Collective: continue from a checkpoint of this model, and return the `extra` of this worker.
@@ -414,7 +411,7 @@ class AdaModel(ForwardingModule):
         adaps.CheckpointError
             On every worker, if there is no complete checkpoint or it does not fit. Nothing is changed.
         """
-        restored = self.node.restore(directory, worker=self._identity.local_index)
+        restored = self.node.restore(directory, worker=self._access.local_index)
         extra = self._own_state.put(restored, loader, self.num_workers)
         self._wrapped.resume(restored.same_workers)
         return extra
@@ -430,12 +427,12 @@ class AdaModel(ForwardingModule):
     @property
     def worker_index(self) -> int:
         """Index of this worker among all workers that train together."""
-        return self._identity.worker_index
+        return self._access.worker_index
 
     @property
     def num_workers(self) -> int:
         """Number of workers that train together."""
-        return self._identity.num_workers
+        return self._access.num_workers
 
     @property
     def share(self) -> int:
@@ -480,23 +477,13 @@ class AdaModel(ForwardingModule):
 
 
 class StepsInBackward:
-    """Pushes at the end of each backward pass, for a model without an optimizer.
-
-    Parameters
-    ----------
-    push : callable
-        Function that pushes all gradients.
-
-    Attributes
-    ----------
-    queued : bool
-        Whether the end of the current backward pass will push.
-    """
+    """Pushes at the end of each backward pass, for a model without an optimizer."""
 
     def __init__(self, push: Callable[[], None]) -> None:
         self._push = push
         self._parameters: list[nn.Parameter] = []
         self.queued = False
+        """Whether the end of the current backward pass will push."""
 
     def gradient_arrived(self) -> None:
         """Queue a push for the end of the backward pass, when every row's gradient is complete."""

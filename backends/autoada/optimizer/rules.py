@@ -26,25 +26,17 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True)
 class RuleGroup:
-    """Parameters that share a rule.
-
-    Attributes
-    ----------
-    rule : adaps.SGD, Adagrad, RowAdagrad, Adam, AdamW, SparseAdam, RMSprop, or None
-        Rule of the server for the gradients; None if there is none. In that case the optimizer itself steps
-        the parameters, except tables, with gradients that all workers share.
-    parameters : frozenset of int
-        Identities of the parameters; None for all parameters.
-    optimizer : torch.optim.Optimizer or None
-        Optimizer whose ``step()`` applies the rule, if there is one.
-    obstacle : str
-        Optimizer or option for which the server has no rule, if there is one.
-    """
+    """Parameters that share a rule."""
 
     rule: Rule | None
+    """Rule of the server for the gradients. If there is none, the optimizer itself steps the parameters,
+    except tables, with gradients that all workers share."""
     parameters: frozenset[int] | None
+    """Identities of the parameters; None for all parameters."""
     optimizer: torch.optim.Optimizer | None = None
+    """Optimizer whose ``step()`` applies the rule, if there is one."""
     obstacle: str = ""
+    """Optimizer or option for which the server has no rule, if there is one."""
 
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether the rule is for `parameter`."""

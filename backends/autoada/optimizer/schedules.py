@@ -20,13 +20,6 @@ class Schedules:
     """Follows the groups of an optimizer.
 
     Each group is found by its position: ``load_state_dict`` and programs replace the groups themselves.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        Optimizer with the groups.
-    tables : mapping of int to sequence of NodeTable
-        Tables in the server that a group changes, by the position of the group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, tables: Mapping[int, Sequence[NodeTable]]) -> None:

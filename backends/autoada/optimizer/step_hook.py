@@ -78,17 +78,7 @@ def push_at_step(
 
 
 class ClosureWithPush:
-    """The closure of one step: evaluates the user's closure, if there is one, and hands its gradients over.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        Optimizer that makes the step.
-    closure : callable or None
-        Closure of the user, which computes the loss and its gradients.
-    push : callable
-        Function that pushes the gradients of the optimizer's parameters.
-    """
+    """The closure of one step: evaluates the user's closure, if there is one, and pushes its gradients."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None, push: Push

@@ -33,18 +33,7 @@ class AllReducedParameters(LocallySteppedParameters):
     then sets a flag in the last bucket, which is only sent at the step. All nodes send all buckets again, and
     from then on this node sends no bucket before its steps. If no node has a gradient of a parameter, the
     step leaves it out. A node that has closed its model takes part without gradients until all nodes have
-    closed theirs.
-
-    Parameters
-    ----------
-    layout : AllReducedLayout
-        Names of the parameters, and their optimizer.
-    parameters : mapping of str to nn.Parameter
-        The model's parameters.
-    access : ServerAccess
-        Access to the cluster, which has one worker per node.
-    weight : float
-        Weight of this node's gradients in the mean.
+    closed theirs. `weight` is the weight of this node's gradients in the mean.
     """
 
     def __init__(
@@ -65,7 +54,7 @@ class AllReducedParameters(LocallySteppedParameters):
         self._overlaps = True
         if node.world_size > 1:
             self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
-            leave_at_exit(self)
+            leave_at_exit(self.leave_idle)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))

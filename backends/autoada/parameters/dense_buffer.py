@@ -21,23 +21,10 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 class DenseParameters:
     """The dense parameters of one rule and dtype: a pull and a push move them all.
 
-    Parameters
-    ----------
-    layout : DenseLayout
-        Place of each parameter.
-    parameters : mapping of str to nn.Parameter
-        Parameters of the model. They become views of the buffer and remain the same objects.
-    access : ServerAccess
-        Access to the server.
-    at_steps : bool
-        Whether the parameters change only in steps of an optimizer, which have a visible effect at once. If
-        no other worker changes them, the rows in the server then follow the parameters instead of the
-        reverse.
-    combines : bool
-        Whether gradients may be requested before they are pushed, to combine them with the gradients of other
-        workers.
-    together : bool
-        Whether all workers step together, so that they write the same values by hand.
+    If the parameters change only in steps of an optimizer (`at_steps`), which have a visible effect at once,
+    and no other worker changes them, the rows in the server follow the parameters instead of the reverse.
+    With `combines`, gradients may be requested before they are pushed, to combine them with the gradients of
+    other workers. If all workers step `together`, they write the same values by hand.
     """
 
     def __init__(

@@ -20,17 +20,6 @@ class RobustMeanParameters(LocallySteppedParameters):
     """Parameters that the user's optimizer changes with the combined gradients of all workers.
 
     A parameter without a gradient on any worker is left out of the step.
-
-    Parameters
-    ----------
-    layout : AllReducedLayout
-        Names of the parameters, and their optimizer.
-    parameters : mapping of str to nn.Parameter
-        The model's parameters.
-    exchange : GradientExchange
-        Exchange of gradients between all workers.
-    transfer : Transfer
-        Copies to the device of the parameters.
     """
 
     def __init__(

@@ -19,17 +19,6 @@ class ServerSummedParameters(LocallySteppedParameters):
     workers. All workers then step with the same sums, from the same parameters and the same state, so their
     parameters remain equal. If no worker has a gradient of a parameter, the step leaves it out. Workers do
     not wait for a closed worker.
-
-    Parameters
-    ----------
-    layout : DenseLayout
-        Place of each parameter's gradient in the server.
-    parameters : mapping of str to nn.Parameter
-        The model's parameters.
-    access : ServerAccess
-        Access to the server.
-    optimizer : torch.optim.Optimizer
-        Optimizer of these parameters.
     """
 
     def __init__(

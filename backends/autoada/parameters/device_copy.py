@@ -12,21 +12,12 @@ class Transfer:
     Copies to and from an accelerator are asynchronous and use pinned memory. PyTorch's allocator of pinned
     memory reuses freed memory only when all copies from and to it have ended. So host arrays may be freed at
     any time.
-
-    Parameters
-    ----------
-    device : torch.device
-        Device of the model.
-
-    Attributes
-    ----------
-    direct : bool
-        Whether the device is the CPU.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.direct = device.type == "cpu"
+        """Whether the device is the CPU."""
 
     def host_array(self, *shape: int) -> Tensor:
         """Return uninitialized host memory for float32."""

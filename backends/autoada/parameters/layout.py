@@ -31,20 +31,7 @@ PADDING = 0.25
 class DenseLayout:
     """Place of the dense parameters of one rule and dtype: each starts at a block.
 
-    Attributes
-    ----------
-    table : str
-        Table of blocks in the server.
-    length : int
-        Number of floats in a block.
-    names : tuple of str
-        Qualified parameter names.
-    shapes : tuple of torch.Size
-        Shape of each parameter.
-    first_blocks, blocks : tuple of int
-        First block and number of blocks of each parameter.
-    dtype : torch.dtype
-        Dtype of the parameters.
+    A block has `length` floats.
     """
 
     table: str
@@ -85,17 +72,7 @@ class DenseLayout:
 
 @dataclass(frozen=True)
 class AllReducedLayout:
-    """Dense parameters of one optimizer that stay on each node, and whose gradients are all-reduced.
-
-    Attributes
-    ----------
-    name : str
-        Name in checkpoints and counters.
-    names : tuple of str
-        Qualified parameter names.
-    optimizer : torch.optim.Optimizer
-        Optimizer that changes the parameters.
-    """
+    """Dense parameters of one optimizer that stay on each node, and whose gradients are all-reduced."""
 
     name: str
     names: tuple[str, ...]
@@ -104,33 +81,23 @@ class AllReducedLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """Place of all parameters of a model: in the server's tables, or all-reduced.
-
-    Attributes
-    ----------
-    tables : dict of str to nn.Parameter
-        Parameters that have separate tables, by qualified name.
-    dense : tuple of DenseLayout
-        Other parameters that the server's rules change.
-    summed : tuple of DenseLayout
-        Dense parameters that the user's own optimizer changes with sums of the server.
-    allreduced : tuple of AllReducedLayout
-        Dense parameters that have no place in the server.
-    groups : list of RuleGroup
-        Rules of the parameters. `rules` has the index of the group of each server table. The last group has
-        the parameters without an optimizer, if there are any, because a group that is added later may train
-        them.
-    device : torch.device
-        Device of the dense parameters and of the pulled rows.
-    """
+    """Place of all parameters of a model: in the server's tables, or all-reduced."""
 
     tables: dict[str, nn.Parameter]
+    """Parameters that have separate tables, by qualified name."""
     dense: tuple[DenseLayout, ...]
+    """Other parameters that the server's rules change."""
     summed: tuple[DenseLayout, ...]
+    """Dense parameters that the user's own optimizer changes with sums of the server."""
     allreduced: tuple[AllReducedLayout, ...]
+    """Dense parameters that have no place in the server."""
     groups: list[RuleGroup]
+    """Rules of the parameters. The last group has the parameters without an optimizer, if there are any,
+    because a group that is added later may train them."""
     rules: dict[str, int]
+    """Index of the group of each server table."""
     device: torch.device
+    """Device of the dense parameters and of the pulled rows."""
 
     def group_of(self, table: str) -> RuleGroup:
         """Return the rule of a server table."""
@@ -216,7 +183,8 @@ def layout_of(
                 )
             stepped.setdefault(owner, []).append(name)
         else:
-            suffix = "" if parameter.dtype is torch.float32 else f".{_plain_name(parameter.dtype)}"
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            suffix = "" if dtype == "float32" else f".{dtype}"
             # A parameter without an optimizer may later be added to a separate group.
             table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
             members.setdefault((number, table), {})[name] = parameter
@@ -227,8 +195,7 @@ def layout_of(
         own = groups[number].rule is None
         if own:
             table = table.replace("dense.", "shared.", 1)
-        dtype = next(iter(together.values())).dtype
-        (summed if own else dense).append(_dense_layout(table, together, dtype))
+        (summed if own else dense).append(_dense_layout(table, together))
         rules[table] = number
     own_steps = tuple(
         AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
@@ -248,10 +215,6 @@ def _check_dtype(name: str, parameter: nn.Parameter) -> None:
 def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
     if group.optimizer is not None and group.rule is not None:
         check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
-
-
-def _plain_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
@@ -274,12 +237,12 @@ def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:
     return first[1]
 
 
-def _dense_layout(table: str, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> DenseLayout:
-    """Return a layout in the longest blocks that need little padding."""
+def _dense_layout(table: str, parameters: dict[str, nn.Parameter]) -> DenseLayout:
+    """Return a layout of parameters of one dtype, in the longest blocks that need little padding."""
     sizes = [max(1, parameter.numel()) for parameter in parameters.values()]
     length = next(
         length
         for length in BLOCK_LENGTHS
         if sum(ceil(size / length) * length for size in sizes) <= (1 + PADDING) * sum(sizes)
     )
-    return DenseLayout.of(table, parameters, dtype, length)
+    return DenseLayout.of(table, parameters, next(iter(parameters.values())).dtype, length)

@@ -15,21 +15,7 @@ from autoada.parameters.device_copy import Transfer
 
 
 class LocallySteppedParameters:
-    """Base class of parameters that the user's optimizer changes, on each worker with the same gradients.
-
-    Parameters
-    ----------
-    name : str
-        Name of the parameters in checkpoints.
-    names : sequence of str
-        Qualified names of the parameters.
-    parameters : mapping of str to nn.Parameter
-        The model's parameters.
-    transfer : Transfer
-        Copies to the device of the parameters.
-    optimizer : torch.optim.Optimizer
-        Optimizer of these parameters.
-    """
+    """Base class of parameters that the user's optimizer changes, on each worker with the same gradients."""
 
     def __init__(
         self,

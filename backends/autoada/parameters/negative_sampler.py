@@ -96,10 +96,13 @@ class NegativeSampler:
             return self._draw()
         announces = self.sampling.scheme in ("preloc", "pool")
         rows = weight.table.rows
+        worker, drawn = rows.worker, torch.empty(self.n, dtype=torch.int64, device="cpu")
         with torch._C.DisableTorchFunction():  # drawing is no part of the loop's use of its batch
             while len(self._prepared) <= AHEAD * announces:
-                self._prepared.append(rows.prepare_sample(self.n, len(self._prepared)))
-            return rows.drawn_rows(self._prepared.popleft(), self.n)
+                clock = worker.current_clock + len(self._prepared)
+                self._prepared.append(worker.prepare_sample(rows.table, self.n, clock))
+            worker.pull_sample(self._prepared.popleft(), drawn)
+        return drawn
 
     def _draw(self) -> Tensor:
         distribution = self.sampling.distribution

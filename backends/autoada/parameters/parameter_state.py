@@ -27,22 +27,7 @@ MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 class ParameterState:
     """Reads and writes the optimizer state of one parameter, in the layout of `torch.optim`.
 
-    Parameters
-    ----------
-    name : str
-        Qualified name of the parameter.
-    parameter : nn.Parameter
-        The model's parameter.
-    table : NodeTable
-        Table in the server that contains the rows of the parameter.
-    keys : callable
-        Function that returns the keys of the rows.
-    rule : adaps.Adagrad or another rule
-        Update rule of the table.
-    access : ServerAccess
-        Access to the server.
-    rows : ServerRows or None
-        Rows that count the steps, if the parameter is a table.
+    `rows` counts the steps, if the parameter is a table.
     """
 
     def __init__(
@@ -181,10 +166,6 @@ class ParameterState:
         state = torch.empty(self.table.state_length)
         self._access.worker.pull_state(self._keys()[:1], state)
         return state
-
-    def set_first(self, state: Tensor) -> None:
-        """Overwrite the state of the first row."""
-        self._access.worker.set_state(self._keys()[:1], state)
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))

@@ -7,10 +7,9 @@ from torch import Tensor
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import RowGradients, TableGradients
+from autoada.parameters.table_gradients import TableGradients
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
-from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # Independent of the default dtype and device of PyTorch, and cheaper than `torch.empty`.
 _new_rows = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
@@ -18,55 +17,38 @@ Read = tuple[str, Tensor | None]
 """Table and ids of one read; None stands for the whole table."""
 
 
+class Reads(list[Read]):
+    """Reads of a model's tables by the calls for a batch in training mode, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = True
+        """Whether the model is in training mode."""
+        self.noting = True
+        """Whether reads are recorded, because a call is in progress."""
+        self.pulled_at: dict[str, str] = {}
+        """Places of reads outside of the model's calls that pulled whole tables, by table."""
+
+
 class RemoteTable:
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
     Rows that a batch is expected to read are pulled together at the first read, and stored until the step.
-
-    Parameters
-    ----------
-    rows : ServerRows
-        Rows of the table in the server.
-    reads : list of Read
-        List to which reads in training mode are appended while `noting` is true.
-    alone : bool
-        Whether this node is the only one.
-    combines : bool
-        Whether all workers' gradients are combined, so that each row may occur only once.
-    together : bool
-        Whether all workers step together.
-
-    Attributes
-    ----------
-    rows : ServerRows
-        Access to the whole table, and its steps.
-    gradients : TableGradients
-        Gradients of the parameter.
-    is_local : bool
-        Whether every lookup reads the server's memory on this node directly. The server then also adds up the
-        gradients of a row that was read several times.
-    training : bool
-        Whether the model is in training mode.
-    noting : bool
-        Whether reads are recorded.
-    pulled_at : str
-        Place of a read outside of the model's calls that pulled the whole table; empty if there was no such
-        read.
     """
 
     def __init__(
-        self, rows: ServerRows, reads: list[Read], *, alone: bool, combines: bool, together: bool
+        self, rows: ServerRows, reads: Reads, *, alone: bool, combines: bool, together: bool
     ) -> None:
         self.name = rows.name
         self.rows = rows
         self.shape = rows.shape
+        self.first_key = rows.first_key
         self.dtype = rows.dtype
         self.device = rows.transfer.device
         self.is_local = alone and rows.transfer.direct and rows.dtype is torch.float32
+        """Whether every lookup reads the server's memory on this node directly. The server then also adds up
+        the gradients of a row that was read several times."""
         self.gradients = TableGradients(rows, self.is_local and not combines)
-        self.training = True
-        self.noting = True
-        self.pulled_at = ""
         self._reads = reads
         self._expected: TableRows | None = None
         self._position = 0
@@ -74,11 +56,6 @@ class RemoteTable:
         self._whole: Tensor | None = None
         self._whole_noted = False
         self._together = together
-
-    @property
-    def first_key(self) -> int:
-        """The server's key of the first row."""
-        return self.rows.first_key
 
     @property
     def all_keys(self) -> Tensor:
@@ -89,8 +66,6 @@ class RemoteTable:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self.rows.table.keys(ids)
         return keys
-
-    # One step: expect, reads, collect, then take or put
 
     def expect(self, rows: TableRows | None) -> None:
         """Set the rows that the forward passes of the next batch are predicted to read."""
@@ -106,9 +81,10 @@ class RemoteTable:
     def read(self, ids: Tensor) -> Tensor:
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
         expected = self._expected  # once: another thread may hand out the next batch
-        known = self._next_expected(expected, ids)
-        if self.noting and self.training:
-            self._reads.append((self.name, ids if known is None else known.ids))
+        known = None if expected is None else self._next_expected(expected, ids)
+        reads = self._reads
+        if reads.noting and reads.training:
+            reads.append((self.name, ids if known is None else known.ids))
         source = self.rows
         if self._whole is not None:  # nothing more to pull
             if ids.numel() > 0:
@@ -116,7 +92,7 @@ class RemoteTable:
             return self._picked(self._whole, ids, ids.long())
         if self.is_local and expected is None:
             numbers = host_ids(ids)
-            rows = _new_rows((*ids.shape, *source.row_shape))
+            rows = _new_rows(ids.shape + source.row_shape)
             source.worker.pull_rows(source.table, numbers, rows, source.applies_missed_steps)
             return rows
         if known is None:
@@ -129,13 +105,14 @@ class RemoteTable:
 
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""
-        if self.noting and self.training and not self._whole_noted:
+        reads = self._reads
+        if reads.noting and reads.training and not self._whole_noted:
             self._whole_noted = True
-            self._reads.append((self.name, None))
+            reads.append((self.name, None))
         if self._whole is None:
             self._whole = self.rows.pull(self.rows.all_keys)
-            if self.training and not self.noting:
-                self.pulled_at = user_location()
+            if reads.training and not reads.noting:
+                reads.pulled_at[self.name] = user_location()
         return self._whole
 
     def fetch(self, ids: Tensor) -> Tensor:
@@ -164,31 +141,16 @@ class RemoteTable:
             self.rows.worker.end_setup()
         self.forget_rows()
 
-    def collect(self, scale: float) -> None:
-        """Take the gradients and start their copy to host memory."""
-        self.gradients.collect(scale)
-
-    def given(self) -> Gradients:
-        """The collected gradients, each row once, which have arrived in host memory."""
-        return self.gradients.given()
-
-    def take(self) -> RowGradients | None:
-        """The collected gradients of a step, and forget the rows that the step changes."""
-        self.forget_rows()
-        return self.gradients.take()
-
-    def put(self, combined: CombinedGradients) -> None:
-        """Push this worker's part of the combined gradients, and forget the rows that the step changes."""
-        self.forget_rows()
-        self.gradients.put(combined)
-
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         """Return the row at each position, in the shape of `ids`."""
-        picked = rows.index_select(0, self.rows.on_device(positions.reshape(-1)))
+        positions = positions.reshape(-1)
+        if not self.rows.transfer.direct:
+            positions = positions.to(self.device, non_blocking=True)
+        picked = rows.index_select(0, positions)
         return picked.view(*ids.shape, *self.rows.row_shape)
 
-    def _next_expected(self, expected: TableRows | None, ids: Tensor) -> Lookup | None:
-        if not self.training or expected is None or self._position >= len(expected.lookups):
+    def _next_expected(self, expected: TableRows, ids: Tensor) -> Lookup | None:
+        if not self._reads.training or self._position >= len(expected.lookups):
             return None
         lookup = expected.lookups[self._position]
         same_kind = lookup.ids.dtype is ids.dtype and lookup.ids.numel() == ids.numel()

@@ -10,27 +10,28 @@ from autoada.parameters.device_copy import Transfer
 
 @dataclass(frozen=True)
 class ServerAccess:
-    """A worker's calls to the server, and copies to and from the model's device.
-
-    Attributes
-    ----------
-    node : adaps.Node
-        Node of this process.
-    worker : adaps.Worker
-        The worker that trains the model.
-    transfer : Transfer
-        Copies between host memory and the model's device.
-    num_workers : int
-        Number of workers that train together, on all nodes.
-    is_primary : bool
-        Whether all workers begin with the values of this worker.
-    """
+    """A worker among all that train together: its calls to the server, and copies to the model's device."""
 
     node: adaps.Node
     worker: adaps.Worker
+    local_index: int
+    """Index of the worker among the workers of its node."""
     transfer: Transfer
-    num_workers: int
-    is_primary: bool
+
+    @property
+    def worker_index(self) -> int:
+        """Index among the workers of all nodes."""
+        return self.node.rank * self.node.workers + self.local_index
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of all nodes."""
+        return self.node.world_size * self.node.workers
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether all workers begin with the values of this one."""
+        return self.worker_index == 0
 
     @property
     def alone(self) -> bool:

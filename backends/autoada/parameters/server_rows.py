@@ -16,31 +16,7 @@ FEW_ROWS = 1 << 16
 
 
 class ServerRows:
-    """Rows of one table of the server, as the model sees them: on its device and in its dtype.
-
-    Parameters
-    ----------
-    name : str
-        Qualified name of the parameter, which is also the name of the server's table.
-    parameter : nn.Parameter
-        The model's parameter. Its first dimension counts rows; the server keeps values as float32.
-    access : ServerAccess
-        Access to the server.
-    applies_missed_steps : bool
-        Whether a row applies its missed steps without a gradient when it is next read. Only a single worker
-        does this; with several workers such rows do not change.
-
-    Attributes
-    ----------
-    is_shared : bool
-        Whether other workers also read and change the rows.
-    is_primary : bool
-        Whether all workers write this worker's values.
-    steps : int
-        Number of steps with a gradient so far, of this worker.
-    first_key : int
-        Key of the first row in the server.
-    """
+    """Rows of one table of the server, as the model sees them: on its device and in its dtype."""
 
     def __init__(
         self, name: str, parameter: nn.Parameter, access: ServerAccess, applies_missed_steps: bool
@@ -54,10 +30,14 @@ class ServerRows:
         self.table = access.node.table(name)
         self.transfer = access.transfer
         self.applies_missed_steps = applies_missed_steps
+        """Whether a row applies its missed steps without a gradient when it is next read. Only a single
+        worker does this; with several workers such rows do not change."""
         self.is_shared = not access.alone
         self.is_primary = access.is_primary
+        """Whether all workers write this worker's values."""
         self.first_key = self.table.first_key
         self.steps = 0
+        """Number of steps with a gradient so far, of this worker."""
         self._all_keys: Tensor | None = None
 
     @property
@@ -69,10 +49,6 @@ class ServerRows:
         if self.shape[0] <= FEW_ROWS:  # making them takes longer than reading the rows
             self._all_keys = keys
         return keys
-
-    def on_device(self, positions: Tensor) -> Tensor:
-        """Positions, on the model's device."""
-        return positions if self.transfer.direct else positions.to(self.transfer.device, non_blocking=True)
 
     def pull(self, keys: Tensor) -> Tensor:
         """The rows of keys, shape ``(keys, ...)``."""
@@ -115,17 +91,3 @@ class ServerRows:
         flat = values.detach().reshape(len(keys), self.length)
         for some, part in zip(keys.split(count), flat.split(count), strict=True):
             self.worker.set(some, part.to("cpu", torch.float32).contiguous())
-
-    def write_all(self, values: Tensor) -> None:
-        """Overwrite the whole table."""
-        self.write(torch.arange(self.shape[0]), values)
-
-    def prepare_sample(self, n: int, steps: int) -> int:
-        """Have the server prepare a sample of `n` rows for use after `steps` further steps."""
-        return self.worker.prepare_sample(self.table, n, self.worker.current_clock + steps)
-
-    def drawn_rows(self, sample: int, n: int) -> Tensor:
-        """The ids of the `n` rows of a sample."""
-        rows = torch.empty(n, dtype=torch.int64)
-        self.worker.pull_sample(sample, rows)
-        return rows

@@ -26,12 +26,7 @@ RowGradients = tuple[Tensor, Tensor]
 class GradientRows:
     """The store of a `RowGradient`: the rows that have a gradient, and zeros for all others.
 
-    Parameters
-    ----------
-    table : str
-        Name of the table.
-    sparse : Tensor
-        Sparse tensor with one sparse dimension. Rows that occur several times are added up.
+    Rows that occur several times in the sparse tensor are added up.
     """
 
     def __init__(self, table: str, sparse: Tensor) -> None:
@@ -134,20 +129,13 @@ def sparse_rows(gradient: Tensor) -> Tensor:
 
 
 class TableGradients:
-    """Brings the gradients of one table's parameter to the server.
-
-    Parameters
-    ----------
-    rows : ServerRows
-        Rows of the table.
-    sums_in_server : bool
-        Whether the server itself adds up the gradients of a row that was read several times. Otherwise every
-        row is handed over once, as in coalesced sparse gradients.
-    """
+    """Brings the gradients of one table's parameter to the server."""
 
     def __init__(self, rows: ServerRows, sums_in_server: bool) -> None:
         self._rows = rows
         self.sums_in_server = sums_in_server
+        """Whether the server itself adds up the gradients of a row that was read several times. Otherwise
+        every row is handed over once, as in coalesced sparse gradients."""
         self._collected: RowGradients | None = None
         self.follow: Callable[[], Any] = lambda: None
         """A weak reference to the table's parameter."""

@@ -23,6 +23,8 @@ from autoada.parameters.table_gradients import (
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 Hook = Callable[[Tensor], Any]
+_PLAIN_FORWARD = nn.Embedding.forward
+_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 
 
@@ -127,10 +129,11 @@ class TableParameter(TableTensor, nn.Parameter):
         cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
+            kwargs = kwargs or {}
             lookup = _LOOKUPS.get(func)
-            if lookup is None:
-                return func(*args, **(kwargs or {}))
-            return lookup(*args, **(kwargs or {}))
+            if lookup is not None and (output := lookup(*args, **kwargs)) is not NotImplemented:
+                return output
+            return func(*args, **kwargs)
 
 
 def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -168,6 +171,9 @@ def replace_parameters(
             parameter._backward_hooks = hooks  # the same dictionary, so that handles still remove hooks
         if after is not None:
             parameter._post_accumulate_grad_hooks = after
+    for each in module.modules():
+        if type(each) is nn.Embedding:
+            each.__class__ = TableEmbedding
 
 
 def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
@@ -188,7 +194,7 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
     return called
 
 
-# Lookups: their gradients are sparse
+# Lookups have sparse gradients. They return NotImplemented for arguments to which `TableTensor` applies.
 
 
 def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> Tensor:
@@ -234,17 +240,57 @@ def _embedding(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Tensor:
-    if (
-        type(weight) is not TableParameter
-        or scale_grad_by_freq
-        or weight.dim() != 2
-        or not (padding_idx is None or -len(weight) <= padding_idx < len(weight))
-    ):
-        return F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+) -> Any:
+    padding = -1
+    possible = type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2
+    if possible and padding_idx is not None:
+        rows = weight.store.shape[0]  # type: ignore[attr-defined]
+        padding, possible = padding_idx % max(1, rows), -rows <= padding_idx < rows
+    if not possible:
+        return NotImplemented
+    assert type(weight) is TableParameter
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
-    return _lookup(weight, input, -1 if padding_idx is None else padding_idx % len(weight), sparse)
+    return _lookup(weight, input, padding, sparse)
+
+
+class TableEmbedding(nn.Embedding):
+    """An embedding whose weight may be a table; copies are plain embeddings.
+
+    PyTorch's forward searches the arguments for ``__torch_function__`` in Python, which takes a third of the
+    time of a lookup. This forward does the same without the search.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Look rows up."""
+        weight = self.weight
+        lookup = None
+        if type(weight) is TableParameter and type(input) is Tensor and not _modes():
+            lookup = _LOOKUPS.get(F.embedding)
+        if lookup is None or nn.Embedding.forward is not _PLAIN_FORWARD:  # A program has replaced a function.
+            return super().forward(input)
+        with torch._C.DisableTorchFunctionSubclass():
+            rows: Any = lookup(
+                input,
+                weight,
+                self.padding_idx,
+                self.max_norm,
+                self.norm_type,
+                self.scale_grad_by_freq,
+                self.sparse,
+            )
+        found: Tensor = super().forward(input) if rows is NotImplemented else rows
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        function, arguments, *state = reduced
+        return function, (nn.Embedding, *arguments[1:]), *state
+
+
+# Programs and tools see the class of the module that it replaces.
+TableEmbedding.__module__ = nn.Embedding.__module__
+TableEmbedding.__name__ = TableEmbedding.__qualname__ = nn.Embedding.__name__
 
 
 def _shorten(weight: TableParameter, ids: Tensor, max_norm: float, norm_type: float) -> None:
@@ -259,10 +305,10 @@ def _kernel_embedding(
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Tensor:
+) -> Any:
     if type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2:
         return _lookup(weight, indices, padding_idx, sparse)
-    return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+    return NotImplemented
 
 
 def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
@@ -323,30 +369,19 @@ def _bag(
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
-) -> Tensor:
+) -> Any:
     refused = sparse and mode == "max"
-    if type(weight) is not TableParameter or scale_grad_by_freq or refused or not isinstance(input, Tensor):
-        bag: Tensor = F.embedding_bag(
-            input,
-            weight,
-            offsets,
-            max_norm,
-            norm_type,
-            scale_grad_by_freq,
-            mode,
-            sparse,
-            per_sample_weights,
-            include_last_offset,
-            padding_idx,
-        )
-        return bag
+    possible = type(weight) is TableParameter and weight.dim() == 2 and isinstance(input, Tensor)
+    if not possible or scale_grad_by_freq or refused:
+        return NotImplemented
+    assert type(weight) is TableParameter
     if max_norm is not None:  # PyTorch also shortens the padding row
         _shorten(weight, input, max_norm, norm_type)
     ids, none = input.reshape(-1), None
     if padding_idx is not None:
         kept = ids != padding_idx % len(weight)
         ids, none = ids[kept], int(kept.sum())
-    rows = _embedding(ids, weight, sparse=sparse)
+    rows = _lookup(weight, ids, -1, sparse)
     if none is None and offsets is None and input.shape[1:] == (1,) and per_sample_weights is None:
         return rows  # bags of one row each
     places = torch.arange(len(ids), device=input.device)
@@ -364,34 +399,34 @@ def _bag(
     )
 
 
-def _index_select(input: Tensor, dim: int, index: Tensor, **kwargs: Any) -> Tensor:
+def _index_select(input: Tensor, dim: int, index: Tensor, **kwargs: Any) -> Any:
     if type(input) is TableParameter and dim in (0, -input.dim()) and index.dim() == 1 and not kwargs:
         return _rows(input, index)
-    return torch.index_select(input, dim, index, **kwargs)
+    return NotImplemented
 
 
-def _get_item(source: Tensor, index: Any) -> Tensor:
+def _get_item(source: Tensor, index: Any) -> Any:
     if type(source) is not TableParameter:
-        return source[index]
+        return NotImplemented
     parts = index if type(index) is tuple else (index,)
     if all(isinstance(part, int | slice) and not isinstance(part, bool) for part in parts):
         tracks = torch.is_grad_enabled() and source.requires_grad
         transformed = torch._C._are_functorch_transforms_active()
         if not tracks or transformed or not parts or parts[0] == slice(None):
-            return source[index]
+            return NotImplemented
         view: Tensor = _View.apply(source, index)  # type: ignore[no-untyped-call]
         return view
     first = parts[0] if parts else None
     if isinstance(first, list) and all(type(each) is int for each in first):
         first = torch.tensor(first, dtype=torch.int64)
     if not isinstance(first, Tensor) or first.dtype is torch.uint8 or isinstance(first, TableTensor):
-        return source[index]
+        return NotImplemented
     if first.dtype is torch.bool:
         if first.dim() != 1 or len(first) != len(source):
-            return source[index]
+            return NotImplemented
         first = first.nonzero()[:, 0]
     if first.is_floating_point():
-        return source[index]
+        return NotImplemented
     ids = torch.where((first < 0) & (first >= -len(source)), first + len(source), first)
     if len(parts) == 1:
         return _rows(source, ids)

@@ -16,6 +16,7 @@ import adaps
 TorchFunction = Callable[..., Any]
 Convert = Callable[[Tensor], Tensor]
 aten = torch.ops.aten
+_EMBEDDING = aten.embedding.default
 
 
 class RowStore(Protocol):
@@ -116,6 +117,8 @@ class TableTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is _EMBEDDING and isinstance(args[0], TableTensor) and args[0].has_all_rows:
+            return args[0].store.read(args[1])
         rule = _RULES.get(func)
         if rule is not None and (output := rule(func, args, kwargs or {})) is not NotImplemented:
             return output
@@ -148,30 +151,6 @@ class TableTensor(Tensor):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(f"{self!r} is in the parameter server: save the wrapped model's state_dict() instead")
 
-    def _refused(self, name: str) -> NoReturn:
-        raise RuntimeError(
-            f"{name} needs the memory of {self!r}, which has none: use a copy of its values, clone()"
-        )
-
-    def data_ptr(self) -> NoReturn:
-        """Refused: there is no memory."""
-        self._refused("data_ptr()")
-
-    def untyped_storage(self) -> NoReturn:
-        """Refused: there is no memory."""
-        self._refused("untyped_storage()")
-
-    def storage(self) -> NoReturn:
-        """Refused: there is no memory."""
-        self._refused("storage()")
-
-    def share_memory_(self) -> NoReturn:
-        """Refused: there is no memory."""
-        self._refused("share_memory_()")
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refused("__dlpack__()")
-
     def row_numbers(self) -> Tensor:
         """The store's rows from the first to the last that this view touches."""
         place, length = self.place, max(1, self.store.shape[1:].numel())
@@ -185,6 +164,21 @@ class TableTensor(Tensor):
         place = self.place
         view = rows.as_strided(place.size(), place.stride(), place.storage_offset() % length)
         return view if self.convert is None else self.convert(view)
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    """A method that is refused because it needs memory."""
+
+    def refuse(self: TableTensor, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{name}() needs the memory of {self!r}, which has none: use a copy of its values, clone()"
+        )
+
+    return refuse
+
+
+for _name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "__dlpack__"):
+    setattr(TableTensor, _name, _refused(_name))
 
 
 class _Memory:
@@ -382,13 +376,6 @@ _UNDECLARED_WRITES = {
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _read_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    table, ids = args[0], args[1]
-    if not isinstance(table, TableTensor) or not table.has_all_rows:
-        return NotImplemented
-    return table.store.read(ids)
-
-
 def _by_rows(position: int, updates: bool = True) -> Rule:
     """The rule of an operation that indexes rows with its argument number `position`.
 
@@ -459,7 +446,6 @@ def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _RULES: dict[Any, Rule] = {
-    aten.embedding.default: _read_rows,
     aten.detach.default: _detach,
     aten.index.Tensor: _by_rows(1),
     aten.index_put_.default: _by_rows(1),

@@ -20,6 +20,7 @@ from autoada.prediction.batch_structure import Path, leaves, read
 from autoada.prediction.compiled_program import CompiledProgram, NotRecorded
 from autoada.prediction.operations import (
     Arguments,
+    CallArguments,
     CallMode,
     Keywords,
     Kind,
@@ -30,18 +31,11 @@ from autoada.prediction.operations import (
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
 
-CallArguments = tuple[Arguments, Keywords]
 Prepare = Callable[[Any], CallArguments]
 
 
 class ArgumentRecorder(CallMode):
-    """Records the operations on a batch after it was handed out, without changing anything.
-
-    Parameters
-    ----------
-    batch : object
-        Batch whose operations are recorded.
-    """
+    """Records the operations on a batch after it was handed out, without changing anything."""
 
     def __init__(self, batch: Any) -> None:
         super().__init__()
@@ -159,21 +153,12 @@ class ArgumentRecorder(CallMode):
 
 
 class UnknownArgument(NamedTuple):
-    """A tensor that may depend on parameters, or on draws of the loop. Only its form is known.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the recorded tensor.
-    dtype : torch.dtype
-        Dtype of the tensor.
-    follows : tuple of Path or None
-        Tensor of the batch with a first dimension of the same size, for each dimension.
-    """
+    """A tensor that may depend on parameters, or on draws of the loop. Only its form is known."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     follows: tuple[Path | None, ...]
+    """Tensor of the batch with a first dimension of the same size, for each dimension."""
 
     @classmethod
     def like(cls, tensor: Tensor, found: Iterable[tuple[Path, Any]]) -> UnknownArgument:
@@ -215,21 +200,7 @@ class _Source(NamedTuple):
 
 
 class RecordedArguments:
-    """Turns a batch into the model's arguments as the user's loop does.
-
-    Attributes
-    ----------
-    key : tuple
-        Key that is equal for equivalent bindings, without regard to numbers.
-    numbers : tuple of int and float
-        Numbers among the arguments that do not come from the batch, such as the number of a step.
-    follows_batch : bool
-        Whether every tensor among the arguments is made from the batch, or is known to be unknown.
-    uses_batch : bool
-        Whether any argument comes from the batch.
-    unknown : tuple of str
-        Names of the arguments that are unpredictable or contain an unpredictable value.
-    """
+    """Turns a batch into the model's arguments as the user's loop does."""
 
     def __init__(
         self,
@@ -245,11 +216,15 @@ class RecordedArguments:
         self._trace = trace
         self._tensors = tensors
         self.numbers = tuple(source.value for source in sources if source.is_number)
+        """Numbers among the arguments that do not come from the batch, such as the number of a step."""
         self.key = (program.key, [source.key for source in sources], structure)
+        """Key that is equal for equivalent bindings, without regard to numbers."""
         kinds = {source.kind for source in sources}
         self.follows_batch = program.outputs_follow_batch and "outside" not in kinds
+        """Whether every tensor among the arguments is made from the batch, or is known to be unknown."""
         self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
+        """Names of the arguments that are unpredictable or contain an unpredictable value."""
 
     def merged(self, other: RecordedArguments) -> RecordedArguments | None:
         """Return a copy in which tensors that `other` makes differently are unknown; None if useless."""

@@ -24,32 +24,6 @@ class NotRecorded(Exception):
 class CompiledProgram:
     """Computes some tensors of a trace from another batch.
 
-    Parameters
-    ----------
-    trace : Trace
-        Recorded simulation.
-    outputs : sequence of Tensor
-        Tensors to compute.
-    clone_leaves : bool
-        Whether the program may not write into the batch's own tensors.
-
-    Attributes
-    ----------
-    key : tuple
-        Key that is equal for equivalent programs.
-    source : str
-        Program as Python source. Its variables are in `names`.
-    names : Names
-        Variables of the source.
-    constants : list of Tensor
-        Tensors that the program uses in addition to the batch.
-    outputs_follow_batch : bool
-        Whether every output depends on the batch.
-    draws : bool
-        Whether the outputs depend on random draws. The program then makes all draws of the trace.
-    obstacle : str or None
-        Reason why the program is valid for the recorded batch only.
-
     Raises
     ------
     NotRecorded
@@ -60,15 +34,19 @@ class CompiledProgram:
         numbers = [_number(trace, tensor) for tensor in outputs]
         needed = trace.needed(numbers)
         self.draws = not needed.isdisjoint(trace.draws)
+        """Whether the outputs depend on random draws. The program then makes all draws of the trace."""
         # Each draw depends on all earlier draws, also of earlier batches.
         self._needed = sorted(needed | trace.needed(trace.draws) if self.draws else needed)
         self.names = Names()
         self.constants: list[Tensor] = []
+        """Tensors that the program uses in addition to the batch."""
         self.outputs_follow_batch = all(
             any(isinstance(trace.nodes[source], Leaf) for source in trace.needed([number]))
             for number in numbers
         )
+        """Whether every output depends on the batch."""
         self.obstacle = trace.obstacle() or self._own_obstacle(trace)
+        """Reason why the program is valid for the recorded batch only."""
         short = {number: i for i, number in enumerate(self._needed)}
         lines, keys = [], []
         for number in self._needed:
@@ -77,7 +55,9 @@ class CompiledProgram:
             keys.append(key)
         result = ", ".join(f"v{short[number]}" for number in numbers)
         self.source = "def run(batch):\n" + "".join(lines) + f"    return [{result}]\n"
+        """Program as Python source. Its variables are in `names`."""
         self.key = (tuple(keys), tuple(short[number] for number in numbers))
+        """Key that is equal for equivalent programs."""
         exec(self.source, self.names.values)
         self._run: Callable[[Any], list[Tensor]] = self.names.values["run"]
 
@@ -143,13 +123,7 @@ class CompiledProgram:
 
 
 class Names:
-    """Numbered variables of generated source, so that no value has to be written as text.
-
-    Attributes
-    ----------
-    values : dict of str to object
-        Value of each variable.
-    """
+    """Numbered variables of generated source, so that no value has to be written as text."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"slice": slice, "getattr": getattr}
@@ -164,12 +138,8 @@ class Names:
 class Guard:
     """Condition under which a program is valid for a batch.
 
-    Properties that varied among the recorded batches are free. All others must be equal.
-
-    Parameters
-    ----------
-    signatures : sequence of tuple
-        Signatures (`autoada.prediction.batch_structure.signature`) of batches that gave the same program.
+    Properties that varied among the recorded batches are free. All others must be equal. The signatures
+    (`autoada.prediction.batch_structure.signature`) belong to batches that gave the same program.
     """
 
     def __init__(self, signatures: Sequence[tuple[Any, ...]]) -> None:

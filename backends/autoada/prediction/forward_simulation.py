@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from autoada.prediction.batch_structure import copied
 from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
+from autoada.prediction.random_generators import SimulationRng, set_states, states_of
 from autoada.prediction.result import Prediction
-from autoada.prediction.rng_snapshot import SimulationRng, generator_state, set_generator_state
 from autoada.prediction.source_location import is_internal, source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
@@ -26,40 +26,22 @@ SAVES_FOR_BACKWARD = "Inference tensors cannot be saved for backward"
 
 
 class ForwardSimulation:
-    """Runs symbolic forwards of one model, one batch at a time and in the order of the batches.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Live model, which is only read.
-    tables : mapping of int to str
-        Qualified names of the tables, by ``id(parameter)``.
-    call : callable
-        Function ``call(model, batch)`` that passes a batch to the model.
-
-    Attributes
-    ----------
-    rng : SimulationRng
-        State of the global generators at the start of simulations.
-    draws_all : bool
-        Whether simulations also make draws that give no ids, such as dropout, because other draws follow
-        them.
-    foresees_draws : bool
-        Whether rows that depend on draws from the global generators are predicted.
-    clones_batch : bool
-        Whether forward writes into its batch, so that simulations receive a copy.
-    """
+    """Runs symbolic forwards of one model, one batch at a time and in the order of the batches."""
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str], call: Call) -> None:
         self.model = model
         self._tables = tables
         self._call = call
         self.rng = SimulationRng()
+        """State of the global generators at the start of simulations."""
         self.draws_all = False
+        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
         self.foresees_draws = True
+        """Whether rows that depend on draws from the global generators are predicted."""
         self._protect = True
         self._gradients = True
         self.clones_batch = False
+        """Whether forward writes into its batch, so that simulations receive a copy."""
         self.meta_model = MetaModel(model, tables)
         self.speculation = Speculation(possible=not self.meta_model.compiled)
 
@@ -75,11 +57,10 @@ class ForwardSimulation:
         If a write has to be redirected first, the simulation starts again with a new trace.
         """
         start = self.rng.next
-        own = [(each, generator_state(each)) for each in self.meta_model.generators]
+        own = states_of(self.meta_model.generators)
         while True:
             self.rng.next = start
-            for generator, state in own:
-                set_generator_state(generator, state)
+            set_states(self.meta_model.generators, own)
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
             trace = Trace(seen) if record else None
             forward = SymbolicForward(

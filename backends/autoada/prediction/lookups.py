@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,17 +12,9 @@ from torch import Tensor
 
 from autoada.prediction.operations import Arguments, Keywords, TorchFunction
 
-EMBEDDING_NAMES = (
-    "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse",
-)  # fmt: skip
-"""Parameters of `F.embedding`."""
-KERNEL_EMBEDDING_NAMES = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
-"""Parameters of `torch.embedding`."""
-BAG_NAMES = (
-    "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
-    "per_sample_weights", "include_last_offset", "padding_idx",
-)  # fmt: skip
-"""Parameters of `F.embedding_bag`."""
+_EMBEDDING_NAMES = tuple(inspect.signature(F.embedding).parameters)
+_KERNEL_EMBEDDING_NAMES = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
+_BAG_NAMES = tuple(inspect.signature(F.embedding_bag).parameters)
 _KERNEL_BAG_NAMES = (
     "weight", "input", "offsets", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
     "include_last_offset", "padding_idx",
@@ -50,14 +43,14 @@ class BagArguments(NamedTuple):
 
 def embedding_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Tensor]:
     """Return ``(ids, table)`` of a call of `F.embedding` or `torch.embedding`."""
-    names = EMBEDDING_NAMES if func is F.embedding else KERNEL_EMBEDDING_NAMES
+    names = _EMBEDDING_NAMES if func is F.embedding else _KERNEL_EMBEDDING_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return (given["input"], given["weight"]) if func is F.embedding else (given["indices"], given["weight"])
 
 
 def bag_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> BagArguments:
     """Return the arguments of a call of `F.embedding_bag` or `torch.embedding_bag`."""
-    names = BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
+    names = _BAG_NAMES if func is F.embedding_bag else _KERNEL_BAG_NAMES
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given.setdefault("input", given.get("indices"))
     return BagArguments(

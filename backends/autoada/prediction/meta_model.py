@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-from autoada.prediction.rng_snapshot import GENERATORS
+from autoada.prediction.random_generators import GENERATORS
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
@@ -26,14 +26,8 @@ class MetaModel:
 
     Modules are copied shallowly, and containers up to three levels deep. Each parameter becomes one meta
     tensor, so ties remain. Buffers in host memory are shared; other buffers are copied to host memory. The
-    cost does not depend on the size of a table.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Live model, which never changes.
-    tables : mapping of int to str
-        Qualified names of the parameters with reads to collect, by ``id(parameter)``.
+    cost does not depend on the size of a table. `tables` has the qualified names of the parameters with reads
+    to collect, by ``id(parameter)``.
     """
 
     def __init__(self, model: nn.Module, tables: Mapping[int, str]) -> None:

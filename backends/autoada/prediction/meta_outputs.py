@@ -31,15 +31,7 @@ _memo: dict[Any, tuple[list[Any], Any]] = {}
 
 
 class MetaOutputs:
-    """Computes the shapes of operations' outputs.
-
-    Parameters
-    ----------
-    is_unknown : callable
-        Function that returns whether a tensor's values are unknown in the simulation.
-    as_meta : callable
-        Function that replaces tensors by meta tensors.
-    """
+    """Computes the shapes of operations' outputs."""
 
     def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
         self._is_unknown = is_unknown

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 TorchFunction = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
+CallArguments = tuple[Arguments, Keywords]
 
 
 class CallMode(TorchFunctionMode):

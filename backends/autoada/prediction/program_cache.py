@@ -31,24 +31,18 @@ class AccessProgram(NamedTuple):
 
 
 class ProgramCache:
-    """Programs of one model.
-
-    Attributes
-    ----------
-    refused : str or None
-        Reason why no program is used, now or in general.
-    used : int
-        Number of batches with a program.
-    """
+    """Programs of one model."""
 
     def __init__(self) -> None:
         self.refused: str | None = None
+        """Reason why no program is used, now or in general."""
         self._general: tuple[Guard, AccessProgram] | None = None
         self._recent: tuple[Guard, AccessProgram] | None = None
         self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
         self._history: list[tuple[Any, AccessProgram]] = []
         self._recorded = 0
         self.used = 0
+        """Number of batches with a program."""
 
     def find(self, batch: Any) -> AccessProgram | None:
         """Return the program for `batch`, if there is one."""

@@ -30,27 +30,18 @@ class TableRows(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Reads that a batch is expected to make.
-
-    Attributes
-    ----------
-    rows : dict of str to TableRows
-        Distinct rows by table.
-    prediction : Prediction, optional
-        Prediction of these reads; None if the rows were given by hand.
-    calls : int
-        Number of calls of the model that make these reads.
-    whole : frozenset of str
-        Tables with unknown reads, of which any row may be read.
-    around : context manager
-        Context for the calls, which run one after the other.
-    """
+    """Reads that a batch is expected to make."""
 
     rows: dict[str, TableRows]
+    """Distinct rows by table."""
     prediction: Prediction | None = None
+    """Prediction of these reads; None if the rows were given by hand."""
     calls: int = 1
+    """Number of calls of the model that make these reads."""
     whole: frozenset[str] = frozenset()
+    """Tables with unknown reads, of which any row may be read."""
     around: AbstractContextManager[Any] = _NOTHING
+    """Context for the calls, which run one after the other."""
 
 
 def rows_of_reads(

@@ -54,18 +54,13 @@ class Speculation:
 
     Every prediction is compared with the reads of the real forward, so a wrong value is detected. The batch
     with the wrong value has no correct intent.
-
-    Attributes
-    ----------
-    possible : bool
-        Whether values are assumed. After `WRONG` wrong speculations they are not.
-    used : bool
-        Whether a simulation has used an assumed value since the last wrong one.
     """
 
     def __init__(self, possible: bool = True) -> None:
         self.possible = possible
+        """Whether values are assumed. After `WRONG` wrong speculations they are not."""
         self.used = False
+        """Whether a simulation has used an assumed value since the last wrong one."""
         self._values: dict[Place, list[Any]] = {}
         self._asked: dict[Place, int] = {}
         self._watching = False

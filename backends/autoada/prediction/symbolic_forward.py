@@ -41,32 +41,8 @@ from autoada.prediction.unknown_values import UnknownValues, unknown
 class SymbolicForward(CallMode):
     """Simulates one batch once.
 
-    Parameters
-    ----------
-    meta_model : MetaModel
-        Meta model whose module runs in this mode.
-    speculation : Speculation
-        Assumed values that depend on parameters, for requests from Python.
-    stop_after : int
-        Number of accesses after which `EnoughSeen` ends the simulation; 0 for never.
-    protect : bool
-        Whether an in-place write to foreign memory ends the simulation with `ForeignWrite`; otherwise the
-        write goes to a copy and is lost.
-    trace : Trace or None
-        Trace that records every real operation.
-    explain : bool
-        Whether unknown values store the operation that created them, for messages.
-    draws_all : bool
-        Whether to make draws that give no ids, such as dropout.
-    foresees_draws : bool
-        Whether draws from the global generator have known values.
-
-    Attributes
-    ----------
-    draws : int
-        Number of random draws that were made.
-    left_draws : bool
-        Whether some draws were not made.
+    `EnoughSeen` ends it after `stop_after` accesses, if this is not 0. With `protect`, an in-place write to
+    foreign memory ends it with `ForeignWrite`; otherwise the write goes to a copy and is lost.
     """
 
     def __init__(
@@ -85,9 +61,13 @@ class SymbolicForward(CallMode):
         self._speculation = speculation
         self._places = Places()
         self.draws = 0
+        """Number of random draws that were made."""
         self.left_draws = False
+        """Whether some draws were not made."""
         self.foresees_draws = foresees_draws
+        """Whether draws from the global generator have known values."""
         self._draws_all = draws_all
+        """Whether to make draws that give no ids, such as dropout."""
         self._values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
         self._real_parameters = meta_model.parameters
         self._protect = protect

@@ -54,15 +54,7 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
 
 
 def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str]:
-    """Return remedies for large embedding weights that cannot be tables, by qualified name.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Model with the embeddings.
-    tables : iterable of str
-        Names of parameters that are tables in any case.
-    """
+    """Return remedies for large embedding weights that cannot be tables, by qualified name."""
     found = {}
     for path, module in model.named_modules():
         name = f"{path}." if path else ""

@@ -49,17 +49,7 @@ Node = Leaf | Constant | Operation
 
 
 class Trace:
-    """Records the real operations of one simulation, or of the loop's code before a call.
-
-    Attributes
-    ----------
-    nodes : list of Node
-        Nodes in the order of execution.
-    accesses : int
-        Number of accesses so far.
-    draws : list of int
-        Numbers of the nodes that are random draws.
-    """
+    """Records the real operations of one simulation, or of the loop's code before a call."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
@@ -68,7 +58,9 @@ class Trace:
         self._alive: list[Tensor] = []  # Identities stay unique while their objects live.
         self.leaves = leaves(batch)
         self.accesses = 0
+        """Number of accesses so far."""
         self.draws: list[int] = []
+        """Numbers of the nodes that are random draws."""
         self.written_storages: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
         self._obstacles: list[tuple[int, str]] = []

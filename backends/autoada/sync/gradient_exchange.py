@@ -33,38 +33,25 @@ STEPS, NOT_FINITE, LEAVES = range(3)
 
 
 class Gradients(NamedTuple):
-    """Gradients of some rows.
-
-    Attributes
-    ----------
-    keys : Tensor
-        Distinct int64 keys of the rows.
-    values : Tensor
-        One row of values for each key, float32 or float64, in host memory.
-    """
+    """Gradients of some rows."""
 
     keys: Tensor
+    """Distinct int64 keys of the rows."""
     values: Tensor
+    """One row of values for each key, float32 or float64, in host memory."""
 
 
 class CombinedGradients(NamedTuple):
-    """Combined gradients of all workers.
-
-    Attributes
-    ----------
-    gradients : Gradients
-        Combined gradients of the rows that this worker combines; empty if only steps are wanted.
-    steps : sequence of Gradients
-        Gradients that this worker pushes, each as a separate step. All workers' steps add up to the combined
-        gradients. Their number is about the same as under the mean, where each worker's gradient is one step,
-        so that the effect of a stateful optimizer stays comparable.
-    anywhere : bool
-        Whether any worker has a gradient of any row.
-    """
+    """Combined gradients of all workers."""
 
     gradients: Gradients
+    """Combined gradients of the rows that this worker combines; empty if only steps are wanted."""
     steps: Sequence[Gradients]
+    """Gradients that this worker pushes, each as a separate step. All workers' steps add up to the combined
+    gradients. Their number is about the same as under the mean, where each worker's gradient is one step, so
+    that the effect of a stateful optimizer stays comparable."""
     anywhere: bool
+    """Whether any worker has a gradient of any row."""
 
 
 class GradientExchange:
@@ -72,18 +59,8 @@ class GradientExchange:
 
     So each worker sends its own gradients only once, with any number of workers. For rules that use whole
     gradients, each worker sums distances over its rows, and all workers add up these sums. A worker takes no
-    part in a step if a number of its gradients is not finite.
-
-    Parameters
-    ----------
-    node : adaps.Node
-        Node of this process. The workers of all nodes take part.
-    worker : int
-        Index of this worker on its node.
-    rule : Aggregation
-        Rule that combines gradients.
-    most : int
-        Maximum number of gradients in a call of `combine`.
+    part in a step if a number of its gradients is not finite. A call of `combine` takes at most `most`
+    gradients.
     """
 
     def __init__(self, node: adaps.Node, worker: int, rule: Aggregation, most: int) -> None:
@@ -99,7 +76,7 @@ class GradientExchange:
             node, "aggregation", self._index, self._workers, "combined"
         )
         self._under_way = False
-        leave_at_exit(self)
+        leave_at_exit(self.leave_idle)
 
     def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
         """Collective: combine the gradients of all workers by the rule.

@@ -8,8 +8,9 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -19,37 +20,16 @@ LOOK = timedelta(seconds=0.5)
 """Interval between two checks that all nodes are alive."""
 
 
-class Leaver(Protocol):
-    """An owner of a `ProcessGroup`."""
-
-    def leave_idle(self) -> None:
-        """Leave the group if no operation is under way, so that the other members notice."""
-        ...
-
-
 class ProcessGroup:
     """Collective operations on a group that is independent of the user's own process groups.
 
-    Parameters
-    ----------
-    node : adaps.Node
-        This process's node.
-    kind : str
-        Name of the groups for one purpose. Each member makes the groups of a kind in the same order.
-    rank, size : int
-        Number of this member, a node or a worker, and number of all members.
-    task : str
-        Participle of the task, for error messages.
+    Each member makes the groups of a kind in the same order. `task` is a participle for error messages.
     """
 
     def __init__(self, node: adaps.Node, kind: str, rank: int, size: int, task: str) -> None:
         from torch.distributed import ProcessGroupGloo  # Some builds of PyTorch do not include gloo.
 
-        with _lock:
-            made = _made.setdefault(node, Counter())
-            made[kind, rank] += 1
-            name = f"{kind}/{made[kind, rank]}"
-        store, host = _store_of(node, name)
+        store, host = _store_of(node, f"{kind}/{number_of(node, kind, rank)}")
         gloo: Any = ProcessGroupGloo
         options = gloo._Options()  # There is no other way to choose the address.
         options._devices = [gloo.create_device(hostname=host)]
@@ -109,19 +89,27 @@ class ProcessGroup:
         )
 
 
-def leave_at_exit(owner: Leaver) -> None:
-    """Have ``owner.leave_idle()`` called when the process ends, if `owner` still exists."""
-    reference = weakref.ref(owner)
+def leave_at_exit(leave_idle: Callable[[], None]) -> None:
+    """Have a method called when the process ends, if its object still exists."""
+    reference = weakref.WeakMethod(leave_idle)
 
     def leave() -> None:
         if (present := reference()) is not None:
-            present.leave_idle()
+            present()
 
     atexit.register(leave)
 
 
+def number_of(node: adaps.Node, kind: str, member: int) -> int:
+    """Count the objects of a kind that a member makes; all members make them in the same order."""
+    with _lock:
+        made = _made.setdefault(node, Counter())
+        made[kind, member] += 1
+        return made[kind, member]
+
+
 _made: weakref.WeakKeyDictionary[adaps.Node, Counter[tuple[str, int]]] = weakref.WeakKeyDictionary()
-"""Number of groups that each member of a node has made, by kind and rank."""
+"""Numbers of objects that each member of a node has made, by kind and member."""
 _stores: weakref.WeakKeyDictionary[adaps.Node, Any] = weakref.WeakKeyDictionary()
 """Stores for the workers of clusters of one node."""
 _lock = threading.Lock()

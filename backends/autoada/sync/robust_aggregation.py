@@ -17,18 +17,12 @@ BY_COORDINATE = ("median", "trimmed_mean")
 
 
 class Gathered(NamedTuple):
-    """Gradients of some rows, from all workers with gradients that count.
-
-    Attributes
-    ----------
-    values : Tensor
-        Gradients of shape (workers, rows, length); zero where a worker has none of a row.
-    present : Tensor
-        Whether each worker has a gradient of each row, of shape (workers, rows).
-    """
+    """Gradients of some rows, from all workers with gradients that count."""
 
     values: Tensor
+    """Gradients of shape (workers, rows, length); zero where a worker has none of a row."""
     present: Tensor
+    """Whether each worker has a gradient of each row, of shape (workers, rows)."""
 
     @property
     def workers(self) -> int:

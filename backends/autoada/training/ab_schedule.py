@@ -47,11 +47,6 @@ class Schedule:
     Two phases make a pair: in one of them a group's rows move, in the other they stay. Columns of a Hadamard
     matrix balance the order of the phases and the movement of other groups over a block of pairs. So neither
     the other groups nor a steady drift of the machine is taken for the group's effect.
-
-    Attributes
-    ----------
-    groups : int
-        Number of groups of tables, from 1 to `GROUPS`.
     """
 
     groups: int

@@ -17,26 +17,14 @@ class Positioned(Protocol):
 
 
 class LoaderState:
-    """Counts the batches of a loader, epoch by epoch.
-
-    Attributes
-    ----------
-    epoch : int
-        Number of epochs that have ended, complete or not.
-    batches : int
-        Number of batches of the current epoch that the training loop has received.
-    fetched : int
-        Number of batches of the current epoch that the loader has returned.
-    start : dict
-        States of the random generators at the start of the current epoch; empty if they are unknown.
-    resumes : bool
-        Whether the next epoch continues where a checkpoint was written.
-    """
+    """Counts the batches of a loader, epoch by epoch."""
 
     def __init__(self) -> None:
         self.epoch = self.batches = self.fetched = 0
         self.start: RandomState = {}
+        """States of the random generators at the start of the current epoch; empty if they are unknown."""
         self.resumes = False
+        """Whether the next epoch continues where a checkpoint was written."""
         self.current: Epoch | None = None
 
     def state(self) -> tuple[dict[str, Any], RandomState]:

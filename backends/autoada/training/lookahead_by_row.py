@@ -14,19 +14,13 @@ __all__ = ["RowLookahead"]
 
 @dataclass(frozen=True)
 class RowLookahead:
-    """Ranges of rows with their lookaheads in batches.
-
-    Attributes
-    ----------
-    ends : tuple of int
-        End of each range, in ascending order; the last range ends with the last row.
-    batches : tuple of (int or None)
-        Lookahead of each range in batches; 0 signals no intent. None leaves the lookahead to the loader. At
-        least one of them is a number.
-    """
+    """Ranges of rows with their lookaheads in batches."""
 
     ends: tuple[int, ...]
+    """End of each range, in ascending order; the last range ends with the last row."""
     batches: tuple[int | None, ...]
+    """Lookahead of each range in batches; 0 signals no intent. None leaves the lookahead to the loader. At
+    least one of them is a number."""
 
     @property
     def most(self) -> int:
@@ -44,20 +38,7 @@ class RowLookahead:
         return tuple(ahead for ahead in dict.fromkeys(self.batches) if ahead != 0)
 
     def select(self, rows: Tensor, ahead: int | None) -> Tensor:
-        """Return which of some rows have a given lookahead.
-
-        Parameters
-        ----------
-        rows : Tensor
-            Row numbers, int64, one-dimensional, on the CPU.
-        ahead : int or None
-            One of `distances`.
-
-        Returns
-        -------
-        Tensor
-            Whether each row has this lookahead.
-        """
+        """Return which of some rows have a given lookahead."""
         ranges = torch.bucketize(rows, self._bounds, right=True)
         return self._numbers[ranges] == self.distances.index(ahead)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from statistics import median
 from typing import Literal, Protocol
 
 import adaps
+from autoada.sync.process_group import number_of
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
@@ -84,23 +83,8 @@ class TechniqueTrial:
 
     Every worker measures its own steps and posts the quotient of each pair of phases. Worker 0 decides by all
     quotients, and posts the decision. No worker waits: it continues the trial until it receives the decision.
-    A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps.
-
-    Parameters
-    ----------
-    tables : mapping of str to int
-        Number of floats of a row of each table, by qualified name. Tables with rows of similar length are
-        tried together if there are more than `GROUPS` tables.
-    store : KeyValueStore
-        Store that all workers share.
-    worker_index, num_workers : int
-        Index of this worker among all workers, and their number.
-    clock : int
-        Current clock of the worker.
-    name : str
-        Prefix of this trial's texts in the store.
-    now : callable
-        Function that returns the time in seconds.
+    A worker that receives none for `PATIENCE` times the pairs of a trial decides by its own steps. Tables
+    with rows of similar length are tried together if there are more than `GROUPS` tables.
     """
 
     def __init__(
@@ -279,10 +263,7 @@ def technique_trial(
     """
     if not tables or node.world_size == 1:  # On a single node every row is local.
         return None
-    with _lock:
-        made = _made.setdefault(node, defaultdict(int))
-        made[worker] += 1
-        name = f"choice {made[worker]}"
+    name = f"choice {number_of(node, 'choice', worker)}"
     return TechniqueTrial(tables, node, worker_index, num_workers, clock, name)
 
 
@@ -293,8 +274,3 @@ def grouped(tables: Mapping[str, int]) -> dict[str, int]:
     lengths = sorted(set(tables.values()))
     parts = min(GROUPS, len(lengths))
     return {table: lengths.index(length) * parts // len(lengths) for table, length in tables.items()}
-
-
-_made: weakref.WeakKeyDictionary[adaps.Node, dict[int, int]] = weakref.WeakKeyDictionary()
-"""Number of trials of each worker of each node."""
-_lock = threading.Lock()

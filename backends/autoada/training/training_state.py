@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-import adaps
-from autoada.parameters.device_copy import Transfer
-from autoada.parameters.remote_table import Read, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable
+from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
 from autoada.prediction.source_location import source_line
@@ -53,60 +52,16 @@ class CallObserver(Protocol):
         """End the use of the batch, as the loop requests another batch from the queue `following`."""
 
 
-@dataclass(frozen=True)
-class WorkerIdentity:
-    """One worker thread among all that train together.
-
-    Attributes
-    ----------
-    node : adaps.Node
-        Node of the worker.
-    worker : adaps.Worker
-        Interface of the worker to the server.
-    local_index : int
-        Index of the worker among the workers of its node.
-    """
-
-    node: adaps.Node
-    worker: adaps.Worker
-    local_index: int
-
-    @property
-    def worker_index(self) -> int:
-        """Index among the workers of all nodes."""
-        return self.node.rank * self.node.workers + self.local_index
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers of all nodes."""
-        return self.node.world_size * self.node.workers
-
-    @property
-    def is_primary(self) -> bool:
-        """Whether all workers begin with the values of this one."""
-        return self.worker_index == 0
-
-
 @dataclass(eq=False)
 class ActiveLoops:
-    """The loops of one thread that provide batches for calls of a model.
-
-    Attributes
-    ----------
-    thread : int
-        Identifier of the thread.
-    queues : list of CallObserver
-        Queues of the loops that run.
-    in_use : CallObserver or None
-        Queue of the batch in use.
-    used_together : set of object
-        Queues with batches that are used at the present clock.
-    """
+    """The loops of one thread that provide batches for calls of a model."""
 
     thread: int
     queues: list[CallObserver] = field(default_factory=list)
     in_use: CallObserver | None = None
+    """Queue of the batch in use."""
     used_together: set[object] = field(default_factory=set)
+    """Queues with batches that are used at the present clock."""
 
 
 class TrainingState:
@@ -114,65 +69,35 @@ class TrainingState:
 
     Loops of several threads may run over loaders while several models are open. A model is attached to the
     loops of the thread that calls it, from the first call until these loops are over; they advance its clock.
-
-    Parameters
-    ----------
-    module : nn.Module
-        Wrapped model.
-    identity : WorkerIdentity
-        The worker that trains the model.
-    tables : mapping of str to RemoteTable
-        The model's tables, by the parameters' qualified names.
-    reads : list of Read
-        Reads of the tables by the calls for the batch in use.
-    transfer : Transfer
-        Copies to the model's device.
-    lookaheads : mapping of str to RowLookahead
-        Lookaheads of tables that set them by row.
-    trial : TechniqueTrial, optional
-        Trial of the tables with ``technique = "auto"``.
-
-    Attributes
-    ----------
-    worker : adaps.Worker
-        The worker with the clock that counts the steps.
-    calls, expected_calls : int
-        Number of calls in training mode for the batch in use, with the current call, and the predicted
-        number.
-    first_target : str
-        Target of the first of these calls: a dotted name, or empty for the model itself.
-    replay : context manager
-        Context of the expected calls, which records values for predictions.
-    closed : bool
-        Whether the model is closed.
-    owner : ActiveLoops or None
-        Loops to which the model is attached.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        identity: WorkerIdentity,
+        access: ServerAccess,
         tables: Mapping[str, RemoteTable],
-        reads: list[Read],
-        transfer: Transfer,
+        reads: Reads,
         lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
         trial: TechniqueTrial | None = None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
         self.trial = trial
         self.module = module
-        self.identity = identity
-        self.worker = identity.worker
+        self.access = access
+        self.worker = access.worker
         self.tables = tables
         self.reads = reads
-        self.transfer = transfer
+        """Reads of the tables by the calls for the batch in use."""
         self.calls = 0
+        """Number of calls in training mode for the batch in use, with the current call."""
         self.expected_calls = 1
         self.first_target = ""
+        """Target of the first of these calls: a dotted name, or empty for the model itself."""
         self.replay: AbstractContextManager[Any] = NO_REPLAY
+        """Context of the expected calls, which records values for predictions."""
         self.closed = False
         self.owner: ActiveLoops | None = None
+        """Loops to which the model is attached."""
         self._loops: dict[int, ActiveLoops] = {}
         self._compared_data = False
         self._loaders_shared = 0
@@ -301,12 +226,10 @@ class TrainingState:
 
     def _note_loop_reads(self) -> None:
         """Report once that the loop reads a whole table in every step, including remote rows."""
-        for name, table in self.tables.items():
-            if not table.pulled_at:
-                continue
-            where, table.pulled_at = table.pulled_at, ""
+        pulled, self.reads.pulled_at = self.reads.pulled_at, {}
+        for name, where in pulled.items():
             self._read_by_loop[name] += 1
-            if self._read_by_loop[name] == _REPEATED and self.identity.node.world_size > 1:
+            if self._read_by_loop[name] == _REPEATED and self.access.node.world_size > 1:
                 _log.warning(
                     "all of %r is fetched from the other nodes again and again, as the loop reads it outside "
                     "of the model's calls, at %s%s: compute this in forward, where rows are announced ahead, "
@@ -321,7 +244,7 @@ class TrainingState:
     def begins_data(self) -> bool:
         """Whether there are other workers and this one uses its first batch; true once."""
         compared, self._compared_data = self._compared_data, True
-        return not compared and self.identity.num_workers > 1
+        return not compared and self.access.num_workers > 1
 
     def count_shared(self) -> int:
         """Return the number of another sharded loader."""

@@ -418,7 +418,7 @@ def test_workers_of_one_process_leave_the_generators_that_they_share_alone() -> 
             steps += 1
         source = loader._source
         assert source is not None
-        assert source.generators.states() == []
+        assert source.generators == []
         predicted = loader._intent_source(model)
         assert isinstance(predicted, PredictedKeys)
         assert not predicted.predictor.foresees_draws

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch_geometric.data import Batch, Data
 
-from autoada.loader.held_memory import HeldMemory
+from autoada.loader.held_batch import HeldBatch
 from autoada.prediction.batch_structure import leaves
 
 BASE = torch.arange(6)
@@ -46,7 +46,7 @@ def addresses(batch: Any) -> list[int]:
     ],
 )
 def test_memory_that_only_the_batch_has_is_not_copied(make: Callable[[], Any]) -> None:
-    memory = HeldMemory([make()])
+    memory = HeldBatch([make()]).keep()
     assert memory._copy is None
 
 
@@ -78,7 +78,7 @@ def fresh() -> None:
 def test_memory_that_others_have_follows_the_program_and_not_the_loader(make: Callable[[], Any]) -> None:
     given = make()
     start = addresses(given)
-    memory = HeldMemory([given])
+    memory = HeldBatch([given]).keep()
     refill()
     memory.follow_program()
     assert values(memory.batch) == values(given)
@@ -102,16 +102,16 @@ NUMPY_MEMORY: list[Callable[[], torch.Tensor]] = [
 @pytest.mark.parametrize("make", NUMPY_MEMORY)
 def test_memory_that_a_loader_returns_again_is_compared(make: Callable[[], torch.Tensor]) -> None:
     given = (make(), torch.zeros(2))
-    memory, before = HeldMemory([given]), values(given)
+    memory, before = HeldBatch([given]).keep(), values(given)
     refill()
-    memory.undo_fetch(HeldMemory([given]).memory)
+    memory.undo_fetch(HeldBatch([given]).keep().memory)
     assert values(memory.batch) == before != values(given)
     memory.check()
 
 
 @pytest.mark.parametrize("make", NUMPY_MEMORY)
 def test_a_write_that_pytorch_does_not_count_is_refused(make: Callable[[], torch.Tensor]) -> None:
-    memory = HeldMemory([make()])
+    memory = HeldBatch([make()]).keep()
     memory.check()
     refill()
     memory.follow_program()
@@ -125,7 +125,7 @@ def test_tensors_are_moved_out_of_shared_memory() -> None:
     holder = [{"ids": shared, "label": torch.ones(3)}]
     label = holder[0]["label"].data_ptr()
     del shared
-    batch = HeldMemory(holder).batch
+    batch = HeldBatch(holder).keep().batch
     assert not batch["ids"].is_shared()
     assert batch["ids"].tolist() == [0, 1, 2]
     assert batch["label"].data_ptr() == label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor
 from autoada.prediction.batch_structure import copied, is_graph, leaves
 
 
-class HeldMemory:
-    """Keeps the contents of a batch while the loader or the program may write to its memory.
+class HeldBatch:
+    """A batch that was fetched, or the end of the data; `keep` protects its contents from other code.
 
     A loader may refill a tensor, an array or a list of an earlier batch. The held batch then gets a copy of
     the earlier contents. If the loop changes the memory of a batch before its turn, the batch changes with
@@ -23,48 +24,56 @@ class HeldMemory:
 
     PyTorch counts the writes to a tensor, so the contents are compared only after a write, or after the
     loader has returned the same memory again. Arrays and containers that other code refers to are always
-    compared.
-
-    Parameters
-    ----------
-    holder : list of object
-        List that contains only the batch, so that only references from elsewhere count.
-
-    Attributes
-    ----------
-    batch : object
-        Batch with the contents that it would have if it were fetched in its turn.
-    memory : set of int
-        Addresses of its tensors whose memory other code refers to.
+    compared. `holder` contains only the batch, so that only references from elsewhere count. `end` is the
+    exception that ended the loader, if there is no batch.
     """
 
-    def __init__(self, holder: list[Any]) -> None:
+    draws: tuple[list[Any], ...] = ()
+    """States of the random generators before and after a fetch that drew from them before its turn."""
+    memory: Set[int] = frozenset()
+    """Addresses of the tensors whose memory other code refers to, after `keep`."""
+    _is_kept = _has_uncounted = False
+    _copy: list[Any] | None = None
+
+    def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
+        self._holder = holder
+        self.end = end
+
+    @property
+    def batch(self) -> Any:
+        """The batch with the contents that it would have if it were fetched in its turn."""
+        return self._holder[0]
+
+    def keep(self) -> HeldBatch:
+        """Keep the contents from now on, and return the batch."""
+        if self._is_kept:
+            return self
+        self._is_kept = True
         parts = _Parts()
-        parts.sort(holder)
+        parts.sort(self._holder)
         if parts.in_shared_memory:
-            holder[0] = copied(
-                holder[0], lambda leaf: _cloned(leaf) if id(leaf) in parts.in_shared_memory else leaf
+            self._holder[0] = copied(
+                self.batch, lambda leaf: _cloned(leaf) if id(leaf) in parts.in_shared_memory else leaf
             )
-        self.batch = holder[0]
         self._private = parts.private
         self._counted = [] if parts.has_uncounted else parts.counted
         self._has_uncounted = parts.has_uncounted
-        self._writes: list[tuple[Tensor, int]] = []
-        self._clones: list[tuple[Any, Any]] = []
         self.memory = {tensor.data_ptr() for tensor in parts.counted if tensor.numel() > 0}
-        self._copy = self._copied() if parts.has_uncounted or parts.counted else None
+        if parts.has_uncounted or parts.counted:
+            self._copy = self._copied()
+        return self
 
     def follow_program(self) -> None:
         """Take over changes that the loop made since the last fetch."""
         if self._copy is not None and self._may_be_changed() and self._is_changed():
             self._copy = self._copied()
 
-    def undo_fetch(self, memory: set[int]) -> None:
+    def undo_fetch(self, memory: Set[int]) -> None:
         """Undo changes that a fetch of another batch made; `memory` has the addresses of its tensors."""
         if self._copy is None or not (self._may_be_changed() or not memory.isdisjoint(self.memory)):
             return
         if self._is_changed():
-            self.batch, self._copy = self._copy[0], None
+            self._holder[0], self._copy = self._copy[0], None
 
     def check(self) -> None:
         """Raise RuntimeError if the batch was changed by a write that PyTorch does not count."""
@@ -87,7 +96,7 @@ class HeldMemory:
 
     def _copied(self) -> list[Any]:
         self._count_writes()
-        self._clones = []
+        self._clones: list[tuple[Any, Any]] = []
 
         def clone_shared(leaf: Any) -> Any:
             if id(leaf) in self._private:
@@ -114,25 +123,17 @@ _CONSTANT = (
 
 
 class _Parts:
-    """Sorts the parts of a batch by who can change them.
-
-    Attributes
-    ----------
-    private : set of int
-        Identities of tensors and arrays that only the batch refers to.
-    in_shared_memory : set of int
-        Identities of tensors of only this batch that are in memory of several processes.
-    counted : list of Tensor
-        Other tensors, to which PyTorch counts the writes.
-    has_uncounted : bool
-        Whether other code refers to further parts of the batch, such as arrays and containers.
-    """
+    """Sorts the parts of a batch by who can change them."""
 
     def __init__(self) -> None:
         self.private: set[int] = set()
+        """Identities of tensors and arrays that only the batch refers to."""
         self.in_shared_memory: set[int] = set()
+        """Identities of tensors of only this batch that are in memory of several processes."""
         self.counted: list[Tensor] = []
+        """Other tensors, to which PyTorch counts the writes."""
         self.has_uncounted = False
+        """Whether other code refers to further parts of the batch, such as arrays and containers."""
 
     def sort(self, holder: Any, shared: bool = False) -> None:
         """Sort the entries of a container; `shared` is whether other code refers to the container."""

@@ -1,0 +1,135 @@
+"""States of random generators: the global generators of PyTorch, NumPy and Python, and those of programs."""
+
+from __future__ import annotations
+
+import _random
+import ctypes
+import random
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""Kinds of random generators that programs hold."""
+
+
+def global_generators() -> list[Any]:
+    """Return the global generators of PyTorch, NumPy and Python."""
+    return [torch.default_generator, np.random.mtrand._rand, random._inst]
+
+
+def quick_global_generators() -> list[Any]:
+    """Return the global generators in a form whose states are read in a fraction of the time.
+
+    The states do not include the second number of a pair of Gaussians, which NumPy keeps for the next call.
+    """
+    of_torch, numpy, python = global_generators()
+    if type(bits := numpy._bit_generator) is np.random.MT19937:
+        words = len(bits.state["state"]["key"]) + 1
+        numpy = _MersenneTwister(bits.ctypes.state_address, 4 * words, None)
+    *key, position = python.getstate()[1]
+    expected = array("I", [position, *key]).tobytes()
+    if _random.Random.__basicsize__ - object.__basicsize__ >= len(expected):
+        memory = _MersenneTwister(id(python) + object.__basicsize__, len(expected), python)
+        if memory.get_state()[0] == expected:
+            python = memory
+    return [of_torch, numpy, python]
+
+
+def states_of(generators: Iterable[Any]) -> list[Any]:
+    """Return the state of each generator, for `set_states`."""
+    return [_state_of(each) for each in generators]
+
+
+def set_states(generators: Iterable[Any], states: Iterable[Any]) -> None:
+    """Set each generator to a state."""
+    for generator, state in zip(generators, states, strict=True):
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        elif isinstance(generator, random.Random):
+            generator.setstate(state)
+        else:
+            generator.set_state(state)
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """Return whether nothing was drawn between two states of a generator, or of several."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return bool(np.array_equal(a, b))
+    if isinstance(a, dict):
+        return all(same_state(value, b[name]) for name, value in a.items())
+    if isinstance(a, list | tuple) and not (a and isinstance(a[0], int)):
+        return all(map(same_state, a, b))
+    return bool(a == b)
+
+
+class SimulationRng:
+    """Lets simulations draw the random numbers that the real forward passes will draw.
+
+    A simulation begins with the state after the previous simulation, and the first one with the current
+    state. This is correct if only forward draws; otherwise predictions are wrong. The program never observes
+    that a simulation draws.
+    """
+
+    def __init__(self) -> None:
+        self.next: Sequence[Any] | None = None
+        """States at the start of the next simulation; None for the current states."""
+        self.drew_on_host = False
+        """Whether the last simulation drew from NumPy or Python."""
+        self.follows_torch = True
+        """Whether simulations may draw from PyTorch's generator. They may not if workers in other threads
+        draw from it concurrently."""
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Return the context of one simulation."""
+        generators = global_generators()[0 if self.follows_torch else 1 :]
+        before = states_of(generators)
+        start = self.next or before
+        if self.next is not None:
+            set_states(generators, start)
+        try:
+            yield
+        finally:
+            after = states_of(generators)
+            self.drew_on_host = not same_state(after[-2:], start[-2:])
+            if not same_state(after, start):
+                self.next = after
+            if self.next is not None:
+                set_states(generators, before)
+
+
+class _MersenneTwister:
+    """Memory of a global generator; `owner` has its second number of a pair of Gaussians, if any."""
+
+    def __init__(self, address: int, size: int, owner: random.Random | None) -> None:
+        self._address = address
+        self._size = size
+        self._owner = owner
+
+    def get_state(self) -> tuple[bytes, float | None]:
+        return ctypes.string_at(self._address, self._size), getattr(self._owner, "gauss_next", None)
+
+    def set_state(self, state: tuple[bytes, float | None]) -> None:
+        ctypes.memmove(self._address, state[0], self._size)
+        if self._owner is not None:
+            self._owner.gauss_next = state[1]  # type: ignore[attr-defined]
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.get_state()
