@@ -16,12 +16,12 @@ namespace py = pybind11;
 namespace {
 
 constexpr std::pair<MessageType, std::size_t> kMessageBytes[] = {
-    {MessageType::kRequest, sizeof(RequestMessage)},   {MessageType::kIntent, sizeof(IntentMessage)},
-    {MessageType::kAnswer, sizeof(AnswerMessage)},     {MessageType::kSetup, sizeof(SetupMessage)},
-    {MessageType::kRefresh, sizeof(RefreshMessage)},   {MessageType::kDelta, sizeof(DeltaMessage)},
-    {MessageType::kAck, sizeof(AckMessage)},           {MessageType::kRecall, sizeof(RecallMessage)},
-    {MessageType::kDrop, sizeof(DeltaMessage)},        {MessageType::kDropAck, sizeof(AckMessage)},
-    {MessageType::kTransfer, sizeof(TransferMessage)}, {MessageType::kNews, sizeof(NewsMessage)},
+    {MessageType::kRequest, sizeof(RequestMessage)}, {MessageType::kIntent, sizeof(IntentMessage)},
+    {MessageType::kAnswer, sizeof(AnswerMessage)},   {MessageType::kSetup, sizeof(SetupMessage)},
+    {MessageType::kRefresh, sizeof(RefreshMessage)}, {MessageType::kDelta, sizeof(DeltaMessage)},
+    {MessageType::kAck, sizeof(AckMessage)},         {MessageType::kDrop, sizeof(DeltaMessage)},
+    {MessageType::kDropAck, sizeof(AckMessage)},     {MessageType::kTransfer, sizeof(TransferMessage)},
+    {MessageType::kNews, sizeof(NewsMessage)},
 };
 
 py::array_t<std::int64_t> homes_by_hash(Key first_key, std::uint64_t keys, NodeId nodes) {

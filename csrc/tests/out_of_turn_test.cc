@@ -215,8 +215,6 @@ Frame about(MessageType type, Key key) {
     case MessageType::kAck:
     case MessageType::kDropAck:
       return frame_of(AckMessage{.type = type, .key = key});
-    case MessageType::kRecall:
-      return frame_of(RecallMessage{.key = key});
     case MessageType::kTransfer:
       return frame_of(TransferMessage{.key = key, .rc = 1, .version = 9}, 1);
     case MessageType::kNews:
@@ -237,7 +235,7 @@ constexpr KeyRow kKeyRows[] = {
     {MessageType::kRefresh, "vvvtvttvvv"}, {MessageType::kDelta, "tttttttttt"},
     {MessageType::kAck, "vvvvvvvvvv"},     {MessageType::kDrop, "tttttttttt"},
     {MessageType::kDropAck, "vvvvvttvvv"}, {MessageType::kTransfer, "vvttvttvvv"},
-    {MessageType::kNews, "vvvvvvvttt"},    {MessageType::kRecall, "vvvtvttvvv"},
+    {MessageType::kNews, "vvvvvvvttt"},
 };
 
 // --- messages about the cluster ---

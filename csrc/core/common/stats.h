@@ -73,7 +73,6 @@ struct alignas(64) ChannelCounters {
   Counter upkeep_received;  // messages for which is_upkeep is true
   Counter intents_acted, intents_late;
   Counter relocations;  // keys that this node came to own by a TRANSFER
-  Counter recalls;      // keys whose replicas this node, as their owner, has recalled
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // time from INTENT until the key is local; number of such keys

@@ -73,9 +73,9 @@ struct Settings {
   // frame. Messages that a caller waits for are not kept. If not set, frame_wait.h determines the time; with
   // few nodes it is 0.
   std::optional<Micros> frame_wait{};
-  // Number of holders, including the home node, with which a key returns to its home node. If not set, it is
-  // an eighth of the nodes, at least 8; so with up to 8 nodes no key has enough holders.
-  std::optional<std::size_t> enough_holders{};
+  // Number of times in a row that one node must be the only interested node until a key leaves its home node
+  // for it. If not set, it is 1 with up to 8 nodes, and 3 with more.
+  std::optional<int> times_alone{};
   NonFinite nonfinite = NonFinite::kRaise;
   // Maximum time that nodes wait, at a barrier or when closing, for a node that is alive but does not arrive.
   Micros stall_timeout = kNever;
@@ -96,7 +96,7 @@ struct Settings {
   // further rows and changes are kept back.
   std::size_t max_unsent_bytes = std::size_t{64} << 20;
 
-  std::size_t holders_to_recall() const { return enough_holders.value_or(std::max(8U, nodes / 8U)); }
+  int times_until_leaving_home() const { return times_alone.value_or(nodes <= 8 ? 1 : 3); }
   // Minimum time between two rounds.
   Micros round_distance() const {
     return static_cast<Micros>(std::min(1e6 / max_rounds_per_second, kRarestRounds));

@@ -59,7 +59,6 @@ std::map<std::string, double> stats_of(const NodeState& state) {
     sums.add("intents_acted", c.intents_acted);
     sums.add("intents_late", c.intents_late);
     sums.add("relocations", c.relocations);
-    sums.add("recalls", c.recalls);
     sums.add("replicas", c.replicas_set_up);
     sums.add("replicas_dropped", c.replicas_dropped);
     sums.add("deltas_sent", c.deltas_sent);

@@ -155,9 +155,9 @@ void Channel::send_first(std::size_t requests, bool many_left) {
   if (requests == context_.node.settings.first_requests && many_left && send_drained_) send_drained_();
 }
 
-void Channel::settle(Key key, bool recalled) {
+void Channel::settle(Key key) {
   requests_.retry(key);
-  replicas_.drop_if_unwanted(key, recalled);
+  replicas_.drop_if_unwanted(key);
 }
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
@@ -193,17 +193,14 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         replicas_.on_refresh(from, reader.read<RefreshMessage>(), reader);
         break;
       case MessageType::kDelta:
-        replicas_.on_delta(from, reader.read<DeltaMessage>(), reader);
+        ownership_.on_delta(from, reader.read<DeltaMessage>(), reader);
         break;
       case MessageType::kAck: {
         const auto& message = reader.read<AckMessage>();
-        const bool recalled = replicas_.on_ack(from, message);
-        settle(message.key, recalled);
+        replicas_.on_ack(from, message);
+        settle(message.key);
         break;
       }
-      case MessageType::kRecall:
-        replicas_.on_recall(from, reader.read<RecallMessage>());
-        break;
       case MessageType::kDrop:
         ownership_.on_drop(from, reader.read<DeltaMessage>(), reader);
         break;

@@ -86,7 +86,7 @@ class Channel : public TransportEvents {
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);
   // Continues requests that waited until a replica was set up, or until its change was applied at the owner.
-  void settle(Key key, bool recalled = false);
+  void settle(Key key);
 
   ChannelContext context_;
   Membership membership_;

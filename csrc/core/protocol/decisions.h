@@ -65,6 +65,22 @@ struct Decisions {
   ADAPS_DECISION bool may_give_to_last_holder(Technique technique) const {
     return technique == Technique::kAdaptive;
   }
+  // Whether a key leaves its home node only for a node that was often the only interested one. If it left for
+  // the first node that asks, the earliest node would own most rows that all nodes use.
+  ADAPS_DECISION bool is_kept_at_home(Technique technique, bool at_home) const {
+    return technique == Technique::kAdaptive && at_home;
+  }
+  // Whether a node was the only interested one often enough.
+  ADAPS_DECISION bool leaves_home(int times_alone, int needed) const { return times_alone >= needed; }
+  // Records that several nodes are interested in a key, so that counting starts anew.
+  ADAPS_DECISION void note_several(SlotHeader& owner) const { owner.note_several(); }
+  // Whether an owner reconsiders the key's location after a change, because its holder may have been the only
+  // interested node often enough. With `needed` = 1, the key has already left.
+  ADAPS_DECISION bool reconsiders_after_change(int needed) const { return needed > 1; }
+  // Whether an owner keeps a key because of its own intent.
+  ADAPS_DECISION bool keeps_for_itself(std::uint32_t intents) const { return intents > 0; }
+  // Returns the holder to which a key may be relocated: there must be no other.
+  ADAPS_DECISION const Holder* last_holder(const Holders& holders) const { return holders.only(); }
   // Returns the home nodes of all keys. They depend on the tables only, so all nodes agree on them.
   ADAPS_DECISION Directory directory(const Settings& settings, const Tables& tables) const {
     return {settings.nodes, settings.channels, tables};
@@ -156,33 +172,6 @@ struct Decisions {
   // Whether an owner reconsiders the key's location after a drop, because the only node with intent may now
   // be the last remaining holder.
   ADAPS_DECISION bool reconsiders_after_drop(const SlotHeader& header) const { return header.has_holders(); }
-
-  // --- recalls ---
-
-  // Whether an owner recalls the replicas of a key, so that it can send the key to its home node. A key that
-  // many nodes hold would stay at its owner for as long as they hold it.
-  ADAPS_DECISION bool is_to_be_recalled(Technique technique, NodeId owner, NodeId home, Holders holders,
-                                        std::size_t enough) const {
-    return technique == Technique::kAdaptive && owner != home && holders.find(home) != nullptr &&
-           holders.at_least(enough);
-  }
-  // Whether a holder is recalled. The home node is not, because it will receive the key.
-  ADAPS_DECISION bool is_recalled(NodeId holder, NodeId home) const { return holder != home; }
-  // Whether a replica is given up although the node has intent.
-  ADAPS_DECISION bool gives_up_with_intent(const SlotHeader& replica) const {
-    return (replica.flags & kRecalled) != 0;
-  }
-  // Whether an owner keeps intents of other nodes until its recall has ended.
-  ADAPS_DECISION bool keeps_intents(const SlotHeader& owner) const { return (owner.flags & kRecalled) != 0; }
-  // Queues an intent until a recall has ended.
-  ADAPS_DECISION void keep_until_recalled(std::vector<IntentMessage>& waiting,
-                                          const IntentMessage& intent) const {
-    waiting.push_back(intent);
-  }
-  // Whether a recall ends because of a drop. Without a replica, the home node cannot receive the key.
-  ADAPS_DECISION bool ends_recall(NodeId dropped, NodeId home) const { return dropped == home; }
-  // Whether a node requests a key again that it has given up although it has intent.
-  ADAPS_DECISION bool asks_again(std::uint32_t intents) const { return intents > 0; }
 
   // --- values and changes ---
 

@@ -69,10 +69,6 @@ class Holders {
       return true;
     });
   }
-  // Whether there are at least `count` holders. Visits no more of them than necessary.
-  bool at_least(std::size_t count) const {
-    return count == 0 || !all([&](const Holder&) { return --count > 0; });
-  }
   bool any_behind(Version version) const {
     return !all([&](const Holder& holder) { return holder.sent == version; });
   }

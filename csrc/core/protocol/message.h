@@ -25,7 +25,6 @@ enum class MessageType : std::uint8_t {
   kRefresh,      // owner -> holder
   kDelta,        // holder -> owner
   kAck,          // owner -> holder
-  kRecall,       // owner -> holder
   kDrop,         // holder -> owner
   kDropAck,      // owner -> former holder
   kTransfer,     // old owner -> new owner
@@ -122,11 +121,6 @@ struct AckMessage {  // kAck, kDropAck
   MessageType type = MessageType::kAck;
   std::uint8_t exact = 0;
   std::uint16_t unused = 0;
-  std::uint64_t key = 0;
-};
-struct RecallMessage {  // the holder gives up its replica and then requests the key again
-  MessageType type = MessageType::kRecall;
-  std::uint8_t unused[3] = {};
   std::uint64_t key = 0;
 };
 struct TransferMessage {  // followed by the row if payload is kValue; it is never kEncoded

@@ -1,7 +1,6 @@
 #include "protocol/ownership.h"
 
 #include <string>
-#include <utility>
 
 #include "protocol/invariant.h"
 #include "protocol/message_values.h"
@@ -29,34 +28,41 @@ void Ownership::grant(LockedKey& key, NodeId to) {
   switch (decisions().respond_to_intent(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
                                         key.header().has_holders())) {
     case IntentResponse::kRelocate:
-      channel_.backlog.add(to, transfer(key, to));
-      return;
+      if (leaves_for(key, to)) {
+        channel_.backlog.add(to, transfer(key, to));
+        return;
+      }
+      break;
     case IntentResponse::kReplicate:
-      replicas_.set_up(key, to);
-      recall_if_widely_held(key);
-      return;
+      decisions().note_several(key.header());
+      break;
   }
+  replicas_.set_up(key, to);
 }
 
 void Ownership::reconsider(LockedKey& key) {
-  if (!key.header().has_holders()) return;
-  if (channel_.intents(key) > 0 && !decisions().keeps_intents(key.header())) return;
+  if (!key.header().has_holders() || decisions().keeps_for_itself(channel_.intents(key))) return;
   if (!decisions().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
+  const Holder* last = decisions().last_holder(channel_.holders_of(key));
+  if (last == nullptr) return;
   if (channel_.node.frozen.load()) {
     postponed_decisions_.push_back(key.key());
     return;
   }
-  const Holder* only = channel_.holders_of(key).only();
-  if (only != nullptr) transfer(key, only->node);
+  if (leaves_for(key, last->node)) transfer(key, last->node);
 }
 
-// OWNER -> NONE, or PENDING after a recall if this node has intent. A holder with the current version needs
-// no value. Returns the size of the message in bytes.
+// Whether the key moves to the only interested node. A key that is kept at home does so when this was the
+// case several times in a row.
+bool Ownership::leaves_for(LockedKey& key, NodeId to) {
+  const bool at_home = channel_.node.directory.home(key.key()) == channel_.rank;
+  return !decisions().is_kept_at_home(channel_.node.technique_of(key.key()), at_home) ||
+         decisions().leaves_home(key.header().note_alone(to), times_alone_);
+}
+
+// OWNER -> NONE. A holder with the current version needs no value. Returns the size of the message in bytes.
 std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
-  const bool was_recalled = (header.flags & kRecalled) != 0;
-  ADAPS_INVARIANT(!was_recalled || to == channel_.node.directory.home(key.key()),
-                  "a recalled key moves to another node than its home node");
   TransferMessage message;
   message.key = key.key();
   message.rc = next_relocation(header.rc);
@@ -74,48 +80,8 @@ std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const std::size_t bytes = channel_.append_with_value(key, to, message);
   channel_.trace(key.key(), TraceKind::kRelocatedAway);
   decisions().give_up(key, to, message.rc);
-  if (was_recalled) {
-    for (const IntentMessage& intent : take_kept_until_recalled(key.key())) channel_.forward(key, intent);
-    if (decisions().asks_again(channel_.intents(key))) ask_for(key, 0);
-  }
   return bytes;
 }
-
-// --- recalls ---
-
-// If many nodes hold the key, and its home node is one of them, recalls the replicas of all other nodes. When
-// they have been given up, reconsider() sends the key to its home node.
-void Ownership::recall_if_widely_held(LockedKey& key) {
-  const NodeId home = channel_.node.directory.home(key.key());
-  const Holders holders = channel_.holders_of(key);
-  if (!decisions().is_to_be_recalled(channel_.node.technique_of(key.key()), channel_.rank, home, holders,
-                                     enough_holders_))
-    return;
-  key.header().flags |= kRecalled;
-  channel_.counters.recalls.add();
-  holders.for_each([&](const Holder& holder) {
-    const auto to = static_cast<NodeId>(holder.node);
-    if (decisions().is_recalled(to, home)) channel_.outbox.append(to, RecallMessage{.key = key.key()});
-  });
-  reconsider(key);
-}
-
-// Ends a recall if the home node has given up its replica. Returns whether it has ended.
-bool Ownership::end_recall(LockedKey& key, NodeId dropped) {
-  SlotHeader& header = key.header();
-  if ((header.flags & kRecalled) == 0 ||
-      !decisions().ends_recall(dropped, channel_.node.directory.home(key.key())))
-    return false;
-  header.flags &= static_cast<std::uint8_t>(~kRecalled);
-  return true;
-}
-
-std::vector<IntentMessage> Ownership::take_kept_until_recalled(Key key) {
-  auto kept = kept_until_recalled_.extract(key);
-  return kept ? std::move(kept.mapped()) : std::vector<IntentMessage>();
-}
-
-// --- messages ---
 
 // PENDING, REPLICA, DROPPING -> OWNER.
 void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
@@ -141,9 +107,9 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   header.state = State::kOwner;
   header.set_version(version);
   header.rc = message.rc;
-  header.location = channel_.rank;
+  header.note_several();
   decisions().keep(key);
-  header.flags &= static_cast<std::uint8_t>(~(kUnreadable | kRecalled));
+  header.flags &= static_cast<std::uint8_t>(~kUnreadable);
   channel_.counters.relocations.add();
   channel_.trace(message.key, TraceKind::kRelocatedHere);
   const NodeId home = decisions().node_to_notify(channel_.node.directory, message.key);
@@ -172,8 +138,6 @@ void Ownership::decide(const IntentMessage& message) {
     ADAPS_INVARIANT(message.origin != channel_.rank || key.state() == State::kPending,
                     "an intent of this node comes back although it has been granted");
     channel_.forward(key, message);
-  } else if (decisions().keeps_intents(key.header())) {
-    decisions().keep_until_recalled(kept_until_recalled_[message.key], message);
   } else if (payload_of(key.header()) == Payload::kValue && channel_.backlog.is_full(message.origin)) {
     decisions().keep_intent(kept_back_[message.origin], message);
     channel_.backlog.note_waiting(message.origin);
@@ -198,27 +162,27 @@ void Ownership::take_up_kept_back() {
   }
 }
 
-void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
+void Ownership::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   channel_.check_key(message.key);
-  bool recall_ended = false;
-  {
-    LockedKey key = channel_.lock(message.key);
-    if (!replicas_.on_drop(key, from, message, reader)) return;
-    recall_ended = end_recall(key, from);
-    if (decisions().reconsiders_after_drop(key.header())) reconsider(key);
-  }
-  if (!recall_ended) return;
-  for (const IntentMessage& intent : take_kept_until_recalled(message.key)) decide(intent);
+  LockedKey key = channel_.lock(message.key);
+  if (replicas_.on_delta(key, from, message, reader) && decisions().reconsiders_after_change(times_alone_))
+    reconsider(key);
 }
 
-// If the node has intent although it gave up its replica, it requests the key again: a new intent began in
-// the meantime, or the replica was recalled.
+void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
+  channel_.check_key(message.key);
+  LockedKey key = channel_.lock(message.key);
+  if (replicas_.on_drop(key, from, message, reader) && decisions().reconsiders_after_drop(key.header()))
+    reconsider(key);
+}
+
+// If a new intent began while the replica was being dropped, it is sent now.
 void Ownership::on_drop_ack(const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
   ADAPS_INVARIANT(key.state() == State::kDropping, "a drop is acknowledged that was not sent");
   replicas_.finish_drop(key);
-  if (decisions().asks_again(channel_.intents(key))) ask_for(key, 0);
+  if (channel_.intents(key) > 0) ask_for(key, 0);
 }
 
 void Ownership::take_up_postponed() {

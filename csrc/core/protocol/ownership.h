@@ -1,10 +1,8 @@
 // Ownership of keys (docs/concepts/protocol.md, section 4). grant() and reconsider() decide relocations.
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <map>
-#include <vector>
 
 #include "common/types.h"
 #include "protocol/channel_context.h"
@@ -16,17 +14,19 @@ namespace adaps {
 class Ownership {
  public:
   Ownership(ChannelContext& channel, Replicas& replicas)
-      : channel_(channel), replicas_(replicas), enough_holders_(channel.node.settings.holders_to_recall()) {}
+      : channel_(channel),
+        replicas_(replicas),
+        times_alone_(channel.node.settings.times_until_leaving_home()) {}
 
   // Sends INTENT for an intent that starts in `until_start` microseconds.
   void ask_for(LockedKey& key, Micros until_start);
-  // Gives the key to the only interested node, if there is one and the owner has no intent. After a recall,
-  // it gives the key to the home node despite its own intent.
+  // Gives the key to the only interested node, if there is one and the owner has no intent.
   void reconsider(LockedKey& key);
 
   void on_intent(NodeId from, const IntentMessage& message);
   void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
   void on_news(NodeId from, const NewsMessage& message);
+  void on_delta(NodeId from, const DeltaMessage& message, Reader& reader);
   void on_drop(NodeId from, const DeltaMessage& message, Reader& reader);
   void on_drop_ack(const AckMessage& message);
 
@@ -44,18 +44,15 @@ class Ownership {
   void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
   std::size_t transfer(LockedKey& key, NodeId to);
-  void recall_if_widely_held(LockedKey& key);
-  bool end_recall(LockedKey& key, NodeId dropped);
-  std::vector<IntentMessage> take_kept_until_recalled(Key key);
+  bool leaves_for(LockedKey& key, NodeId to);
 
   ChannelContext& channel_;
   Replicas& replicas_;
+  const int times_alone_;  // until a key leaves its home node
   std::deque<IntentMessage> postponed_intents_;
   std::deque<Key> postponed_decisions_;
   std::map<NodeId, std::deque<IntentMessage>> kept_back_;  // by origin
   bool more_kept_back_ = false;
-  const std::size_t enough_holders_;  // with which a key returns to its home node
-  std::map<Key, std::vector<IntentMessage>> kept_until_recalled_;
 };
 
 }  // namespace adaps

@@ -59,8 +59,6 @@ Key Prefetcher::read_key() {
     case MessageType::kAck:
     case MessageType::kDropAck:
       return skip<AckMessage>(nothing);
-    case MessageType::kRecall:
-      return skip<RecallMessage>(nothing);
     case MessageType::kTransfer:
       return skip<TransferMessage>(width_with_value);
     case MessageType::kNews:

@@ -52,8 +52,8 @@ void Replicas::on_setup(NodeId from, const SetupMessage& message, Reader& reader
   channel_.trace(message.key, TraceKind::kReplicaSetUp);
 }
 
-void Replicas::drop_if_unwanted(Key number, bool recalled) {
-  if (!recalled && !decisions().is_unwanted(channel_.node.store.intents(number))) return;
+void Replicas::drop_if_unwanted(Key number) {
+  if (!decisions().is_unwanted(channel_.node.store.intents(number))) return;
   LockedKey key = channel_.lock(number);
   try_drop(key);
 }
@@ -74,26 +74,13 @@ void Replicas::on_refresh(NodeId from, const RefreshMessage& message, Reader& re
   decisions().keep(key);
 }
 
-// A replica that is already being given up needs no recall.
-void Replicas::on_recall(NodeId from, const RecallMessage& message) {
-  channel_.check_key(message.key);
-  LockedKey key = channel_.lock(message.key);
-  ADAPS_INVARIANT(key.state() == State::kReplica || key.state() == State::kDropping,
-                  "a recall of a replica that does not exist");
-  ADAPS_INVARIANT(is_from_owner(key.header(), from), "a recall by a node that does not own the key");
-  if (key.state() == State::kDropping) return;
-  key.header().flags |= kRecalled;
-  try_drop(key);
-}
-
-// REPLICA -> DROPPING, unless there is intent, a waiting set, or a change in flight. A recalled replica is
-// given up despite intent, and its DROP leaves at once because the owner waits for it.
+// REPLICA -> DROPPING, unless there is intent, a waiting set, or a change in flight.
 void Replicas::try_drop(LockedKey& key) {
-  if (key.state() != State::kReplica || parked_.has_one_for_owner(key.key())) return;
-  SlotHeader& header = key.header();
-  if (channel_.intents(key) > 0 && !decisions().gives_up_with_intent(header)) return;
+  if (key.state() != State::kReplica || channel_.intents(key) > 0 || parked_.has_one_for_owner(key.key()))
+    return;
   Unapplied* changes = channel_.changes_of(key);
   if (changes != nullptr && !decisions().may_send_drop(key, *changes)) return;
+  SlotHeader& header = key.header();
   DeltaMessage message;
   message.type = MessageType::kDrop;
   message.key = key.key();
@@ -108,7 +95,6 @@ void Replicas::try_drop(LockedKey& key) {
     message.change = Change::kNone;
     channel_.outbox.append(header.location, message);
   }
-  if ((header.flags & kRecalled) != 0) channel_.outbox.leave_now(header.location);
   if (!decisions().stays_until_drop_ack()) finish_drop(key);
 }
 
@@ -201,15 +187,13 @@ void Replicas::mark_dirty_if_behind(LockedKey& key) {
   if (channel_.holders_of(key).any_behind(key.header().version())) channel_.partition.mark_dirty(key);
 }
 
-void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
-  channel_.check_key(message.key);
-  LockedKey key = channel_.lock(message.key);
+bool Replicas::on_delta(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader) {
   const std::span<const float> change = read_change(message, key, reader);
   if (change.empty()) throw ProtocolError("a change without content");
   Holder* holder = find_holder(key, from, message.rc);
   if (holder == nullptr) {
     decisions().discard(channel_.outbox, key, message, change);
-    return;
+    return false;
   }
   const SlotHeader& header = key.header();
   const bool was_up_to_date = holder->sent == header.version();
@@ -220,9 +204,10 @@ void Replicas::on_delta(NodeId from, const DeltaMessage& message, Reader& reader
   answer.key = message.key;
   answer.exact = exact ? 1 : 0;
   channel_.outbox.append(from, answer);
+  return true;
 }
 
-bool Replicas::on_ack(NodeId from, const AckMessage& message) {
+void Replicas::on_ack(NodeId from, const AckMessage& message) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
   Unapplied* changes = key.state() == State::kReplica ? channel_.changes_of(key) : nullptr;
@@ -248,7 +233,6 @@ bool Replicas::on_ack(NodeId from, const AckMessage& message) {
   } else if (!changes->unsent.is_rest()) {
     channel_.partition.mark_dirty(key);
   }
-  return (header.flags & kRecalled) != 0;
 }
 
 bool Replicas::on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader) {

@@ -26,7 +26,8 @@ class Replicas {
 
   // Makes a node a holder.
   void set_up(LockedKey& key, NodeId to);
-  void on_delta(NodeId from, const DeltaMessage& message, Reader& reader);
+  // Applies the sender's change. Returns false if it is not a holder in this ownership period.
+  bool on_delta(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader);
   // Removes the sender from the holders. Returns false if it was not a holder in this ownership period.
   bool on_drop(LockedKey& key, NodeId from, const DeltaMessage& message, Reader& reader);
 
@@ -34,12 +35,9 @@ class Replicas {
 
   void on_setup(NodeId from, const SetupMessage& message, Reader& reader);
   void on_refresh(NodeId from, const RefreshMessage& message, Reader& reader);
-  // Returns whether the owner has recalled the replica.
-  bool on_ack(NodeId from, const AckMessage& message);
-  // Gives up the replica although there may be intent, so that the owner can send the key to its home node.
-  void on_recall(NodeId from, const RecallMessage& message);
-  // Gives up a replica that was recalled, or for which there is no intent.
-  void drop_if_unwanted(Key number, bool recalled);
+  void on_ack(NodeId from, const AckMessage& message);
+  // Gives up a replica for which there is no intent.
+  void drop_if_unwanted(Key number);
   void try_drop(LockedKey& key);
   void finish_drop(LockedKey& key);
   // Turns the replica's row into the owner's row and returns its version. `has_value` is true if the owner's

@@ -98,6 +98,19 @@ class SlotHeader {
     version_ = micros;
   }
 
+  // Owner: records that `node` was the only interested node. Returns how often it was in a row.
+  int note_alone(NodeId node) {
+    ADAPS_ASSERT(state == State::kOwner);
+    const int times = (location & kNodeMask) == node ? std::min(location >> kNodeBits, kMostTimes - 1) : 0;
+    location = static_cast<NodeId>((times + 1) << kNodeBits | node);
+    return times + 1;
+  }
+  // Owner: records that several nodes were interested.
+  void note_several() {
+    ADAPS_ASSERT(state == State::kOwner);
+    location = 0;
+  }
+
   // Owner: whether other nodes hold replicas, and the index of the first of these holders, 0 for none.
   bool has_holders() const {
     ADAPS_ASSERT(state == State::kOwner);
@@ -121,11 +134,18 @@ class SlotHeader {
   // The index of holders or changes, as a hint for prefetching. It is read without the key's lock.
   std::uint32_t entry_hint() const { return entry_; }
 
-  NodeId location = 0;  // replica, dropping: the owner; pending: location entry
+  // Replica, dropping: the owner. Pending: location entry. Owner: the node of note_alone() in the lower
+  // kNodeBits bits, and its number of times in the others.
+  NodeId location = 0;
   State state = State::kNone;
   std::uint8_t flags = 0;
 
  private:
+  static constexpr int kNodeBits = 12;
+  static constexpr int kNodeMask = (1 << kNodeBits) - 1;
+  static constexpr int kMostTimes = 15;
+  static_assert(kMaxNodes <= kNodeMask + 1);
+
   bool is_copy() const { return state == State::kReplica || state == State::kDropping; }
   bool has_value() const { return state == State::kOwner || is_copy(); }
 
@@ -136,8 +156,6 @@ static_assert(sizeof(SlotHeader) == 16);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of changes that wait for space
-// Replica: its owner has recalled it. Owner: it has recalled the replicas of all nodes but the home node.
-inline constexpr std::uint8_t kRecalled = 8;
 
 // Slots of one width. The unit of the width is a word, which has the size of a float. Address space is
 // reserved for every row, but only used slots take memory. Freed slots are reused.

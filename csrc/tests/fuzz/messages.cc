@@ -145,7 +145,6 @@ std::vector<Bytes> examples() {
             .send(1, request(2, key, OperationKind::kSetState), kWidth - kLength)
             .send(1, intent(2, key))
             .send(0, keyed<SetupMessage>(MessageType::kSetup, key), kWidth)
-            .send(0, keyed<RecallMessage>(MessageType::kRecall, key))
             .send(0, keyed<TransferMessage>(MessageType::kTransfer, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDelta, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDrop, key), kWidth)

@@ -36,8 +36,6 @@ auto visit(MessageType type, std::span<const std::byte> bytes, Function function
     case MessageType::kAck:
     case MessageType::kDropAck:
       return function(reader.read<AckMessage>());
-    case MessageType::kRecall:
-      return function(reader.read<RecallMessage>());
     case MessageType::kTransfer:
       return function(reader.read<TransferMessage>());
     case MessageType::kNews:

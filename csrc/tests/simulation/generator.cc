@@ -50,7 +50,7 @@ class Generator {
     draw_room();
     draw_frame_wait();
     draw_first_requests();
-    draw_enough_holders();
+    draw_times_alone();
     draw_ids();
     return std::move(spec_);
   }
@@ -460,14 +460,11 @@ class Generator {
     if (random.chance(0.5)) spec_.settings.first_requests = kFew[random.below(std::size(kFew))];
   }
 
-  // Sets the number of holders with which a key returns to its home node to a number that small clusters
-  // reach. Uses separate random numbers.
-  void draw_enough_holders() {
-    Random random(mix(spec_.seed) ^ 0x72636c6cU);
-    constexpr std::size_t kFew[] = {1, 2, 2, 2, 3};
-    if (!random.chance(0.5)) return;
-    spec_.settings.enough_holders = kFew[random.below(std::size(kFew))];
-    if (spec_.freeze_probability > 0.0 && random.chance(0.3)) spec_.freeze_type = MessageType::kRecall;
+  // Sets how often a node must be the only interested one until a key leaves its home node. By default, only
+  // large clusters have a number above 1. Uses separate random numbers.
+  void draw_times_alone() {
+    Random random(mix(spec_.seed) ^ 0x686f6d65U);
+    if (random.chance(0.5)) spec_.settings.times_alone = 2 + static_cast<int>(random.below(2));
   }
 
   // Uses separate random numbers. Samples contain only used keys.

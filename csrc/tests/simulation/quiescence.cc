@@ -36,8 +36,6 @@ View look(NodeState& node, Key name) {
     view.value.assign(key.value(), key.value() + key.width());
   }
   view.readable = view.state == State::kOwner || view.state == State::kReplica;
-  if (view.readable && key.has_slot() && (key.header().flags & kRecalled) != 0)
-    throw Violation("at rest: a recall has not ended");
   if (view.state == State::kReplica && key.header().has_changes()) {
     const Unapplied& changes = node.partition_of(name).tables.unapplied.at(key.header().changes());
     if (changes.in_flight || !changes.unsent.is_rest()) throw Violation("at rest: a change was not sent");
@@ -169,19 +167,6 @@ void check_home_knows(World& world, Key key, NodeId owner) {
     throw Violation("at rest: home looks for a key elsewhere", where(key, home));
 }
 
-// A key that many nodes hold, including its home node, must be at its home node.
-void check_comes_home(World& world, Key key) {
-  const NodeId home = home_of(world.spec(), key);
-  std::size_t holders = 0;
-  for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
-    const LockedKey locked(world.cluster().node(node).store, key);
-    holders += locked.state() == State::kReplica ? 1 : 0;
-  }
-  const LockedKey at_home(world.cluster().node(home).store, key);
-  if (at_home.state() == State::kReplica && holders >= world.spec().settings.holders_to_recall())
-    throw Violation("recall: a key with ", holders, " holders is not at home", where(key, home));
-}
-
 void check_effect(World& world, std::uint32_t position) {
   const std::optional<Key> known = world.key_of(position);
   if (!known) return;
@@ -190,8 +175,9 @@ void check_effect(World& world, std::uint32_t position) {
   if (technique != Technique::kAdaptive && technique != Technique::kRelocation)
     check_stays_at_home(world, key);
   if (technique == Technique::kStatic || technique == Technique::kRelocation) return;
-  if (technique == Technique::kAdaptive) check_comes_home(world, key);
   const Interested who = interested(world, position);
+  const bool may_stay = world.spec().settings.times_until_leaving_home() > 1 &&
+                        look(world.cluster().node(home_of(world.spec(), key)), key).state == State::kOwner;
   const auto possibly = std::count(who.possibly.begin(), who.possibly.end(), true);
   for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
     const View view = look(world.cluster().node(node), key);
@@ -200,7 +186,7 @@ void check_effect(World& world, std::uint32_t position) {
       throw Violation("intent: no effect", where(key, node));
     }
     if (technique == Technique::kAdaptive && who.certainly[node] && possibly == 1 &&
-        view.state != State::kOwner) {
+        view.state != State::kOwner && !may_stay) {
       throw Violation("intent: the only interested node is not the owner", where(key, node));
     }
     if (!who.possibly[node] && !permanent && view.state == State::kReplica) {

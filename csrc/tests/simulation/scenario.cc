@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "simulation/quiescence.h"
+#include "simulation/violation.h"
 
 namespace adaps::simulation {
 
@@ -11,13 +12,14 @@ namespace {
 
 constexpr std::size_t kKeys = 3;
 
-WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange) {
+WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange, int times_alone) {
   WorldSpec spec;
   spec.seed = 1;
   spec.settings.nodes = nodes;
   spec.settings.timing = false;
   spec.settings.max_rounds_per_second = 1e6;
   spec.settings.slice = 1;
+  spec.settings.times_alone = times_alone;
   TableSpec table{.name = "t",
                   .rows = 64,
                   .length = content_length(kPushesPerFloat),
@@ -39,8 +41,8 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange) {
 
 }  // namespace
 
-Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange)
-    : spec_(scenario_spec(nodes, rule, exchange)), world_(spec_, &log_) {}
+Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange, int times_alone)
+    : spec_(scenario_spec(nodes, rule, exchange, times_alone)), world_(spec_, &log_) {}
 
 void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
   const auto submitted = world_.history().size();
@@ -98,6 +100,10 @@ void Scenario::deliver_all(std::initializer_list<Pair> except) {
 State Scenario::state(NodeId node) {
   LockedKey key(world_.cluster().node(node).store, spec_.keys[0]);
   return key.state();
+}
+
+void Scenario::expect_owner(NodeId node) {
+  if (state(node) != State::kOwner) throw Violation("owner: node ", node, " does not own the key");
 }
 
 void Scenario::finish() { run_and_check(world_); }

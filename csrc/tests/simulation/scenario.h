@@ -16,7 +16,7 @@ namespace adaps::simulation {
 class Scenario {
  public:
   // Node 0 is the home of all keys. With any rule except plain SGD, the world is rough.
-  explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd, Clock exchange = 0);
+  explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd, Clock exchange = 0, int times_alone = 1);
 
   // All calls are asynchronous.
   void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }
@@ -39,6 +39,8 @@ class Scenario {
   void deliver_all(std::initializer_list<Pair> except = {});
 
   State state(NodeId node);
+  // Throws a Violation if the node does not own the first key.
+  void expect_owner(NodeId node);
   // Completes the world and checks everything. Throws Violation.
   void finish();
   const std::vector<std::string>& log() const { return log_; }

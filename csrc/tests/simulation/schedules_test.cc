@@ -197,17 +197,61 @@ void dirty_again_while_flushed(Scenario& s) {
   s.deliver_all();
 }
 
+// The same node uses a key three times, and no other node does.
+void alone_three_times(Scenario& s) {
+  const NodeId home = 0, n = 1;
+  for (int i = 0; i < 2; ++i) {
+    s.intent(n);
+    s.deliver_all();
+    s.expect_owner(home);
+    s.end_intent(n);
+    s.deliver_all();
+  }
+  s.intent(n);
+  s.deliver_all();
+  s.expect_owner(n);
+}
+
+// A node keeps its replica of a key that no other node uses, and sends two changes.
+void alone_for_long(Scenario& s) {
+  const NodeId home = 0, n = 1;
+  s.intent(n);
+  s.deliver_all();
+  for (int i = 0; i < 2; ++i) {
+    s.expect_owner(home);
+    s.push(n);
+    s.flush(n);
+    s.deliver_all();
+  }
+  s.expect_owner(n);
+}
+
+// A node uses a key three times, and another node uses it in between, at the same time.
+void alone_with_interruption(Scenario& s) {
+  const NodeId home = 0, n = 1, m = 2;
+  s.intent(n);
+  s.deliver_all();
+  s.push(n);
+  s.flush(n);
+  s.deliver_all();
+  s.intent(m);
+  s.deliver_all();
+  s.end_intent(m);
+  s.deliver_all();
+  s.expect_owner(home);
+}
+
 template <typename Schedule>
 void expect_caught(Schedule schedule, Mutant mutant, NodeId nodes, const char* promise,
-                   RuleKind rule = RuleKind::kSgd, Clock exchange = 0) {
+                   RuleKind rule = RuleKind::kSgd, Clock exchange = 0, int times_alone = 1) {
   {
-    Scenario right(nodes, rule, exchange);
+    Scenario right(nodes, rule, exchange, times_alone);
     schedule(right);
     right.finish();
   }
   select_mutant(mutant);
   std::string caught = "nothing";
-  Scenario wrong(nodes, rule, exchange);
+  Scenario wrong(nodes, rule, exchange, times_alone);
   try {
     schedule(wrong);
     wrong.finish();
@@ -255,6 +299,19 @@ TEST(a_gradient_is_exact_only_if_it_was_applied_to_the_owners_version) {
 
 TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
   expect_caught(two_syncs, Mutant::mark_shared, 3, "wait_sync");
+}
+
+TEST(a_key_leaves_its_home_node_when_one_node_was_alone_three_times) {
+  for (const Mutant mutant : {Mutant::leaves_home_at_once, Mutant::never_leaves_home})
+    expect_caught(alone_three_times, mutant, 3, "owner", RuleKind::kSgd, 0, 3);
+}
+
+TEST(changes_of_a_replica_count_as_times_alone) {
+  expect_caught(alone_for_long, Mutant::changes_do_not_count, 3, "owner", RuleKind::kSgd, 0, 3);
+}
+
+TEST(interest_of_another_node_ends_the_times_alone) {
+  expect_caught(alone_with_interruption, Mutant::alone_among_several, 3, "owner", RuleKind::kSgd, 0, 3);
 }
 
 TEST(a_flush_sends_a_key_once) {

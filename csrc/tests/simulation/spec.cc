@@ -137,7 +137,8 @@ std::string describe(const WorldSpec& spec) {
   if (spec.backlog) text << ", a backlog";
   if (limits_room(spec)) text << ", room for " << spec.settings.max_unsent_bytes << " bytes";
   if (spec.settings.frame_wait) text << ", frames wait for " << *spec.settings.frame_wait;
-  if (spec.settings.enough_holders) text << ", home with " << *spec.settings.enough_holders << " holders";
+  if (spec.settings.times_until_leaving_home() > 1)
+    text << ", keys leave home after " << spec.settings.times_until_leaving_home() << " times";
   if (spec.settings.first_requests != Settings{}.first_requests)
     text << ", the first " << spec.settings.first_requests << " requests ahead";
   if (spec.rounded) text << ", rounded";
