@@ -17,7 +17,8 @@ Notes
 -----
 **Keys** are a C-contiguous int64 array or CPU tensor of any shape, or a list, tuple or range of integers.
 Each key is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and behave
-as if they were given one after the other.
+as if they were given one after the other. Keys of a table with ids must be of rows that `rows_of` returned on
+this node; any other row raises IndexError.
 
 **Values** are a C-contiguous float32 array or CPU tensor with the concatenated rows of the keys. Its size is
 the sum of the rows' lengths: ``(len(keys), length)`` for keys of one table. Values are not copied.

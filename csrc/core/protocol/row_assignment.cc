@@ -29,6 +29,13 @@ std::vector<std::int64_t> unknown_of(const RowIds& known, std::span<const std::i
   return distinct(unknown);
 }
 
+// Whether this node's share has free rows for those of the ids that have no row. The caller holds the lock.
+// The ids without a row are counted only if there may be too many of them.
+bool has_room_for_new(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids) {
+  return has_room_for(node, table, ids.size()) ||
+         has_room_for(node, table, unknown_of(*table.ids(), ids).size());
+}
+
 }  // namespace
 
 bool has_room_for(const NodeContext& node, const Table& table, std::uint64_t new_ids) {
@@ -48,9 +55,7 @@ bool assign_rows(const NodeContext& node, const Table& table, std::span<const st
   RowIds& known = *table.ids();
   RowIds::Adding adding(known);
   const RowRange share = decisions().share(table.spec().rows, node.settings.nodes, node.settings.rank);
-  // The new ids are counted only if there may be too many of them.
-  if (!has_room_for(node, table, ids.size()) && !has_room_for(node, table, unknown_of(known, ids).size()))
-    return false;
+  if (!has_room_for_new(node, table, ids)) return false;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     // Another thread may have assigned a row since the caller looked, and an id may occur twice.
     const std::int64_t id = ids[i];
@@ -79,6 +84,25 @@ void learn_rows(const Table& table, std::span<const std::int64_t> ids, const std
   }
 }
 
+namespace {
+
+// Assigns rows to new ids of this node. Looks for the ids of each part again while it does not hold the lock,
+// so that the channels, which also need the lock, do not wait for the whole call.
+bool assign_in_parts(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids) {
+  {
+    const RowIds::Adding adding(*table.ids());
+    if (!has_room_for_new(node, table, ids)) return false;
+  }
+  for (std::size_t at = 0; at < ids.size(); at += kMaxIdsOfMessage) {
+    std::vector<std::int64_t> part =
+        unknown_of(*table.ids(), ids.subspan(at, std::min(kMaxIdsOfMessage, ids.size() - at)));
+    if (!assign_rows(node, table, part, part.data())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void start_rows_of(NodeContext& node, Operation& operation) {
   IdCall& call = *operation.id_call;
   const Table& table = *call.table;
@@ -92,8 +116,7 @@ void start_rows_of(NodeContext& node, Operation& operation) {
       others[{node.directory.channel(static_cast<Key>(id)), to}].push_back(id);
     }
   }
-  std::vector<std::int64_t> rows(own.size());
-  if (!assign_rows(node, table, own, rows.data())) {
+  if (!assign_in_parts(node, table, own)) {
     call.full.store(node.settings.rank);
     others.clear();
   }

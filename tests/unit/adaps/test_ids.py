@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,11 @@ def test_descriptions_that_do_not_fit_ids_are_refused(changed: dict[str, Any], e
     given = {"length": 3, "keys": "int64", "capacity": CAPACITY, **changed}
     with pytest.raises(ValueError, match=error):
         adaps.Table("items", **given)
+
+
+def test_a_description_can_be_replaced_in_part() -> None:
+    table = dataclasses.replace(TABLE, name="others")
+    assert (table.rows, table.keys, table.name) == (CAPACITY, "int64", "others")
 
 
 def test_a_table_without_rows_and_keys_is_refused() -> None:
