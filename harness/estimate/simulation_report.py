@@ -147,7 +147,10 @@ def study_tables(found: Sequence[SimulatedCell]) -> list[str]:
             figures = [f"{one.ms_per_step:.2f}", _ratio(one.speed_up), _percent(one.waiting)]
             figures += [f"{1e-3 * one.bytes_per_step:,.0f}", local, _ratio(one.busiest), _ratio(one.serving)]
             cells.append((_short(one.policy, 16), str(one.nodes), *figures))
-        lines += [usecase, f"{_per_node(workers)}, {network}, {own[0].compute_ms:.3g} ms to compute"]
+        lines += [
+            _short(usecase, 80),
+            f"{_per_node(workers)}, {network}, {own[0].compute_ms:.3g} ms to compute",
+        ]
         lines += [*aligned(cells), ""]
     return lines
 
@@ -168,7 +171,7 @@ def speed_up_table(found: Sequence[SimulatedCell]) -> list[str]:
         cells = [("speed-up", "", *map(str, counts))]
         for usecase, policy in dict.fromkeys((usecase, policy) for usecase, policy, _ in by_cell):
             figures = [_ratio(by_cell.get((usecase, policy, count))) for count in counts]
-            cells.append((_short(titles[usecase], 20), _short(policy, 16), *figures))
+            cells.append((_short(titles[usecase], 14), _short(policy, 16), *figures))
         lines += [f"{_per_node(workers)}, {network}", *aligned(cells, left=(0, 1)), ""]
     return lines[:-1] if counts else []
 

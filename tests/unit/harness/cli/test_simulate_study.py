@@ -161,7 +161,14 @@ def test_speed_ups_are_relative_to_the_same_cell_on_one_node() -> None:
 
 def test_the_widest_figures_fit_80_columns() -> None:
     wide = {"busiest": 256.0, "serving": 256.0, "bytes_per_step": 123_456_789.0, "local": 1.0}
-    found = with_speed_ups([cell("full_replication", nodes, 1234.567, **wide) for nodes in (1, 256)])
+    counts = [2**power for power in range(9)]
+    usecases = [f"ctr[rows={'9' * 80}]", "ctr"]
+    found = [
+        cell("full_replication", nodes, 1234.567, usecase=usecase, **wide)
+        for usecase in usecases
+        for nodes in counts
+    ]
+    found = with_speed_ups(found)
     assert max(map(len, [*study_tables(found), *speed_up_table(found)])) <= 80
 
 
