@@ -47,6 +47,14 @@ _TASKS = Path("/proc/self/task")
 _CODE = struct.Struct("=i")
 
 
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+"""Settings of glibc for all runs, unless the user's environment has others: see mallopt(3).
+
+By default, memory that a step frees returns to the kernel, which clears it for the next step. In some use
+cases, this takes a tenth of the CPU time.
+"""
+
+
 class ForkServerError(LauncherError):
     """Error if the server cannot be started or is gone; its text becomes a run's reason."""
 
@@ -136,6 +144,7 @@ class ForkServer:
                 stdout=self._output,
                 stderr=self._output,
                 env={
+                    **KEEP_FREED_MEMORY,
                     **os.environ,
                     # Read by PyTorch's and Arrow's libraries when they are loaded; then none starts a thread.
                     "OMP_NUM_THREADS": "1",

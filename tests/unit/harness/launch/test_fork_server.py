@@ -87,7 +87,8 @@ def said_by_ranks(
 LIKE_NEW = """
 import json, os, random, signal, sys, tempfile, time, numpy
 def report(file):
-    said = {name: os.environ.get(name) for name in ('GIVEN', 'OTHER', 'RANK', 'WORLD_SIZE')}
+    names = ('GIVEN', 'OTHER', 'RANK', 'WORLD_SIZE', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_')
+    said = {name: os.environ.get(name) for name in names}
     said |= {'tmp': tempfile.gettempdir(), 'cpu': time.process_time(), 'in': sys.stdin.read()}
     said |= {'random': random.random(), 'numpy': float(numpy.random.rand())}
     said |= {'children': signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL}
@@ -97,14 +98,17 @@ def report(file):
 
 
 def test_ranks_are_like_new_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the imports is new: random states, memory accounting, folder, output."""
+    """All but the imports is new: random states, memory accounting, folder, output, the user's variables."""
     monkeypatch.setenv("GIVEN", "before")
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     environment = {"GIVEN": None, "OTHER": "other", "TMPDIR": str(tmp_path)}
     lines = said_by_ranks(tmp_path, monkeypatch, LIKE_NEW, 2, environment).splitlines()
     said = [json.loads(line) for line in lines]
     assert sorted(one["RANK"] for one in said) == ["0", "0", "1", "1"]
     assert all(one["GIVEN"] is None and one["OTHER"] == "other" and one["in"] == "" for one in said)
     assert all(one["WORLD_SIZE"] == "2" and one["tmp"] == str(tmp_path) for one in said)
+    assert {one["MALLOC_TRIM_THRESHOLD_"] for one in said} == {"131072"}
+    assert {one["MALLOC_MMAP_THRESHOLD_"] for one in said} == {"33554432"}
     assert all(one["children"] and one["cpu"] < 1.0 for one in said)
     assert len({one["random"] for one in said}) == len({one["numpy"] for one in said}) == 4
 
