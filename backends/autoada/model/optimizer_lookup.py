@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from adaps.optimizers import Optimizer as Rule
-from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers
+from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers, parameters_of
 from autoada.parameters.table_parameter import TableParameter
 
 _log = logging.getLogger("autoada.optimizer.rules")
@@ -39,7 +39,7 @@ def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
     found = _holders(own)
     owners: dict[int, torch.optim.Optimizer] = {}
     for optimizer in found:
-        for parameter in _parameters(optimizer):
+        for parameter in parameters_of(optimizer):
             other = owners.setdefault(id(parameter), optimizer)
             if other is not optimizer and id(parameter) in own:
                 one, two = sorted([type(other).__name__, type(optimizer).__name__])
@@ -109,19 +109,14 @@ def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
         each
         for each in gc.get_objects()
         if issubclass(type(each), torch.optim.Optimizer)
-        and any(id(parameter) in own for parameter in _parameters(each))
+        and any(id(parameter) in own for parameter in parameters_of(each))
     ]
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    groups = getattr(optimizer, "param_groups", [])  # An optimizer that is being created has no groups yet.
-    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     if optimizer in _handed_over:
         return
-    for parameter in _parameters(optimizer):
+    for parameter in parameters_of(optimizer):
         known = id(parameter) in _identities and parameter in _in_server
         if known or type(parameter) is TableParameter:
             raise RuntimeError(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from autoada.optimizer.rules import parameters_of
 from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.server_access import ServerAccess
 
@@ -54,7 +55,7 @@ class OptimizerStates:
 
         All workers get the state of the primary worker.
         """
-        held = [self._parameters[id(p)] for p in _parameters(optimizer) if id(p) in self._parameters]
+        held = [self._parameters[id(p)] for p in parameters_of(optimizer) if id(p) in self._parameters]
         given = {state: optimizer.state.get(state.parameter, {}) for state in held}
         for state, values in given.items():
             state.check(values)
@@ -151,7 +152,3 @@ def _refused(parameters: str) -> Callable[..., NoReturn]:
 
 for _name in ("values", "__iter__", "keys", "clear", "__reduce__"):
     setattr(ServerHeldState, _name, _refused("all parameters" if _name == "clear" else "some parameters"))
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

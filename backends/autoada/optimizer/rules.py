@@ -59,6 +59,12 @@ class RuleGroup:
         return isinstance(self.rule, adaps.AdamW) or not self.rule.rule().moves_idle_rows
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The parameters in all groups of an optimizer."""
+    groups = getattr(optimizer, "param_groups", [])  # An optimizer that is being created has no groups yet.
+    return [parameter for group in groups for parameter in group["params"]]
+
+
 def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
     """The optimizers as a list, which may be empty."""
     if optimizer is None or isinstance(optimizer, Rule):
@@ -82,7 +88,7 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
         )
     holders: dict[int, torch.optim.Optimizer] = {}
     for each in listed(optimizer):
-        for parameter in (parameter for group in each.param_groups for parameter in group["params"]):
+        for parameter in parameters_of(each):
             if holders.setdefault(id(parameter), each) is not each:
                 other = type(holders[id(parameter)]).__name__
                 raise ValueError(

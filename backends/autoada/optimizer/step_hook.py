@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from autoada.optimizer.rules import parameters_of
+
 Push = Callable[[torch.optim.Optimizer], None]
 _GRADIENT: Any = torch.Tensor.grad
 """The attribute that autograd uses. The attribute of a table's parameter returns another form of it."""
@@ -29,10 +31,9 @@ def push_at_step(
     hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def push_and_hide(_: torch.optim.Optimizer) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         hidden[:] = [
             (parameter, _GRADIENT.__get__(parameter))
-            for parameter in parameters
+            for parameter in parameters_of(optimizer)
             if id(parameter) in in_server or id(parameter) in own
         ]
         push(optimizer)
@@ -69,7 +70,7 @@ def push_at_step(
 
     optimizer.register_step_pre_hook(before_step)
     optimizer.register_step_post_hook(after_step)
-    known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known = parameters_of(optimizer)
     pushes_all = all(id(parameter) in in_server for parameter in known)
     if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
         optimizer.step = MethodType(_step_of(kind, known, push), optimizer)  # type: ignore[method-assign]
@@ -128,9 +129,8 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     if not set_to_none or torch.autograd.profiler._is_profiler_enabled:
         torch.optim.Optimizer.zero_grad(self, set_to_none)
         return
-    for group in self.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+    for parameter in parameters_of(self):
+        parameter.grad = None
 
 
 def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:
@@ -142,7 +142,7 @@ def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push:
 
     @functools.wraps(kind.step)
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        present = [parameter for group in self.param_groups for parameter in group["params"]]
+        present = parameters_of(self)
         followed = (
             len(present) != len(known)
             or not all(map(operator.is_, present, known))

@@ -8,6 +8,7 @@ from torch import Tensor
 import adaps
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients
+from autoada.parameters.table_tensor import RowStore
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
 
@@ -30,7 +31,7 @@ class Reads(list[Read]):
         """Places of reads outside of the model's calls that pulled whole tables, by table."""
 
 
-class RemoteTable:
+class RemoteTable(RowStore):
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
     Rows that a batch is expected to read are pulled together at the first read, and stored until the step.

@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_tensor import TableTensor
+from autoada.parameters.table_tensor import RowStore, TableTensor
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ RowGradients = tuple[Tensor, Tensor]
 """Ids of rows, which may repeat, and a gradient for each, in host memory."""
 
 
-class GradientRows:
+class GradientRows(RowStore):
     """The store of a `RowGradient`: the rows that have a gradient, and zeros for all others.
 
     Rows that occur several times in the sparse tensor are added up.
@@ -53,8 +53,6 @@ class GradientRows:
             .view(*ids.shape, *self.shape[1:])
         )
 
-    fetch = read
-
     def whole(self) -> Tensor:
         """The dense gradient."""
         return self.sparse.to_dense()
@@ -72,13 +70,6 @@ class GradientRows:
     def with_values(self, values: Tensor) -> GradientRows:
         """Another gradient of the same rows."""
         return GradientRows(self.table, row_sparse(self.rows()[0], values, self.shape))
-
-    def begin_update(self, depends: bool = True) -> bool:
-        """Begin a write, which only this worker makes, because the gradient is its own."""
-        return False
-
-    def end_update(self, together: bool) -> None:
-        """End the computation of new values."""
 
 
 class RowGradient(TableTensor):

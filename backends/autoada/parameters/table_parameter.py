@@ -23,8 +23,6 @@ from autoada.parameters.table_gradients import (
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 Hook = Callable[[Tensor], Any]
-_PLAIN_FORWARD = nn.Embedding.forward
-_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 
 
@@ -171,9 +169,6 @@ def replace_parameters(
             parameter._backward_hooks = hooks  # the same dictionary, so that handles still remove hooks
         if after is not None:
             parameter._post_accumulate_grad_hooks = after
-    for each in module.modules():
-        if type(each) is nn.Embedding:
-            each.__class__ = TableEmbedding
 
 
 def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
@@ -252,45 +247,6 @@ def _embedding(
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
     return _lookup(weight, input, padding, sparse)
-
-
-class TableEmbedding(nn.Embedding):
-    """An embedding whose weight may be a table; copies are plain embeddings.
-
-    PyTorch's forward searches the arguments for ``__torch_function__`` in Python, which takes a third of the
-    time of a lookup. This forward does the same without the search.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Look rows up."""
-        weight = self.weight
-        lookup = None
-        if type(weight) is TableParameter and type(input) is Tensor and not _modes():
-            lookup = _LOOKUPS.get(F.embedding)
-        if lookup is None or nn.Embedding.forward is not _PLAIN_FORWARD:  # A program has replaced a function.
-            return super().forward(input)
-        with torch._C.DisableTorchFunctionSubclass():
-            rows: Any = lookup(
-                input,
-                weight,
-                self.padding_idx,
-                self.max_norm,
-                self.norm_type,
-                self.scale_grad_by_freq,
-                self.sparse,
-            )
-        found: Tensor = super().forward(input) if rows is NotImplemented else rows
-        return found
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        reduced: Any = super().__reduce_ex__(protocol)
-        function, arguments, *state = reduced
-        return function, (nn.Embedding, *arguments[1:]), *state
-
-
-# Programs and tools see the class of the module that it replaces.
-TableEmbedding.__module__ = nn.Embedding.__module__
-TableEmbedding.__name__ = TableEmbedding.__qualname__ = nn.Embedding.__name__
 
 
 def _shorten(weight: TableParameter, ids: Tensor, max_norm: float, norm_type: float) -> None:

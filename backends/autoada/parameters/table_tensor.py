@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy.typing as npt
 import torch
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 _EMBEDDING = aten.embedding.default
 
 
-class RowStore(Protocol):
+class RowStore:
     """Rows that are read and written by their numbers."""
 
     name: str
@@ -29,30 +29,29 @@ class RowStore(Protocol):
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of `ids`, new and of shape ``(*ids.shape, *row)``; IndexError if one does not exist."""
-        ...
+        raise NotImplementedError
 
     def whole(self) -> Tensor:
         """All rows, which the caller does not change."""
-        ...
+        raise NotImplementedError
 
     def fetch(self, ids: Tensor) -> Tensor:
         """As `read`, for rows that will be changed and written back."""
-        ...
+        return self.read(ids)
 
     def begin_update(self, depends: bool = True) -> bool:
         """Begin a write; with `depends`, the new values depend on the present ones.
 
         Returns whether all workers make the write together, which is an argument of the next two methods.
         """
-        ...
+        return False
 
     def end_update(self, together: bool) -> None:
         """End the computation of the new values, before they are written."""
-        ...
 
     def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
         """Replace the rows of `ids`; each id occurs once."""
-        ...
+        raise NotImplementedError
 
 
 class TableTensor(Tensor):
