@@ -72,6 +72,7 @@ class UpdateRule:
 
 class Initializer:
     def __init__(self, kind: InitKind, *, a: float, b: float = 0.0, seed: int = 0) -> None: ...
+    def fill(self, ids: Int64Like, rows: Float32Like) -> None: ...
 
 class DistributionKind(enum.Enum):
     UNIFORM = 0

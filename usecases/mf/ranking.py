@@ -24,7 +24,9 @@ class ItemsOf:
         Number of users.
     """
 
-    def __init__(self, users: NDArray[np.int32], items: NDArray[np.int32], count: int) -> None:
+    def __init__(
+        self, users: NDArray[np.signedinteger[Any]], items: NDArray[np.signedinteger[Any]], count: int
+    ) -> None:
         self._items = items[np.argsort(users, kind="stable")]
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=count))])
 

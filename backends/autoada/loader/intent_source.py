@@ -90,7 +90,7 @@ class HandWrittenKeys(IntentSource):
     keys : callable or mapping
         Function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables to functions
         ``f(batch)`` that return ids. A table is given as the parameter's qualified name, the qualified name
-        of the module that owns it, or the module.
+        of the module that owns it, or the module. The ids of a `HashEmbedding` are its own ids.
     """
 
     def __init__(self, state: TrainingState, keys: Keys) -> None:
@@ -105,7 +105,8 @@ class HandWrittenKeys(IntentSource):
                 f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
             )
         private = {id(rows): rows.clone() for rows in ids.values()}
-        reads = ((table_name(self._state, table), private[id(rows)]) for table, rows in ids.items())
+        named = {table_name(self._state, table): private[id(rows)] for table, rows in ids.items()}
+        reads = ((name, self._state.tables[name].rows_of(rows)) for name, rows in named.items())
         return Expected(rows_of_reads(reads, self._state.keys_of))
 
     def describe(self) -> str:

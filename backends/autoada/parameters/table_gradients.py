@@ -58,7 +58,7 @@ class GradientRows:
             .view(*ids.shape, *self.shape[1:])
         )
 
-    fetch = read
+    fetch = viewed = read
 
     def whole(self) -> Tensor:
         """The dense gradient."""
