@@ -11,6 +11,7 @@ from torch import Tensor
 from adaps._typing import Float32Like, Int64Like
 
 MAX_KEYS: int
+MAX_CAPACITY: int
 MAX_ROW_FLOATS: int
 MAX_WORKERS: int
 MAX_CHANNELS: int
@@ -110,6 +111,7 @@ class SamplingSpec:
 class TableSpec:
     sampling: SamplingSpec | None
     dtype: Dtype
+    has_ids: bool
     def __init__(
         self,
         name: str,
@@ -164,6 +166,9 @@ class Worker:
     def set(self, keys: Int64Like, values: Float32Like, asynchronous: bool = False) -> int | None: ...
     def pull_state(self, keys: Int64Like, out: Float32Like, asynchronous: bool = False) -> int | None: ...
     def set_state(self, keys: Int64Like, states: Float32Like, asynchronous: bool = False) -> int | None: ...
+    def rows_of(
+        self, table: NodeTable, ids: Int64Like, rows_out: Int64Like, asynchronous: bool = False
+    ) -> int | None: ...
     def changed(self, keys: Int64Like, seen: Int64Like) -> bool: ...
     def pull_rows(
         self,

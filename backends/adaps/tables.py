@@ -13,11 +13,14 @@ from adaps.optimizers import SGD, Optimizer
 from adaps.policy import Catalogue, Parameter, Policy
 from adaps.policy.executed import BY_HASH, UNMANAGED, Management, management_of
 from adaps.policy.fields import WIRES
+from adaps.policy.validation import PolicyError
 
 __all__ = ["DTYPES", "Table", "managed_specs"]
 
 DTYPES = ("float32", "bfloat16")
 """Formats of a table's values in memory."""
+KEYS = ("int64",)
+"""Kinds of ids that rows can be assigned to."""
 _OWN_KEYS = -1
 """Replaces a table's index if the table's own keys are hashed."""
 
@@ -32,7 +35,17 @@ class Table:
         Name of the table, for ``node.table(name)``.
     rows, length : int
         Number of rows, and number of floats of each row. A row with its optimizer's state must fit into one
-        message of 64 MiB, so it has at most 16,777,200 floats.
+        message of 64 MiB, so it has at most 16,777,200 floats. If `keys` is given, `rows` is the capacity and
+        is not given.
+    keys : {"int64"}, optional
+        Kind of ids to which rows are assigned at their first use, by `Worker.rows_of`: any 64-bit ids. The
+        initial values of a row then depend on its id, not on its number. Default: rows have no ids, and their
+        numbers are the keys. Keyword only.
+    capacity : int, optional
+        Number of rows of a table with `keys`, which is the maximum number of ids. Keyword only. Each node
+        assigns an equal share of the rows, and a hash of an id determines its node. The numbers of ids per
+        node vary by about their square root, so choose a capacity for n ids on several nodes a few times
+        ``sqrt(n * nodes)`` above n.
     sampling : Sampling, Uniform, LogUniform or Weighted, optional
         Settings for samples of its rows, see `Worker.prepare_sample`. A distribution alone uses the scheme
         ``local``. Keyword only.
@@ -53,17 +66,20 @@ class Table:
     """
 
     name: str
-    rows: int
-    length: int
+    rows: int = 0
+    length: int = 0
     sampling: _sampling.Sampling | _sampling.RowDistribution | None = field(default=None, kw_only=True)
     optimizer: Optimizer = field(default_factory=SGD)
     init: Initializer = field(default_factory=Constant)
     wire: str | None = None
     dtype: str = field(default="float32", kw_only=True)
+    keys: str | None = field(default=None, kw_only=True)
+    capacity: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"table name {self.name!r}: it must be a string that is not empty")
+        self._check_keys()
         _argument_checks.count(f"rows of table {self.name!r}", self.rows, most=_core.MAX_KEYS)
         _argument_checks.count(f"length of table {self.name!r}", self.length, most=_core.MAX_ROW_FLOATS)
         if not isinstance(self.optimizer, Optimizer):
@@ -87,6 +103,27 @@ class Table:
             _argument_checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
         _argument_checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
         self.spec()  # raises an error if a row with its optimizer state is too long
+
+    def _check_keys(self) -> None:
+        if self.keys is None:
+            if self.capacity is not None:
+                raise ValueError(
+                    f"table {self.name!r} has capacity={self.capacity!r} without keys; "
+                    'give keys="int64", or rows instead of capacity'
+                )
+            return
+        _argument_checks.one_of(f"keys of table {self.name!r}:", self.keys, KEYS)
+        if self.capacity is None:
+            raise ValueError(f"table {self.name!r} has keys and no capacity; give its maximum number of ids")
+        most = _core.MAX_CAPACITY
+        capacity = _argument_checks.count(f"capacity of table {self.name!r}", self.capacity, most=most)
+        if self.rows not in (0, capacity):
+            raise ValueError(
+                f"table {self.name!r} has both keys and rows={self.rows!r}; give only its capacity"
+            )
+        if self.sampling is not None:
+            raise ValueError(f"table {self.name!r} has both keys and sampling; rows of ids cannot be sampled")
+        object.__setattr__(self, "rows", capacity)
 
     def spec(
         self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
@@ -112,6 +149,12 @@ class Table:
                 for end, where in management.homes
             ],
         )
+        if self.keys is not None and (management.homes or len(management.managed) > 1):
+            raise PolicyError(
+                f"the table {self.name!r} has ids as keys, so a policy cannot choose homes or divide its rows; "
+                "give all its rows one rule with home \"hash\""
+            )
+        spec.has_ids = self.keys is not None
         spec.dtype = _core.Dtype[self.dtype.upper()]
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)

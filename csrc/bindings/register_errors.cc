@@ -33,6 +33,9 @@ void translate(std::exception_ptr raised) {
   } catch (const ProtocolError& error) {
     const auto type = error_class("AdapsError");
     raise(type, type(error.what()));
+  } catch (const TableFull& full) {
+    const auto type = error_class("AdapsError");
+    raise(type, type(full.what()));
   } catch (const Failure& failure) {
     const auto type = error_class("AdapsError");
     raise(type, type(failure.what()));

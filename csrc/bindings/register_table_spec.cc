@@ -72,6 +72,7 @@ void register_table_spec(py::module_& module) {
       .finalize();
 
   module.attr("MAX_KEYS") = kMaxKeys;
+  module.attr("MAX_CAPACITY") = kMaxRowsWithIds;
   module.attr("MAX_ROW_FLOATS") = kMaxRowFloats;
   module.attr("MAX_WORKERS") = kMaxWorkers;
   module.attr("MAX_CHANNELS") = kMaxChannels;
@@ -149,6 +150,7 @@ void register_table_spec(py::module_& module) {
           "Number of floats of a row with its optimizer state.")
       .def_readwrite("sampling", &TableSpec::sampling, "Settings for samples; None if it is not sampled.")
       .def_readwrite("dtype", &TableSpec::dtype, "Encoding of the values in memory.")
+      .def_readwrite("has_ids", &TableSpec::has_ids, "Whether rows are assigned to ids at their first use.")
       .def(
           py::init(
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,

@@ -211,6 +211,42 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kRowsOf[] = R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
+
+All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys. An
+id keeps its row as long as the cluster exists. Ids that this node knows need no message, so the call returns at
+once. The first use of an id on a node may need one message to the node that assigns its row and the answer. A
+node can only use rows of ids that it knows, so call this on each node that uses an id.
+
+Parameters
+----------
+table : NodeTable
+    Table of the ids, on this worker's node.
+ids : int64 array, CPU tensor or sequence of int
+    Any 64-bit ids, including negative ones. Duplicates are allowed, and each is written.
+rows_out : int64 array or CPU tensor
+    Output for the rows, one per id. It must be writable.
+asynchronous : bool
+    Whether to return at once. If so, `rows_out` must not be changed or freed until the call is complete, and it
+    is written by the `wait`, `waitall` or `is_done` that completes the call.
+
+Returns
+-------
+int or None
+    Ticket of the call if it is asynchronous.
+
+Raises
+------
+AdapsError
+    If a node has no row left for a new id. The error names table, node and capacity, and `rows_out` is
+    unchanged. Other new ids of the call may have been assigned. An asynchronous call raises this in `wait`.
+ValueError
+    If the table was created with `rows`.
+TypeError, ValueError
+    If an array has another dtype, size or layout, is read-only or is not on the CPU.
+PeerLost
+    If a node of the cluster is lost.)";
+
 constexpr char kChanged[] =
     R"(Whether a pull could return other values than at the last call of this function.
 
@@ -603,6 +639,8 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kPullState)
       .def("set_state", &WorkerHandle::set_state, py::arg("keys"), py::arg("states"),
            py::arg("asynchronous") = false, kSetState)
+      .def("rows_of", &WorkerHandle::rows_of, py::arg("table"), py::arg("ids"), py::arg("rows_out"),
+           py::arg("asynchronous") = false, kRowsOf)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
            py::arg("idle_rows") = false, kPullRows)

@@ -67,6 +67,15 @@ std::optional<Ticket> WorkerHandle::set_state(py::handle keys, py::handle states
                                          asynchronous);
 }
 
+std::optional<Ticket> WorkerHandle::rows_of(const NodeTable& table, py::handle ids, py::handle rows,
+                                            bool asynchronous) {
+  const Table& of = table.of(*node_);
+  const Array given = Array::of_int64(ids, "ids");
+  const Array found = Array::of_int64(rows, "rows_out", Access::kWrite);
+  return access(found, asynchronous,
+                [&] { return worker_.rows_of(of, given.int64(), found.mutable_int64(), asynchronous); });
+}
+
 bool WorkerHandle::changed(py::handle keys, py::handle seen) {
   const Array array = Array::of_int64(keys, "keys");
   const Array noted = Array::of_int64(seen, "seen", Access::kWrite);
@@ -174,10 +183,10 @@ std::optional<Ticket> WorkerHandle::pull_sample(Ticket sample, py::handle rows, 
     blocking([&] { return worker_.pull_sample(sample, drawn.mutable_int64(), nullptr, 0, false); });
     return std::nullopt;
   }
-  return access(drawn, Array::of_float32(values, "values_out", Access::kWrite), asynchronous,
-                [&](std::span<const Key>, float* v, std::size_t n) {
-                  return worker_.pull_sample(sample, drawn.mutable_int64(), v, n, asynchronous);
-                });
+  const Array read = Array::of_float32(values, "values_out", Access::kWrite);
+  return access(read, asynchronous, [&] {
+    return worker_.pull_sample(sample, drawn.mutable_int64(), read.floats(), read.size(), asynchronous);
+  });
 }
 
 void WorkerHandle::advance_clock() {
@@ -254,16 +263,14 @@ std::invoke_result_t<Function> WorkerHandle::blocking(Function function) {
 }
 
 template <typename Function>
-std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& values, bool asynchronous,
-                                           Function function) {
+std::optional<Ticket> WorkerHandle::access(const Array& array, bool asynchronous, Function function) {
   const ExclusiveCall call(*this);
   if (!asynchronous) {
-    without_gil([&] { function(keys.keys(), values.floats(), values.size()); });
+    without_gil(function);
     return std::nullopt;
   }
-  // The keys are copied during the call, so only the values must be kept alive.
-  py::object keeper = values.keeper();
-  const Ticket ticket = without_gil([&] { return function(keys.keys(), values.floats(), values.size()); });
+  py::object keeper = array.keeper();
+  const Ticket ticket = without_gil(function);
   release_finished();
   if (ticket != kDone) held_.emplace(ticket, std::move(keeper));
   return ticket;
@@ -271,10 +278,11 @@ std::optional<Ticket> WorkerHandle::access(const Array& keys, const Array& value
 
 template <auto kCall>
 std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& values, bool asynchronous) {
-  return access(Array::of_int64(keys, "keys"), values, asynchronous,
-                [&](std::span<const Key> k, float* v, std::size_t n) {
-                  return (worker_.*kCall)(k, v, n, asynchronous);
-                });
+  // The keys are copied during the call, so only the values must be kept alive.
+  const Array given = Array::of_int64(keys, "keys");
+  return access(values, asynchronous, [&] {
+    return (worker_.*kCall)(given.keys(), values.floats(), values.size(), asynchronous);
+  });
 }
 
 // Releases the arrays of completed calls, because a caller may never wait for them. Checks a few arrays per

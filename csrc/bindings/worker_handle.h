@@ -28,6 +28,7 @@ class WorkerHandle {
 
   std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
   std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
+  std::optional<Ticket> rows_of(const NodeTable& table, py::handle ids, py::handle rows, bool asynchronous);
   bool changed(py::handle keys, py::handle seen);
   void pull_rows(const NodeTable& table, py::handle ids, py::handle out, bool idle_rows);
   void push_sums(const py::sequence& parts);
@@ -70,8 +71,9 @@ class WorkerHandle {
 
   template <typename Function>
   std::invoke_result_t<Function> blocking(Function function);
+  // Makes a call that may be asynchronous, and keeps `array` alive until it is complete.
   template <typename Function>
-  std::optional<Ticket> access(const Array& keys, const Array& values, bool asynchronous, Function function);
+  std::optional<Ticket> access(const Array& array, bool asynchronous, Function function);
   // Like access(), for a call of Worker that reads or writes a row of `values` for each key.
   template <auto kCall>
   std::optional<Ticket> access_rows(py::handle keys, const Array& values, bool asynchronous);

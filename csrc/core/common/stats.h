@@ -34,6 +34,7 @@ struct TableAccesses {
   AccessCounters pulled, pushed, set;
   AccessCounters sampled;    // pulled rows that belong to samples
   Counter sampled_fallback;  // rows of local samples that were drawn from all rows
+  Counter ids_resolved;      // ids whose rows another node was asked for
 };
 
 // Written by one worker thread.

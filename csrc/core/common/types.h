@@ -117,6 +117,12 @@ class PeerLost : public std::runtime_error {
   NodeId rank_;
 };
 
+// A table has no row left for a new id.
+class TableFull : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // A peer violated the protocol. Its connection is closed.
 class ProtocolError : public std::runtime_error {
  public:

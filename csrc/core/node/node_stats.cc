@@ -15,6 +15,7 @@ struct Sums {
     add("set_remote", table.set.remote);
     add("sampled", table.sampled);
     add("sampled_fallback", table.sampled_fallback);
+    add("ids_resolved", table.ids_resolved);
   }
   void add(const std::string& name, const AccessCounters& accesses) {
     add(name + "_local", accesses.local);
@@ -24,6 +25,10 @@ struct Sums {
 
   std::map<std::string, double> by_name;
 };
+
+void add_assigned(Sums& sums, const Table& table) {
+  sums.add("ids_assigned", table.ids() == nullptr ? 0 : table.ids()->assigned());
+}
 
 }  // namespace
 
@@ -67,6 +72,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
       sums.add(std::string("bytes_sent_") + name_of(type), channel->outbox().bytes_of(type));
     }
   }
+  for (std::size_t i = 0; i < state.tables.size(); ++i) add_assigned(sums, state.tables[i]);
   sums.add("resident_bytes", state.store.resident_bytes());
   sums.add("slots", state.store.slots_in_use());
   return sums.by_name;
@@ -75,6 +81,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
 std::map<std::string, double> stats_of(const NodeState& state, std::size_t table) {
   Sums sums;
   for (const auto& worker : state.workers) sums.add(worker->accesses[table]);
+  add_assigned(sums, state.tables[table]);
   for (const auto& channel : state.channels) {
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
       const auto type = static_cast<MessageType>(i);

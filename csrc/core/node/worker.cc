@@ -13,6 +13,7 @@
 #include "node/interruptible_wait.h"
 #include "protocol/context.h"
 #include "protocol/local_access.h"
+#include "protocol/row_assignment.h"
 #include "store/finite.h"
 
 namespace adaps {
@@ -38,6 +39,11 @@ class Stopwatch {
 [[noreturn]] void bad_key(Key key, std::uint64_t num_keys) {
   throw std::out_of_range("key " + std::to_string(static_cast<std::int64_t>(key)) + " is not in [0, " +
                           std::to_string(num_keys) + ")");
+}
+
+[[noreturn]] void no_id(const Table& table, Key key) {
+  throw std::out_of_range("row " + std::to_string(key - table.first_key()) + " of table '" +
+                          table.spec().name + "' has no id on this node: use rows of rows_of()");
 }
 
 void require_clocks(const std::string& what, Clock start, Clock end) {
@@ -192,6 +198,40 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
   return kDone;
 }
 
+Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
+                       bool asynchronous) {
+  require_keys(ids.size());
+  if (table.ids() == nullptr)
+    throw std::invalid_argument("table '" + table.spec().name +
+                                "' has no ids: its keys are the numbers of its rows");
+  if (rows.size() != ids.size())
+    throw std::invalid_argument("the array has room for " + std::to_string(rows.size()) + " rows, but " +
+                                std::to_string(ids.size()) + " ids need one each");
+  check_usable();
+  rows_.resize(ids.size());
+  if (table.ids()->find(ids, rows_.data()) == 0) {
+    std::ranges::copy(rows_, rows.begin());
+    return kDone;
+  }
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  auto operation = std::make_shared<Operation>(OperationKind::kRowsOf, index_, state.completion);
+  operation->id_call = std::make_unique<IdCall>(table, ids, rows.data());
+  start_rows_of(node_, *operation);
+  if (!operation->id_call->requests.empty()) {
+    if (!may_queue_more(node_, index_)) wait_until_queue_drains();
+    submit_id_requests(node_, *operation);
+    if (asynchronous) {
+      const Ticket ticket = next_ticket_++;
+      outstanding_.emplace(ticket, std::move(operation));
+      return ticket;
+    }
+    const Stopwatch stopwatch(state.counters.blocked_micros);
+    block(operation);
+  }
+  finish_rows_of(node_, *operation);
+  return kDone;
+}
+
 bool Worker::changed(std::span<const Key> keys, std::span<std::int64_t> seen) {
   std::size_t floats = 0;
   keys = checked(keys, floats);
@@ -233,6 +273,9 @@ void Worker::step_rows(std::span<const RowStep> parts) {
   for (const RowStep& part : parts) {
     if (part.first >= node_.tables.num_keys()) bad_key(part.first, node_.tables.num_keys());
     const Table& table = node_.tables.find(part.first);
+    if (table.ids() != nullptr)
+      throw std::invalid_argument("rows of table '" + table.spec().name +
+                                  "' cannot be stepped in place, because its keys are ids");
     const std::size_t rows = (part.floats + table.length() - 1) / table.length();
     if (rows > table.end_key() - part.first) bad_key(table.end_key(), table.end_key());
     if (node_.settings.nonfinite == NonFinite::kPass || all_finite(part.gradients, part.floats)) continue;
@@ -250,6 +293,9 @@ void Worker::step_rows(std::span<const RowStep> parts) {
 void Worker::step_copies(const RowCopies& copies, std::span<const RowStep> parts, float scale) {
   check_usable();
   const Table& table = copies.table;
+  if (table.ids() != nullptr)
+    throw std::invalid_argument("table '" + table.spec().name +
+                                "' cannot have copies of all rows, because its keys are ids");
   if (node_.settings.nonfinite == NonFinite::kRaise) {
     for (GradientBlocks blocks(table, parts, scale); blocks.next();)
       must_skip(blocks.keys(), blocks.gradients().data(), blocks.gradients().size());
@@ -299,6 +345,11 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     floats = keys.size() * floats_per_key(kind, table);
   } else {
     for (const Key key : keys) floats += floats_per_key(kind, tables.find(key, hint));
+  }
+  if (!tables.any_ids() || (table.contains(largest) && table.ids() == nullptr)) return keys;
+  for (const Key key : keys) {
+    const Table& of = tables.find(key, hint);
+    if (!of.is_usable(key)) no_id(of, key);
   }
   return keys;
 }
@@ -485,6 +536,10 @@ bool Worker::is_done(Ticket ticket) {
   {
     const std::lock_guard guard((*operation)->completion.mutex);
   }
+  // wait() reports the failure of a call for rows.
+  const bool has_failed = (*operation)->id_call && (*operation)->id_call->full.load() != IdCall::kNone;
+  if (has_failed) return true;
+  if ((*operation)->id_call) finish_rows_of(node_, **operation);
   outstanding_.erase(ticket);
   return true;
 }
@@ -497,6 +552,7 @@ void Worker::wait(Ticket ticket) {
   const std::shared_ptr<Operation> kept = *operation;
   outstanding_.erase(ticket);
   block(kept);
+  if (kept->id_call) finish_rows_of(node_, *kept);
 }
 
 void Worker::waitall() {

@@ -46,7 +46,8 @@ struct RowCopies {
 // A call that needs a message waits while the worker's unfinished calls have Settings::max_queued_bytes or
 // more.
 //
-// A key outside [0, num_keys) throws std::out_of_range that names the key. A value array of the wrong size
+// A key outside [0, num_keys), or whose row has no id on this node although its table has ids, throws
+// std::out_of_range that names the key. A value array of the wrong size
 // throws std::invalid_argument that names both sizes. Calls that throw one of these errors change nothing.
 // After the loss of a peer, every call throws PeerLost.
 class Worker {
@@ -69,6 +70,13 @@ class Worker {
   // node has replicas.
   Ticket pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket set_state(std::span<const Key> keys, const float* states, std::size_t floats, bool asynchronous);
+  // Writes the row of each id, and assigns rows to new ids. The table must have ids. Needs a message only for
+  // ids that this node does not know and that another node assigns. Throws std::invalid_argument if the table
+  // has no ids or if `rows` has another size, and TableFull if no row is left for a new id; `rows` is then
+  // unchanged. An asynchronous call writes `rows` in wait()
+  // or is_done(), and throws TableFull in wait().
+  Ticket rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
+                 bool asynchronous);
   // Whether a pull of these keys could return other values now than at the previous call of this function.
   // Never blocks. `seen` has one number for each key, which the previous call wrote and which this call
   // replaces. Throws std::invalid_argument if `seen` has another size.
@@ -157,6 +165,7 @@ class Worker {
   bool finalized_ = false;
   bool told_late_ = false;
   std::vector<Key> keys_;  // keys of the current call
+  std::vector<std::int64_t> rows_;  // rows of the current call
   struct PreparedSample {
     Sampler* sampler;
     Sample sample;

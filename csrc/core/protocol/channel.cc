@@ -18,6 +18,7 @@ Channel::Channel(NodeContext& node, int index)
       ownership_(context_, replicas_),
       intent_handler_(context_, ownership_, replicas_),
       requests_(context_, refreshes_, replicas_, parked_),
+      id_requests_(context_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
       round_distance_(node.settings.round_distance()),
@@ -52,6 +53,7 @@ void Channel::work_off_batch() {
     batch_.follows_intents = true;
     slice.begin();
   }
+  for (IdRequest* request : std::exchange(batch_.id_requests, {})) id_requests_.send(*request);
   if (batch_.follows_intents && partition().intents.acting() && !node.frozen.load()) return;
   while (batch_.next < batch_.requests.size()) {
     if (slice.is_used_up()) return;
@@ -235,6 +237,12 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       case MessageType::kLost:
         membership_.on_lost(from, reader.read<LostMessage>());
+        break;
+      case MessageType::kResolve:
+        id_requests_.on_resolve(from, reader.read<ResolveMessage>(), reader);
+        break;
+      case MessageType::kResolved:
+        id_requests_.on_resolved(from, reader.read<ResolvedMessage>(), reader);
         break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));

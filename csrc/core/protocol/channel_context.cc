@@ -24,6 +24,11 @@ void ChannelContext::check_key(Key key) const {
   if (key >= node.tables.num_keys()) throw ProtocolError("a message names key " + std::to_string(key));
 }
 
+void ChannelContext::check_usable(const LockedKey& key) const {
+  if (!key.table().is_usable(key.key()))
+    throw ProtocolError("a message names key " + std::to_string(key.key()) + ", which has no id");
+}
+
 void ChannelContext::check_origin(NodeId from, Route route, NodeId origin) const {
   if (origin >= node.settings.nodes || (route.hops == 0 && origin != from))
     throw ProtocolError("rank " + std::to_string(from) + " sends a message of rank " +

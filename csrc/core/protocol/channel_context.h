@@ -37,6 +37,7 @@ struct ChannelContext {
   // Gives a key its initial value if this is its home node and it was never used.
   void materialize(LockedKey& key) {
     if (!key.untouched_here()) return;
+    check_usable(key);
     key.materialize();
     trace(key.key(), TraceKind::kAlloc);
   }
@@ -54,6 +55,9 @@ struct ChannelContext {
   }
   // Records, for statistics, that a requested key has arrived.
   void note_lead(const SlotHeader& header);
+
+  // Throws ProtocolError if another node uses a row to which no id was assigned.
+  void check_usable(const LockedKey& key) const;
 
   // --- work in slices ---
 

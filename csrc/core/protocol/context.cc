@@ -50,8 +50,22 @@ bool any_other_technique(const Tables& tables, Technique technique) {
   return false;
 }
 
+// Every node needs a share of the rows. A node with a permanent copy of all rows would need their ids.
+void check_ids(const Settings& settings, const Table& table) {
+  const std::string name = "table '" + table.spec().name + "' has ids as keys";
+  if (table.spec().rows < settings.nodes)
+    throw std::invalid_argument(name + " and a capacity of " + std::to_string(table.spec().rows) +
+                                "; it must be at least the number of nodes, " +
+                                std::to_string(settings.nodes));
+  const Technique technique = table.managements().front().technique.value_or(settings.technique);
+  if (technique == Technique::kFullReplication)
+    throw std::invalid_argument(name + " and the technique full_replication; give it another one, such as "
+                                       "adaptive");
+}
+
 Directory directory_of(const Settings& settings, const Tables& tables) {
   for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].ids() != nullptr) check_ids(settings, tables[i]);
     for (const HomeRange& home : tables[i].spec().homes) {
       if (home.node != kHomeByHash && home.node >= settings.nodes)
         throw std::invalid_argument("rows of table '" + tables[i].spec().name + "' have the home node " +

@@ -74,6 +74,32 @@ struct Decisions {
     return directory.home(key);
   }
 
+  // --- ids ---
+
+  // Returns the node that assigns a row to an id. A hash of the id determines it, so all nodes agree on it.
+  ADAPS_DECISION NodeId assigning_node(const Directory& directory, std::int64_t id, NodeId) const {
+    return directory.home_by_hash(static_cast<Key>(id));
+  }
+  // Returns the rows that a node assigns. The shares of two nodes have no row in common.
+  ADAPS_DECISION RowRange share(std::uint64_t rows, NodeId nodes, NodeId rank) const {
+    return share_of(rows, nodes, rank);
+  }
+  // Whether a share has enough free rows for new ids.
+  ADAPS_DECISION bool has_room(std::uint64_t needed, std::uint64_t free) const { return needed <= free; }
+  // Returns the row of an id, or kUnknown, when a row is about to be assigned to it.
+  ADAPS_DECISION std::int64_t row_before_assignment(const RowIds& known, std::int64_t id) const {
+    return known.find(id);
+  }
+  // Returns a row of an answer. Rows have the order of the ids in the request.
+  ADAPS_DECISION std::int64_t row_of_answer(const std::vector<std::int64_t>& rows, std::size_t i) const {
+    return rows[i];
+  }
+  // Stores the row that another node assigned to an id. Initial values are computed from ids, so a node knows
+  // the id of every row that it uses.
+  ADAPS_DECISION void learn(RowIds::Adding& adding, std::int64_t id, std::uint64_t row) const {
+    adding.add(id, row);
+  }
+
   // --- owner and holders of a key ---
 
   // Returns an owner's response to another node's intent. A key with holders is never relocated.
@@ -144,7 +170,8 @@ struct Decisions {
   ADAPS_DECISION void round(LockedKey& key, std::uint64_t seed) const { key.keep(seed); }
   // Returns the seed for rounding a row. It differs between versions and is equal on all nodes.
   ADAPS_DECISION std::uint64_t seed_of_rounding(LockedKey& key) const {
-    return mix(mix(key.key()) ^ key.header().version());
+    const Table& table = key.table();
+    return mix(mix(table.first_key() + table.identity(key.key())) ^ key.header().version());
   }
   // Adds an acknowledged change to a packed copy, which is stored in the same format as at its owner. Changes
   // that the owner has not applied yet are stored separately.

@@ -606,6 +606,7 @@ void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
       break;
     case OperationKind::kSync:
     case OperationKind::kBarrier:
+    case OperationKind::kRowsOf:
       break;
   }
   operation.left.store(static_cast<std::uint32_t>(operation.requests.size()), std::memory_order_relaxed);
@@ -623,6 +624,7 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
     if (i % kBlock == 0) prefetch_block(store, rows, keys, i, true);
     const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
     if (untouched && (now.with.weight_decay == 0.0F || missed == MissedSteps::kForget)) continue;
+    if (!table.is_usable(keys[i])) continue;
     LockedKey key(store, keys[i]);
     touch(node, key);
     if (key.state() != State::kOwner) continue;
@@ -736,6 +738,7 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
     case OperationKind::kLocalize:
     case OperationKind::kSync:
     case OperationKind::kBarrier:
+    case OperationKind::kRowsOf:
       break;
   }
   return true;

@@ -35,8 +35,10 @@ enum class MessageType : std::uint8_t {
   kRelease,      // node 0 -> any
   kGoodbye,      // any -> any
   kLost,         // any -> any
+  kResolve,      // any -> the node that assigns rows to the ids
+  kResolved,     // the node that assigns rows -> any
 };
-inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kLost) + 1;
+inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kResolved) + 1;
 const char* name_of(MessageType type);
 // Whether a message of this type concerns one key.
 inline constexpr bool is_about_a_key(MessageType type) { return type <= MessageType::kNews; }
@@ -163,6 +165,19 @@ struct LostMessage {  // the sender has lost a node and will end
   // 1: the node is alive but does not arrive at a barrier or the end; 0: it is gone
   std::uint8_t stalled = 0;
   NodeId node = 0;
+};
+struct ResolveMessage {  // followed by `count` ids of 8 bytes
+  MessageType type = MessageType::kResolve;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t table = 0;
+  std::uint32_t count = 0;
+};
+struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, in the order of the ids
+  MessageType type = MessageType::kResolved;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t count = 0;  // 0 if the sender's share of the table has too few free rows
 };
 #pragma pack(pop)
 inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);

@@ -5,13 +5,17 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "common/spin_lock.h"
 #include "common/types.h"
 
 namespace adaps {
+
+class Table;
 
 enum class OperationKind : std::uint8_t {
   kPull,
@@ -22,10 +26,13 @@ enum class OperationKind : std::uint8_t {
   kBarrier,
   kLocalize,
   kPullState,
-  kSetState
+  kSetState,
+  kRowsOf
 };
 // Whether a call reads or writes the optimizer state of rows. Only a row's owner serves it.
-constexpr bool is_about_state(OperationKind kind) { return kind >= OperationKind::kPullState; }
+constexpr bool is_about_state(OperationKind kind) {
+  return kind == OperationKind::kPullState || kind == OperationKind::kSetState;
+}
 constexpr bool is_write(OperationKind kind) {
   return kind == OperationKind::kSetState || (kind != OperationKind::kPull && kind <= OperationKind::kSet);
 }
@@ -54,6 +61,28 @@ struct Occurrence {
   std::uint32_t next = kEnd;
 };
 
+// Ids of one call for rows that another node must resolve, by one message.
+struct IdRequest {
+  Operation* operation = nullptr;
+  int channel = 0;
+  NodeId to = 0;
+  std::vector<std::int64_t> ids;
+};
+
+// A call for the rows of ids, some of which this node does not know.
+struct IdCall {
+  static constexpr int kNone = -1;
+
+  IdCall(const Table& table_in, std::span<const std::int64_t> ids_in, std::int64_t* rows_in)
+      : table(&table_in), ids(ids_in.begin(), ids_in.end()), rows(rows_in) {}
+
+  const Table* table;
+  std::vector<std::int64_t> ids;
+  std::int64_t* rows;  // the caller's array, which only the caller's thread writes
+  std::vector<IdRequest> requests;
+  std::atomic<int> full{kNone};  // a node that had no row left for a new id
+};
+
 // A worker waits on this object until its operations are complete.
 struct Completion {
   std::mutex mutex;
@@ -76,6 +105,7 @@ struct Operation {
   std::vector<float> kept;  // memory of `in`, unless it is an array of the caller
   std::vector<KeyRequest> requests;
   std::vector<Occurrence> occurrences;
+  std::unique_ptr<IdCall> id_call;  // only for kRowsOf
   std::uint64_t epoch = 0;  // only for kSync
   std::size_t bytes = 0;    // bytes of the operation's messages
   std::atomic<std::uint32_t> left{0};

@@ -38,6 +38,14 @@ void Partition::submit(std::span<KeyRequest* const> requests) {
   wake();
 }
 
+void Partition::submit(std::span<IdRequest* const> requests) {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.id_requests.insert(submitted_.id_requests.end(), requests.begin(), requests.end());
+  }
+  wake();
+}
+
 void Partition::submit_sync(Operation& operation) {
   {
     const std::lock_guard guard(mutex_);

@@ -28,6 +28,7 @@ class Partition {
   // All submissions that the channel takes together.
   struct Submissions {
     std::vector<KeyRequest*> requests;
+    std::vector<IdRequest*> id_requests;
     std::vector<Operation*> syncs;
     std::vector<bool> arrivals;  // arrivals of all workers of the node: true if permanent
     bool goodbye = false;
@@ -39,6 +40,7 @@ class Partition {
   // --- workers, any thread ---
 
   void submit(std::span<KeyRequest* const> requests);
+  void submit(std::span<IdRequest* const> requests);
   void submit_sync(Operation& operation);
   void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);
   // Submits that all workers of this node have arrived at a barrier or left permanently. Only for channel 0.

@@ -14,8 +14,12 @@ Directory::Directory(NodeId nodes, int channels, const Tables& tables) : Directo
   bool any = false;
   for (std::size_t i = 0; i < tables.size(); ++i) {
     const Table& table = tables[i];
-    any = any || !table.spec().homes.empty();
-    if (table.spec().homes.empty()) placed_.push_back({table.end_key(), kHomeByHash, number_of(0)});
+    any = any || !table.spec().homes.empty() || table.spec().has_ids;
+    for (NodeId node = 0; table.spec().has_ids && node < nodes; ++node)
+      placed_.push_back(
+          {table.first_key() + share_of(table.spec().rows, nodes, node).end, node, number_of(0)});
+    if (table.spec().homes.empty() && !table.spec().has_ids)
+      placed_.push_back({table.end_key(), kHomeByHash, number_of(0)});
     for (const HomeRange& home : table.spec().homes) {
       const Table& hashed = home.hashed_with == kOwnKey ? table : tables[home.hashed_with];
       const Key distance = hashed.first_key() - table.first_key();

@@ -81,6 +81,9 @@ std::uint64_t KeyWords::first_of_new_stamps() {
 std::uint64_t Store::resident_bytes() const {
   // A cluster of one node counts no intents.
   std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (tables_[i].ids() != nullptr) bytes += tables_[i].ids()->resident_bytes();
+  }
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
   return bytes;

@@ -55,6 +55,7 @@ void Initializer::fill(std::uint64_t row, float* value, std::size_t length) cons
 
 Table::Table(TableSpec spec, Key first_key, std::size_t arena)
     : spec_(std::move(spec)),
+      ids_(spec_.has_ids ? std::make_unique<RowIds>(spec_.rows) : nullptr),
       first_key_(first_key),
       arena_(arena),
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
@@ -70,6 +71,7 @@ Table::Table(Table&& other) noexcept
       managements_(std::move(other.managements_)),
       numbers_(std::move(other.numbers_)),
       is_lossy_(other.is_lossy_),
+      ids_(std::move(other.ids_)),
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
@@ -113,7 +115,7 @@ void Table::set_step(std::uint64_t number, bool idle_rows) {
 }
 
 void Table::init(Key key, float* out) const {
-  const std::uint64_t row = key - first_key_;
+  const std::uint64_t row = identity(key);
   spec_.init.fill(row, out, spec_.length);
   // The random bits differ from the bits that determine the values.
   if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, row)));
@@ -178,6 +180,20 @@ void validate_managements(const TableSpec& spec) {
   }
 }
 
+// Ids are assigned to rows in the order of their first use, so a range of rows has no meaning.
+void validate_ids(const TableSpec& spec) {
+  const std::string table = "table '" + spec.name + "' has ids as keys, so ";
+  if (spec.rows > kMaxRowsWithIds)
+    throw std::invalid_argument(table + "its capacity must be at most " + std::to_string(kMaxRowsWithIds) +
+                                " rows, got " + std::to_string(spec.rows));
+  if (!spec.homes.empty())
+    throw std::invalid_argument(table + "a hash of each id determines its node: homes cannot be set");
+  if (spec.managed.size() > 1)
+    throw std::invalid_argument(table + "all its rows need one management, got " +
+                                std::to_string(spec.managed.size()));
+  if (spec.sampling) throw std::invalid_argument(table + "its rows cannot be sampled");
+}
+
 }  // namespace
 
 void validate(const TableSpec& spec) {
@@ -190,6 +206,7 @@ void validate(const TableSpec& spec) {
   validate(spec, spec.homes, "home");
   validate(spec, spec.managed, "management");
   validate_managements(spec);
+  if (spec.has_ids) validate_ids(spec);
   if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
@@ -219,6 +236,8 @@ void validate_followed(const TableSpec& spec, const std::vector<Table>& tables) 
       throw std::invalid_argument(rows + std::to_string(home.hashed_with) + "; there are " +
                                   std::to_string(tables.size()) + " tables, numbered from 0 on");
     const TableSpec& followed = tables[home.hashed_with].spec();
+    if (followed.has_ids)
+      throw std::invalid_argument(rows + "'" + followed.name + "', which has ids as keys");
     if (home.end > followed.rows)
       throw std::invalid_argument(rows + "'" + followed.name + "' up to row " + std::to_string(home.end) +
                                   "; it has " + std::to_string(followed.rows));
@@ -237,6 +256,7 @@ Tables::Tables(std::vector<TableSpec> specs) {
         throw std::invalid_argument("two tables are called '" + spec.name + "'");
     }
     const std::size_t width = value_words_of(spec) + spec.rule.state_length(spec.length);
+    any_ids_ = any_ids_ || spec.has_ids;
     any_packed_ = any_packed_ || spec.dtype == Dtype::kBfloat16;
     const auto same =
         std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
@@ -262,6 +282,7 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, spec.rows);
     hash = combine(hash, spec.length);
     hash = combine(hash, static_cast<std::uint64_t>(spec.dtype));
+    hash = combine(hash, spec.has_ids ? 1 : 0);
     std::vector<ManagedRange> managed = spec.managed;
     if (managed.empty()) managed.push_back({spec.rows, spec.management});
     for (const auto& [end, management] : managed) {

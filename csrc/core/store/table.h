@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/types.h"
+#include "store/row_ids.h"
 #include "store/sampling_spec.h"
 #include "store/step_history.h"
 #include "store/update_rule.h"
@@ -22,7 +23,8 @@ inline constexpr std::size_t kMaxRowFloats = (std::size_t{16} << 20) - 16;
 
 enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
 
-// The initial value is a function of seed, row and column alone, so every node computes the same value.
+// The initial value is a function of seed, row and column alone, so every node computes the same value. If the
+// row has an id, the id is used in place of the row.
 struct Initializer {
   InitKind kind = InitKind::kConstant;
   float a = 0.0F;  // constant, lower bound or mean
@@ -77,10 +79,13 @@ struct TableSpec {
   std::optional<SamplingSpec> sampling{};
   // Encoding of the values in memory.
   Dtype dtype = Dtype::kFloat32;
+  // Whether rows are assigned to ids at their first use; see RowIds. The nodes then have equal shares of the
+  // rows, so `homes` must be empty.
+  bool has_ids = false;
 };
 
 // Throws std::invalid_argument that names the table and the wrong value: no rows, too many rows, rows too
-// long to be stored or sent, or too many different managements.
+// long to be stored or sent, too many different managements, or settings that rows with ids cannot have.
 void validate(const TableSpec& spec);
 
 // A table with its range of keys on this node.
@@ -114,6 +119,14 @@ class Table {
   // Whether the wire of any row rounds, so that a replica can differ from the owner's value.
   bool is_lossy() const { return is_lossy_; }
   bool contains(Key key) const { return key - first_key_ < spec_.rows; }
+  // The ids of the rows; null if the rows have none.
+  RowIds* ids() const { return ids_.get(); }
+  // Whether a key may be used on this node. If rows have ids, the node must know the id.
+  bool is_usable(Key key) const { return ids_ == nullptr || ids_->knows(key - first_key_); }
+  // A number that identifies the content of a row: its id or, without ids, the number of the row.
+  std::uint64_t identity(Key key) const {
+    return ids_ == nullptr ? key - first_key_ : static_cast<std::uint64_t>(ids_->id(key - first_key_));
+  }
 
   // Hyperparameters of gradients that are applied from now on.
   Hyperparameters hyperparameters() const {
@@ -154,6 +167,7 @@ class Table {
   // index in managements_ of each row; empty if all rows have the same management
   std::vector<std::uint8_t> numbers_;
   bool is_lossy_ = false;
+  std::unique_ptr<RowIds> ids_;
   Key first_key_;
   std::size_t arena_;
   std::size_t width_;
@@ -180,6 +194,8 @@ class Tables {
   std::uint64_t num_keys() const { return num_keys_; }
   // Whether any table's values are packed.
   bool any_packed() const { return any_packed_; }
+  // Whether the rows of any table have ids.
+  bool any_ids() const { return any_ids_; }
 
   struct Arena {
     std::size_t width;   // words of a slot, of the size of a float
@@ -208,6 +224,7 @@ class Tables {
   std::vector<Arena> arenas_;
   std::uint64_t num_keys_ = 0;
   bool any_packed_ = false;
+  bool any_ids_ = false;
 };
 
 }  // namespace adaps

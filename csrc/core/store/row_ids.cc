@@ -1,0 +1,133 @@
+#include "store/row_ids.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/assert.h"
+#include "common/prefetch.h"
+#include "common/random.h"
+
+namespace adaps {
+
+namespace {
+
+constexpr std::uint64_t kEachByte = 0x0101010101010101ULL;
+// Number of ids between the prefetch of a bucket and of an id, and the use of both.
+constexpr std::size_t kIdDistance = 16;
+constexpr std::size_t kBucketDistance = 2 * kIdDistance;
+
+// Sets the highest bit of each byte of `tags` that equals `tag`. A byte above a match may also be set.
+std::uint64_t matching(std::uint64_t tags, std::uint64_t tag) {
+  const std::uint64_t different = tags ^ (kEachByte * tag);
+  return (different - kEachByte) & ~different & (kEachByte << 7);
+}
+std::size_t index_of(std::uint64_t match) { return static_cast<std::size_t>(std::countr_zero(match)) / 8; }
+
+}  // namespace
+
+// At most 80 % of the entries are used, so some bucket is never full and every search ends there.
+RowIds::RowIds(std::uint64_t rows)
+    : buckets_(rows * 5 / (4 * kOfBucket) + 1),
+      bucket_memory_(buckets_ * sizeof(Bucket)),
+      id_memory_(rows * sizeof(std::int64_t)),
+      first_bucket_(static_cast<Bucket*>(bucket_memory_.get())),
+      ids_(static_cast<std::atomic<std::int64_t>*>(id_memory_.get())) {}
+
+// The bits for bucket and tag differ from those that determine the assigning node and the channel. Otherwise
+// the ids of one node would use a part of the buckets or tags.
+RowIds::Place RowIds::place(std::int64_t id) const {
+  const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
+  const auto bucket = static_cast<std::uint64_t>(
+      (static_cast<unsigned __int128>(hash * kGoldenRatio) * buckets_) >> 64);
+  return {bucket, 1 + (((hash >> 32) & 0xff) * 255 >> 8)};
+}
+
+std::int64_t RowIds::match(const Bucket& bucket, std::uint64_t tag, std::int64_t id) const {
+  std::uint64_t low = matching(bucket.low_tags.load(std::memory_order_acquire), tag);
+  for (; low != 0; low &= low - 1) {
+    const std::uint32_t row = bucket.rows[index_of(low)].load(std::memory_order_relaxed);
+    if (ids_[row].load(std::memory_order_relaxed) == id) return row;
+  }
+  // The upper half of the word is filled with zeros, which match no tag.
+  std::uint64_t high = matching(bucket.high_tags.load(std::memory_order_acquire), tag) & 0xffffffffU;
+  for (; high != 0; high &= high - 1) {
+    const std::uint32_t row = bucket.rows[8 + index_of(high)].load(std::memory_order_relaxed);
+    if (ids_[row].load(std::memory_order_relaxed) == id) return row;
+  }
+  return kUnknown;
+}
+
+std::int64_t RowIds::find(Place place, std::int64_t id) const {
+  for (std::uint64_t i = place.bucket;; i = i + 1 == buckets_ ? 0 : i + 1) {
+    const Bucket& bucket = first_bucket_[i];
+    const std::int64_t row = match(bucket, place.tag, id);
+    if (row != kUnknown || bucket.is_passed.load(std::memory_order_acquire) == 0) return row;
+  }
+}
+
+std::int64_t RowIds::find(std::int64_t id) const { return find(place(id), id); }
+
+std::size_t RowIds::find(std::span<const std::int64_t> ids, std::int64_t* rows) const {
+  std::array<Place, kBucketDistance> places;
+  const auto begin = [&](std::size_t i) {
+    Place& ahead = places[i % kBucketDistance];
+    ahead = place(ids[i]);
+    prefetch_line(&first_bucket_[ahead.bucket]);
+  };
+  const auto fetch_id = [&](std::size_t i) {
+    const Place& ahead = places[i % kBucketDistance];
+    const Bucket& bucket = first_bucket_[ahead.bucket];
+    const std::uint64_t low = matching(bucket.low_tags.load(std::memory_order_relaxed), ahead.tag);
+    const std::uint64_t high =
+        matching(bucket.high_tags.load(std::memory_order_relaxed), ahead.tag) & 0xffffffffU;
+    if ((low | high) == 0) return;
+    const std::size_t index = low != 0 ? index_of(low) : 8 + index_of(high);
+    prefetch_line(&ids_[bucket.rows[index].load(std::memory_order_relaxed)]);
+  };
+  std::size_t unknown = 0;
+  for (std::size_t i = 0; i < std::min(kBucketDistance, ids.size()); ++i) begin(i);
+  for (std::size_t i = 0; i < std::min(kIdDistance, ids.size()); ++i) fetch_id(i);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i + kIdDistance < ids.size()) fetch_id(i + kIdDistance);
+    rows[i] = find(places[i % kBucketDistance], ids[i]);
+    unknown += rows[i] == kUnknown ? 1 : 0;
+    if (i + kBucketDistance < ids.size()) begin(i + kBucketDistance);
+  }
+  return unknown;
+}
+
+std::uint64_t RowIds::resident_bytes() const {
+  const std::uint64_t known = known_.load(std::memory_order_relaxed);
+  return std::min(known, buckets_) * sizeof(Bucket) + known * sizeof(std::int64_t);
+}
+
+// The id of the row is stored first, and the tag last. A reader that sees the tag then sees both others.
+void RowIds::Adding::add(std::int64_t id, std::uint64_t row) {
+  ids_.ids_[row].store(id, std::memory_order_relaxed);
+  if (id == 0) ids_.row_of_zero_.store(row, std::memory_order_relaxed);
+  ids_.known_.store(ids_.known_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const Place place = ids_.place(id);
+  for (std::uint64_t i = place.bucket;; i = i + 1 == ids_.buckets_ ? 0 : i + 1) {
+    Bucket& bucket = ids_.first_bucket_[i];
+    const std::uint64_t low = bucket.low_tags.load(std::memory_order_relaxed);
+    const std::uint32_t high = bucket.high_tags.load(std::memory_order_relaxed);
+    // Tags are used in order, so the number of rows follows from the highest tag.
+    const std::size_t used =
+        high != 0 ? 12 - static_cast<std::size_t>(std::countl_zero(high)) / 8
+                  : 8 - static_cast<std::size_t>(std::countl_zero(low)) / 8;
+    if (used == kOfBucket) {
+      bucket.is_passed.store(1, std::memory_order_release);
+      continue;
+    }
+    bucket.rows[used].store(static_cast<std::uint32_t>(row), std::memory_order_relaxed);
+    if (used < 8) {
+      bucket.low_tags.store(low | place.tag << (8 * used), std::memory_order_release);
+    } else {
+      bucket.high_tags.store(high | static_cast<std::uint32_t>(place.tag) << (8 * (used - 8)),
+                             std::memory_order_release);
+    }
+    return;
+  }
+}
+
+}  // namespace adaps

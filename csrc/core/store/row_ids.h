@@ -1,0 +1,113 @@
+// Ids of the rows of a table whose keys are any 64-bit ids (docs/concepts/protocol.md, section 20).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+#include "common/types.h"
+#include "store/reserved.h"
+
+namespace adaps {
+
+// Maximum number of rows of a table with ids, because the map stores row numbers of 32 bits.
+inline constexpr std::uint64_t kMaxRowsWithIds = 0xffffffff;
+
+// Rows from `first` up to `end`, exclusive.
+struct RowRange {
+  std::uint64_t first = 0;
+  std::uint64_t end = 0;
+  std::uint64_t size() const { return end - first; }
+  bool contains(std::uint64_t row) const { return row >= first && row < end; }
+};
+// The rows that a node assigns to ids, which are the rows with this home node. The shares of two nodes differ
+// by at most one row.
+inline RowRange share_of(std::uint64_t rows, NodeId nodes, NodeId node) {
+  return {rows * node / nodes, rows * (node + std::uint64_t{1}) / nodes};
+}
+
+// The ids of a table's rows, as far as this node knows them, and a map from ids to rows.
+//
+// Any number of threads may read while one thread adds ids. Entries are never changed or removed, so a reader
+// that finds an id has its row. A reader may miss an id that is being added; it then looks again with the
+// lock.
+//
+// The map is a hash table of buckets. A bucket is one cache line with twelve rows and a tag of eight bits of
+// the hash for each. The ids themselves are only stored by row, so a lookup reads a bucket and, on average,
+// little more than one id. An id that does not fit into its bucket is in one of the next buckets. The map has
+// space for all rows from the start, at 80 % of its entries, so that it never grows while calls wait.
+class RowIds {
+ public:
+  static constexpr std::int64_t kUnknown = -1;
+
+  explicit RowIds(std::uint64_t rows);
+
+  // Returns the row of an id, or kUnknown.
+  std::int64_t find(std::int64_t id) const;
+  // Writes the row of each id, or kUnknown. Returns how many are unknown.
+  std::size_t find(std::span<const std::int64_t> ids, std::int64_t* rows) const;
+
+  // Whether this node knows the id of a row.
+  bool knows(std::uint64_t row) const {
+    return ids_[row].load(std::memory_order_relaxed) != 0 ||
+           row_of_zero_.load(std::memory_order_relaxed) == row;
+  }
+  // The id of a row that this node knows.
+  std::int64_t id(std::uint64_t row) const { return ids_[row].load(std::memory_order_relaxed); }
+
+  // Number of ids to which this node has assigned a row.
+  std::uint64_t assigned() const { return assigned_.load(std::memory_order_relaxed); }
+  // Bytes of memory of the map, and of the ids that were added.
+  std::uint64_t resident_bytes() const;
+
+  // Holds the lock that is needed to add ids.
+  class Adding {
+   public:
+    explicit Adding(RowIds& ids) : ids_(ids), guard_(ids.mutex_) {}
+    // Adds an id that the map does not have, with its row.
+    void add(std::int64_t id, std::uint64_t row);
+    // Counts a row of this node's share as assigned.
+    void count_assigned() {
+      ids_.assigned_.store(ids_.assigned() + 1, std::memory_order_relaxed);
+    }
+
+   private:
+    RowIds& ids_;
+    const std::lock_guard<std::mutex> guard_;
+  };
+
+ private:
+  static constexpr std::size_t kOfBucket = 12;
+  struct alignas(64) Bucket {
+    std::atomic<std::uint64_t> low_tags;   // of the first eight rows; 0: no row
+    std::atomic<std::uint32_t> high_tags;  // of the other rows
+    std::atomic<std::uint32_t> is_passed;  // an id of this bucket, or of one before it, is in a later bucket
+    std::array<std::atomic<std::uint32_t>, kOfBucket> rows;
+  };
+  static_assert(sizeof(Bucket) == 64);
+  struct Place {
+    std::uint64_t bucket;
+    std::uint64_t tag;
+  };
+
+  Place place(std::int64_t id) const;
+  std::int64_t find(Place place, std::int64_t id) const;
+  // Returns the row of the id among the rows whose tags match, or kUnknown.
+  std::int64_t match(const Bucket& bucket, std::uint64_t tag, std::int64_t id) const;
+
+  const std::uint64_t buckets_;
+  const Reserved bucket_memory_;
+  const Reserved id_memory_;
+  Bucket* const first_bucket_;
+  std::atomic<std::int64_t>* const ids_;  // by row; 0 if unknown
+  // The id 0 is valid, so its row is also stored here.
+  std::atomic<std::uint64_t> row_of_zero_{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> assigned_{0};
+  std::atomic<std::uint64_t> known_{0};
+  std::mutex mutex_;
+};
+
+}  // namespace adaps
