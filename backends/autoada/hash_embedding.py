@@ -25,10 +25,18 @@ class IdRows(NamedTuple):
 
 
 class IdMap(Protocol):
-    """Numbers the rows of the ids that were used."""
+    """Numbers the rows of ids."""
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row, int64, of the shape of `ids`. New ids get rows."""
+        ...
+
+
+class TableIdMap(IdMap, Protocol):
+    """Numbers the rows of the ids of a `HashEmbedding`."""
+
+    def ahead(self) -> IdMap:
+        """Return the map for ids that will be used later, as found by access prediction."""
         ...
 
     def saved(self, weight: nn.Parameter) -> IdRows:
@@ -70,6 +78,10 @@ class LocalIdMap(dict[int, int]):
                 "give it a larger capacity"
             )
         return torch.tensor(rows, dtype=torch.int64, device=ids.device).view(ids.shape)
+
+    def ahead(self) -> IdMap:
+        """Return this map."""
+        return self
 
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return the ids in the order of their rows."""
@@ -181,7 +193,7 @@ class HashEmbedding(nn.Module):
         self.weight = nn.Parameter(
             _zeros(self.capacity, self.length, dtype or torch.get_default_dtype(), place)
         )
-        self.id_map: IdMap = LocalIdMap(self.capacity)
+        self.id_map: TableIdMap = LocalIdMap(self.capacity)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids`, of shape ``(*ids.shape, length)``.

@@ -389,6 +389,8 @@ class WrappedParameters:
         worker.end_setup()
         for each in self.tables.values():
             each.forget_rows()
+            if isinstance(each, HashTable):
+                each.rows.state_written()
         for stepped in self.stepped:
             stepped.begin()
 

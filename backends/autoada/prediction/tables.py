@@ -71,7 +71,7 @@ def hash_embeddings(model: nn.Module) -> dict[str, HashEmbedding]:
     ]
     for _, module, parameter in holders:
         if isinstance(module, HashEmbedding) and not parametrize.is_parametrized(module, "weight"):
-            found[id(parameter)] = module
+            found.setdefault(id(parameter), module)
     for name, module, parameter in holders:
         first = found.get(id(parameter))
         if first is not None and getattr(module, "id_map", None) is not first.id_map:
