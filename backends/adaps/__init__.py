@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaps._core import NodeTable, TraceEvent, Worker, deduplicate, sum_by_key
 from adaps.errors import AdapsError, CheckpointError, PeerLost, RendezvousError
-from adaps.export import load_export
+from adaps.export import load_export, load_export_ids
 from adaps.initializers import Constant, Normal, Uniform
 from adaps.node import TECHNIQUES, Node
 from adaps.node_options import NodeOptions
@@ -88,6 +88,7 @@ __all__ = [
     "Worker",
     "deduplicate",
     "load_export",
+    "load_export_ids",
     "simulate",
     "sum_by_key",
     "trace_frame",

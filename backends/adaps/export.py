@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["load_export"]
+__all__ = ["load_export", "load_export_ids"]
 
 
 def load_export(
@@ -36,7 +36,8 @@ def load_export(
     Raises
     ------
     CheckpointError
-        If there is no complete export in the directory, or a file is damaged or cannot be read.
+        If there is no complete export in the directory, or a file is damaged or cannot be read, or if a table
+        has ids as keys.
     KeyError
         If a table was not exported. The error names it.
     TypeError
@@ -45,3 +46,37 @@ def load_export(
     from adaps.checkpoint import export_reader
 
     return export_reader.load(Path(directory), tables)
+
+
+def load_export_ids(
+    directory: str | os.PathLike[str], table: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the ids of a table with ``keys="int64"``, and their values, from the newest export of a directory.
+
+    It may be called while a job exports to the directory, and does not need the job.
+
+    Parameters
+    ----------
+    directory : path
+        Directory that was given to `Node.export`.
+    table : str
+        Name of the table.
+
+    Returns
+    -------
+    int64 array
+        Ids to which rows were assigned, ascending.
+    float32 array
+        Values of these ids, of shape (ids, length).
+
+    Raises
+    ------
+    CheckpointError
+        If there is no complete export in the directory, or a file is damaged or cannot be read, or if the
+        table has no ids.
+    KeyError
+        If the table was not exported.
+    """
+    from adaps.checkpoint import export_reader
+
+    return export_reader.load_ids(Path(directory), table)

@@ -151,8 +151,8 @@ class Table:
         )
         if self.keys is not None and (management.homes or len(management.managed) > 1):
             raise PolicyError(
-                f"the table {self.name!r} has ids as keys, so a policy cannot choose homes or divide its rows; "
-                'give all its rows one rule with home "hash"'
+                f"the table {self.name!r} has ids as keys, so a policy cannot choose homes or divide its "
+                'rows; give all its rows one rule with home "hash"'
             )
         spec.has_ids = self.keys is not None
         spec.dtype = _core.Dtype[self.dtype.upper()]

@@ -211,7 +211,8 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
-constexpr char kRowsOf[] = R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
+constexpr char kRowsOf[] =
+    R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
 
 All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys. An
 id keeps its row as long as the cluster exists. Ids that this node knows need no message, so the call returns at

@@ -280,9 +280,8 @@ template <auto kCall>
 std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& values, bool asynchronous) {
   // The keys are copied during the call, so only the values must be kept alive.
   const Array given = Array::of_int64(keys, "keys");
-  return access(values, asynchronous, [&] {
-    return (worker_.*kCall)(given.keys(), values.floats(), values.size(), asynchronous);
-  });
+  return access(values, asynchronous,
+                [&] { return (worker_.*kCall)(given.keys(), values.floats(), values.size(), asynchronous); });
 }
 
 // Releases the arrays of completed calls, because a caller may never wait for them. Checks a few arrays per

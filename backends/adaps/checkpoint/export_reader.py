@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ from adaps.checkpoint import editions, table_files
 from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest
 from adaps.errors import CheckpointError
 
-__all__ = ["check_names", "known_name", "load"]
+__all__ = ["check_names", "known_name", "load", "load_ids"]
+
+_T = TypeVar("_T")
 
 _MOST_TRIES = 20
 """Number of tries to read an export that another one may replace at the same time."""
@@ -24,14 +26,33 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
     """Return all rows of tables from the newest export of a directory; see `adaps.load_export`."""
     if names is not None:
         check_names(names)
+
+    def read(exported: ExportManifest) -> dict[str, npt.NDArray[np.float32]]:
+        known = {table.name: table for table in exported.tables}
+        wanted = list(known) if names is None else [known_name(name, known) for name in names]
+        return {name: _merged(directory, exported, known[name]) for name in wanted}
+
+    return _read_newest(directory, read)
+
+
+def load_ids(directory: Path, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the ids and values of a table from the newest export; see `adaps.load_export_ids`."""
+
+    def read(exported: ExportManifest) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        known = {table.name: table for table in exported.tables}
+        return _merged_ids(directory, exported, known[known_name(name, known)])
+
+    return _read_newest(directory, read)
+
+
+def _read_newest(directory: Path, read: Callable[[ExportManifest], _T]) -> _T:
+    """Return the result of `read` for the newest export, which may be replaced at the same time."""
     for _ in range(_MOST_TRIES):
         edition = editions.newest(directory, EXPORTS)
         if edition is None or edition.content is None:
             raise CheckpointError(f"{directory} holds no complete export: there is no manifest of one")
-        known = {table.name: table for table in edition.content.tables}
-        wanted = list(known) if names is None else [known_name(name, known) for name in names]
         try:
-            return {name: _merged(directory, edition.content, known[name]) for name in wanted}
+            return read(edition.content)
         except (CheckpointError, OSError) as error:
             if editions.newest_number(directory) == edition.number:
                 if isinstance(error, OSError):
@@ -42,6 +63,10 @@ def load(directory: Path, names: Sequence[str] | None) -> dict[str, npt.NDArray[
 
 
 def _merged(directory: Path, exported: ExportManifest, table: ExportedTable) -> npt.NDArray[np.float32]:
+    if table.keys is not None:
+        raise CheckpointError(
+            f"{directory}: the table {table.name!r} has ids as keys; read it with adaps.load_export_ids"
+        )
     try:
         values = np.empty((table.rows, table.length), np.float32)
     except (MemoryError, ValueError, OverflowError) as error:
@@ -58,6 +83,25 @@ def _merged(directory: Path, exported: ExportManifest, table: ExportedTable) -> 
                 f"{directory / part.folder} does not have row {np.argmin(there)} of table {table.name!r}"
             )
     return values
+
+
+def _merged_ids(
+    directory: Path, exported: ExportManifest, table: ExportedTable
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    if table.keys is None:
+        raise CheckpointError(
+            f"{directory}: the table {table.name!r} has rows without ids; read it with adaps.load_export"
+        )
+    read = [
+        table_files.read_ids(directory / part.folder, file, table)
+        for part in exported.parts
+        for file in part.files
+        if file.table == table.name
+    ]
+    ids = np.concatenate([ids for ids, _ in read] or [np.empty(0, np.int64)])
+    values = np.concatenate([values for _, values in read] or [np.empty((0, table.length), np.float32)])
+    ordered, from_end = np.unique(ids[::-1], return_index=True)  # the last value of each id is valid
+    return ordered, values[len(ids) - 1 - from_end]
 
 
 def check_names(names: Sequence[str]) -> None:

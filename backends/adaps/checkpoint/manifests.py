@@ -70,6 +70,7 @@ class TableEntry:
     init: dict[str, Any]
     learning_rate: Annotated[float, msgspec.Meta(ge=0)]
     step: Natural
+    keys: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +131,7 @@ class ExportedTable:
     name: str
     rows: Positive
     length: Positive
+    keys: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

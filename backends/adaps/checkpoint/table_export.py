@@ -337,6 +337,8 @@ class _Writing:
         tables = exported_tables(node.tables, self._chosen)
         if self._everything:
             for table in tables:
+                if table.keys is not None:
+                    continue
                 rows = sum(file.rows for file in part.files if file.table == table.name)
                 if rows != table.rows:
                     raise CheckpointError(
@@ -355,7 +357,7 @@ class _Writing:
 
 def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[ExportedTable]:
     """Return tables of a node as described in the manifest of an export."""
-    return [ExportedTable(tables[i].name, tables[i].rows, tables[i].length) for i in chosen]
+    return [ExportedTable(tables[i].name, tables[i].rows, tables[i].length, tables[i].keys) for i in chosen]
 
 
 def _chosen(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ __all__ = [
     "load_table",
     "merge",
     "read_extra",
+    "read_ids",
     "split_extra",
     "verify",
     "verify_rows",
@@ -39,7 +40,7 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
     if owned == 0:
         return None
     path = folder / _table_file(index, rank)
-    chunk = _Chunk(table.length, _core.state_length(core, index))
+    chunk = _Chunk(table.keys, table.length, _core.state_length(core, index))
     with safetensors_file.Writer(path, chunk.shapes(owned), {"table": table.name}) as writer:
         first, written = 0, 0
         while first < table.rows and written <= owned:
@@ -63,12 +64,12 @@ def write_changed(
     if count == 0:
         return None
     path = folder / _table_file(index, rank)
-    chunk = _Chunk(table.length)
+    chunk = _Chunk(table.keys, table.length)
     with safetensors_file.Writer(path, chunk.shapes(count), {"table": table.name}) as writer:
         for first, size in chunk.pieces_of(count):
             rows, values = chunk.rows[:size], chunk.values[:size]
             changed.read(first, rows, values)
-            writer.append("rows", rows)
+            writer.append(chunk.name_of_rows, rows)
             writer.append("values", values)
     return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=count)
 
@@ -87,7 +88,7 @@ def merge(
     CheckpointError
         If the file is incomplete or does not fit the table.
     """
-    chunk = _Chunk(table.length)
+    chunk = _Chunk(table.keys, table.length)
     _verify(folder, file, table.name, chunk.shapes(file.rows))
     for path, count in chunk.read(folder, file):
         rows = chunk.rows[:count]
@@ -96,12 +97,35 @@ def merge(
         there[rows] = True
 
 
+def read_ids(
+    folder: Path, file: File, table: ExportedTable
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the ids of an export's file and their values.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is incomplete or does not fit the table.
+    """
+    chunk = _Chunk(table.keys, table.length)
+    _verify(folder, file, table.name, chunk.shapes(file.rows))
+    ids = np.empty(file.rows, np.int64)
+    values = np.empty((file.rows, table.length), np.float32)
+    first = 0
+    for _, count in chunk.read(folder, file):
+        ids[first : first + count] = chunk.rows[:count]
+        values[first : first + count] = chunk.values[:count]
+        first += count
+    return ids, values
+
+
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:
     """Raise CheckpointError unless a file is complete and fits its table."""
     if entry is None:
         safetensors_file.verify(folder / file.name, file.bytes, file.checksums)
     else:
-        _verify(folder, file, entry.name, _Chunk(entry.length, entry.state_length).shapes(file.rows))
+        chunk = _Chunk(entry.keys, entry.length, entry.state_length)
+        _verify(folder, file, entry.name, chunk.shapes(file.rows))
 
 
 def _verify(folder: Path, file: File, table: str, shapes: safetensors_file.Shapes) -> None:
@@ -113,8 +137,11 @@ def _verify(folder: Path, file: File, table: str, shapes: safetensors_file.Shape
 
 def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
     """Raise CheckpointError unless all rows of a checkpoint's files exist and none occurs twice."""
+    if table.keys is not None:
+        _verify_ids(folder, table, files)
+        return
     seen = np.zeros(table.rows, np.bool_)
-    chunk = _Chunk()
+    chunk = _Chunk(table.keys)
     for file in files:
         for path, count in chunk.read(folder, file):
             rows = chunk.rows[:count]
@@ -126,6 +153,14 @@ def verify_rows(folder: Path, table: Table, files: Iterable[File]) -> None:
                     f"{path} does not fit: row {twice[0]} of table {table.name!r} is there twice"
                 )
             seen[rows] = True
+
+
+def _verify_ids(folder: Path, table: Table, files: Iterable[File]) -> None:
+    chunk = _Chunk(table.keys)
+    pieces = [chunk.rows[:count].copy() for file in files for _, count in chunk.read(folder, file)]
+    ordered = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+    if len(twice := ordered[1:][ordered[1:] == ordered[:-1]]):
+        raise CheckpointError(f"{folder} does not fit: id {twice[0]} of table {table.name!r} is there twice")
 
 
 def _check_rows_exist(path: Path, rows: npt.NDArray[np.int64], table: Table | ExportedTable) -> None:
@@ -141,7 +176,7 @@ def load_table(
 ) -> _core.TableRestore:
     """Read the rows of a table that a node owns from a checkpoint's files. `finish` writes them."""
     restore = _core.TableRestore(core, index)
-    chunk = _Chunk(table.length, _core.state_length(core, index))
+    chunk = _Chunk(table.keys, table.length, _core.state_length(core, index))
     for file in files:
         for path, count in chunk.read(folder, file):
             try:
@@ -215,18 +250,21 @@ class _Chunk:
 
     Parameters
     ----------
+    keys : str or None
+        Kind of the table's ids. Without it, rows are identified by their numbers.
     length : int, optional
-        Number of floats of a value. Without it, only row numbers are read.
+        Number of floats of a value. Without it, only row numbers or ids are read.
     state_length : int, optional
         Number of floats of an optimizer state. Without it, there is no state, as in exports.
     """
 
-    def __init__(self, length: int | None = None, state_length: int | None = None) -> None:
+    def __init__(self, keys: str | None, length: int | None = None, state_length: int | None = None) -> None:
         count = max(1, CHUNK_BYTES // (8 + 4 * ((length or 0) + (state_length or 0))))
         self.rows = np.empty(count, np.int64)
         self.values = np.empty((count, length or 0), np.float32)
         self.state = np.empty((count, state_length or 0), np.float32)
-        self.arrays: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
+        self.name_of_rows = "rows" if keys is None else "ids"
+        self.arrays: dict[str, npt.NDArray[Any]] = {self.name_of_rows: self.rows}
         """Arrays by the names of their tensors."""
         if length is not None:
             self.arrays["values"] = self.values

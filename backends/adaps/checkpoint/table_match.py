@@ -27,6 +27,7 @@ def entry_of(table: Table, state_length: int, learning_rate: float, step: int) -
         _described(table.init),
         learning_rate,
         step,
+        table.keys,
     )
 
 
@@ -44,8 +45,10 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
         if entry.name not in saved:
             raise CheckpointError(f"{path} has no table {entry.name!r}; it has {', '.join(map(repr, saved))}")
         other = saved[entry.name]
-        compared = ["rows", "length", "optimizer", "state_length"]
-        if written.get(entry.name, 0) < entry.rows:
+        compared = ["keys", "length", "optimizer", "state_length"]
+        if entry.keys is None:
+            compared.append("rows")  # A table of ids only needs room for them, which the restore checks.
+        if entry.keys is not None or written.get(entry.name, 0) < entry.rows:
             compared.append("init")  # untouched rows are not in the checkpoint, so they start from it
         for what in compared:
             here, there = _without_rate(getattr(entry, what)), _without_rate(getattr(other, what))

@@ -164,7 +164,7 @@ class Worker {
   Ticket next_ticket_ = 0;
   bool finalized_ = false;
   bool told_late_ = false;
-  std::vector<Key> keys_;  // keys of the current call
+  std::vector<Key> keys_;           // keys of the current call
   std::vector<std::int64_t> rows_;  // rows of the current call
   struct PreparedSample {
     Sampler* sampler;

@@ -5,9 +5,9 @@
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
 // The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
-// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends only on parts
-// before it in this list. Membership handles the nodes of the cluster. IntentQueues decides when intents are
-// acted on.
+// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends
+// only on parts before it in this list. Membership handles the nodes of the cluster. IntentQueues decides
+// when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -74,7 +74,9 @@ class Channel : public TransportEvents {
     bool begins_round = false;     // Intents are acted on before calls that wait for keys to arrive.
     bool follows_intents = false;  // Requests wait until all due intents have been acted on.
     std::size_t next = 0;          // Index of the next request.
-    bool done() const { return next == requests.size() && id_requests.empty() && syncs.empty() && arrivals.empty() && !goodbye; }
+    bool done() const {
+      return next == requests.size() && id_requests.empty() && syncs.empty() && arrivals.empty() && !goodbye;
+    }
   };
 
   void take_submissions();

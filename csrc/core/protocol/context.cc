@@ -59,8 +59,9 @@ void check_ids(const Settings& settings, const Table& table) {
                                 std::to_string(settings.nodes));
   const Technique technique = table.managements().front().technique.value_or(settings.technique);
   if (technique == Technique::kFullReplication)
-    throw std::invalid_argument(name + " and the technique full_replication; give it another one, such as "
-                                       "adaptive");
+    throw std::invalid_argument(name +
+                                " and the technique full_replication; give it another one, such as "
+                                "adaptive");
 }
 
 Directory directory_of(const Settings& settings, const Tables& tables) {

@@ -34,7 +34,8 @@ void IdRequests::send(IdRequest& request) {
   }
   ResolveMessage message;
   message.request = free_numbers_.back();
-  message.table = static_cast<std::uint32_t>(channel_.node.tables.number_of(*request.operation->id_call->table));
+  message.table =
+      static_cast<std::uint32_t>(channel_.node.tables.number_of(*request.operation->id_call->table));
   message.count = static_cast<std::uint32_t>(request.ids.size());
   free_numbers_.pop_back();
   awaiting_[message.request] = &request;

@@ -31,20 +31,32 @@ std::vector<std::int64_t> unknown_of(const RowIds& known, std::span<const std::i
 
 }  // namespace
 
+bool has_room_for(const NodeContext& node, const Table& table, std::uint64_t new_ids) {
+  const RowRange share = share_of(table.spec().rows, node.settings.nodes, node.settings.rank);
+  return decisions().has_room(new_ids, share.size() - table.ids()->assigned());
+}
+
+std::string full_table(const NodeContext& node, const Table& table, NodeId full) {
+  const std::uint64_t rows = table.spec().rows;
+  return "table '" + table.spec().name + "' is full: node " + std::to_string(full) + " assigns " +
+         std::to_string(share_of(rows, node.settings.nodes, full).size()) + " of its " +
+         std::to_string(rows) + " rows, and there are more ids; create the table with a larger capacity";
+}
+
 bool assign_rows(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids,
                  std::int64_t* rows) {
   RowIds& known = *table.ids();
   RowIds::Adding adding(known);
   const RowRange share = decisions().share(table.spec().rows, node.settings.nodes, node.settings.rank);
-  const std::size_t fresh = unknown_of(known, ids).size();
-  if (!decisions().has_room(fresh, share.size() - known.assigned())) return false;
+  if (!has_room_for(node, table, unknown_of(known, ids).size())) return false;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     // Another thread may have assigned a row since the caller looked, and an id may occur twice.
-    rows[i] = decisions().row_before_assignment(known, ids[i]);
+    const std::int64_t id = ids[i];
+    rows[i] = decisions().row_before_assignment(known, id);
     if (rows[i] != RowIds::kUnknown) continue;
     const std::uint64_t row = share.first + known.assigned();
     rows[i] = static_cast<std::int64_t>(row);
-    adding.add(ids[i], row);
+    adding.add(id, row);
     adding.count_assigned();
   }
   return true;
@@ -110,13 +122,8 @@ void submit_id_requests(NodeContext& node, Operation& operation) {
 
 void finish_rows_of(const NodeContext& node, const Operation& operation) {
   const IdCall& call = *operation.id_call;
-  const TableSpec& spec = call.table->spec();
-  if (const int full = call.full.load(); full != IdCall::kNone) {
-    const std::uint64_t share = share_of(spec.rows, node.settings.nodes, static_cast<NodeId>(full)).size();
-    throw TableFull("table '" + spec.name + "' is full: node " + std::to_string(full) + " assigns " +
-                    std::to_string(share) + " of its " + std::to_string(spec.rows) +
-                    " rows, which new ids exceed; create the table with a larger capacity");
-  }
+  if (const int full = call.full.load(); full != IdCall::kNone)
+    throw TableFull(full_table(node, *call.table, static_cast<NodeId>(full)));
   const std::size_t unknown = call.table->ids()->find(call.ids, call.rows);
   ADAPS_INVARIANT(unknown == 0, "a call for rows is complete, and an id has no row");
 }

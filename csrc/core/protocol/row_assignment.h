@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "protocol/context.h"
 #include "protocol/operation.h"
@@ -13,8 +14,12 @@ namespace adaps {
 // Maximum number of ids in a message.
 inline constexpr std::size_t kMaxIdsOfMessage = 4096;
 
-// Assigns a row of this node's share to each id that has none, and writes the rows of all ids. Returns false,
-// and changes nothing, if the share does not have enough free rows.
+// Whether this node's share has free rows for a number of new ids.
+bool has_room_for(const NodeContext& node, const Table& table, std::uint64_t new_ids);
+// Returns the error text for a node that has no row left for a new id.
+std::string full_table(const NodeContext& node, const Table& table, NodeId full);
+// Assigns a row of this node's share to each id that has none, and writes the rows of all ids, which may
+// replace the ids. Returns false, and changes nothing, if the share does not have enough free rows.
 bool assign_rows(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids,
                  std::int64_t* rows);
 // Stores the rows that another node assigned to ids.

@@ -37,8 +37,8 @@ RowIds::RowIds(std::uint64_t rows)
 // the ids of one node would use a part of the buckets or tags.
 RowIds::Place RowIds::place(std::int64_t id) const {
   const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-  const auto bucket = static_cast<std::uint64_t>(
-      (static_cast<unsigned __int128>(hash * kGoldenRatio) * buckets_) >> 64);
+  const auto bucket =
+      static_cast<std::uint64_t>((static_cast<unsigned __int128>(hash * kGoldenRatio) * buckets_) >> 64);
   return {bucket, 1 + (((hash >> 32) & 0xff) * 255 >> 8)};
 }
 
@@ -112,9 +112,8 @@ void RowIds::Adding::add(std::int64_t id, std::uint64_t row) {
     const std::uint64_t low = bucket.low_tags.load(std::memory_order_relaxed);
     const std::uint32_t high = bucket.high_tags.load(std::memory_order_relaxed);
     // Tags are used in order, so the number of rows follows from the highest tag.
-    const std::size_t used =
-        high != 0 ? 12 - static_cast<std::size_t>(std::countl_zero(high)) / 8
-                  : 8 - static_cast<std::size_t>(std::countl_zero(low)) / 8;
+    const std::size_t used = high != 0 ? 12 - static_cast<std::size_t>(std::countl_zero(high)) / 8
+                                       : 8 - static_cast<std::size_t>(std::countl_zero(low)) / 8;
     if (used == kOfBucket) {
       bucket.is_passed.store(1, std::memory_order_release);
       continue;

@@ -70,9 +70,7 @@ class RowIds {
     // Adds an id that the map does not have, with its row.
     void add(std::int64_t id, std::uint64_t row);
     // Counts a row of this node's share as assigned.
-    void count_assigned() {
-      ids_.assigned_.store(ids_.assigned() + 1, std::memory_order_relaxed);
-    }
+    void count_assigned() { ids_.assigned_.store(ids_.assigned() + 1, std::memory_order_relaxed); }
 
    private:
     RowIds& ids_;

@@ -23,8 +23,8 @@ inline constexpr std::size_t kMaxRowFloats = (std::size_t{16} << 20) - 16;
 
 enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
 
-// The initial value is a function of seed, row and column alone, so every node computes the same value. If the
-// row has an id, the id is used in place of the row.
+// The initial value is a function of seed, row and column alone, so every node computes the same value. If
+// the row has an id, the id is used in place of the row.
 struct Initializer {
   InitKind kind = InitKind::kConstant;
   float a = 0.0F;  // constant, lower bound or mean

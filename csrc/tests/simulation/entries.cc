@@ -51,6 +51,10 @@ auto visit(MessageType type, std::span<const std::byte> bytes, Function function
       return function(reader.read<GoodbyeMessage>());
     case MessageType::kLost:
       return function(reader.read<LostMessage>());
+    case MessageType::kResolve:
+      return function(reader.read<ResolveMessage>());
+    case MessageType::kResolved:
+      return function(reader.read<ResolvedMessage>());
   }
   throw Violation("a message of type ", static_cast<int>(type));
 }
@@ -111,6 +115,10 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       entry.key = request_keys_[to].at(message.request);
     } else if constexpr (requires { message.key; }) {
       entry.key = message.key;
+    } else if constexpr (is_a<decltype(message), ResolveMessage>) {
+      return sizeof(message) + message.count * sizeof(std::int64_t);
+    } else if constexpr (is_a<decltype(message), ResolvedMessage>) {
+      return sizeof(message) + message.count * sizeof(std::uint32_t);
     } else {
       return sizeof(message);
     }

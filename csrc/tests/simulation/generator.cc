@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ class Generator {
     draw_room();
     draw_frame_wait();
     draw_first_requests();
+    draw_ids();
     return std::move(spec_);
   }
 
@@ -517,6 +519,69 @@ class Generator {
         program.insert(program.begin() + static_cast<std::ptrdiff_t>(random.below(program.size())), call);
       }
     }
+  }
+
+  // Gives the rows of a table ids, and inserts calls for their rows. Some shares are too small for all ids.
+  // Uses separate random numbers.
+  void draw_ids() {
+    Random random(mix(spec_.seed) ^ 0x69647321U);
+    const std::size_t number = random.below(spec_.tables.size());
+    TableSpec& table = spec_.tables[number];
+    if (!random.chance(0.3) || table.sampling) return;
+    if (!table.managed.empty()) table.management = table.managed.front().management;
+    using enum Technique;
+    if (table.management.technique.value_or(spec_.settings.technique) == kFullReplication)
+      table.management.technique = kReplication;
+    table.managed.clear();
+    table.homes.clear();
+    table.has_ids = true;
+    if (spec_.rough) table.init = {.kind = InitKind::kUniform, .a = 0.0F, .b = 1.0F, .seed = random.next()};
+    for (TableSpec& other : spec_.tables) {
+      for (HomeRange& home : other.homes) {
+        if (home.hashed_with == number) home.hashed_with = kOwnKey;
+      }
+    }
+    replace_rows(random, number, spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3));
+    for (Program& program : spec_.programs) insert_calls_for_rows(random, program, number);
+  }
+
+  // Changes the number of a table's rows, and gives its used keys ids.
+  void replace_rows(Random& random, std::size_t number, std::uint64_t rows) {
+    constexpr std::int64_t kSpecial[] = {0, -1, std::numeric_limits<std::int64_t>::min(),
+                                         std::numeric_limits<std::int64_t>::max()};
+    const std::uint64_t before = spec_.tables[number].rows;
+    const Key first = number == 0 ? 0 : spec_.tables[0].rows;
+    for (std::size_t i = 0; i < spec_.keys.size(); ++i) {
+      std::int64_t id = random.chance(0.3) ? kSpecial[random.below(std::size(kSpecial))]
+                                           : static_cast<std::int64_t>(random.next());
+      while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end())
+        id = static_cast<std::int64_t>(random.next());
+      spec_.ids.push_back(id);
+      Key& key = spec_.keys[i];
+      if (key - first < before) {
+        key = first + i % rows;
+      } else if (key >= first) {
+        key = key - before + rows;
+      }
+    }
+    spec_.tables[number].rows = rows;
+  }
+
+  void insert_calls_for_rows(Random& random, Program& program, std::size_t number) {
+    Program longer;
+    for (Call& call : program) {
+      Call rows{.kind = CallKind::kRowsOf, .asynchronous = random.chance(asynchronous_), .table = number};
+      for (const std::uint32_t position : call.keys) {
+        if (&table_of(spec_, spec_.keys[position]) == &spec_.tables[number]) rows.keys.push_back(position);
+      }
+      for (std::uint32_t i = 0; !rows.keys.empty() && i < spec_.keys.size(); ++i) {
+        if (random.chance(0.3) && &table_of(spec_, spec_.keys[i]) == &spec_.tables[number])
+          rows.keys.push_back(i);
+      }
+      if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(std::move(rows));
+      longer.push_back(std::move(call));
+    }
+    program = std::move(longer);
   }
 
   Random random_;

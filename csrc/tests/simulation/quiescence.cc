@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "protocol/local_access.h"
@@ -166,7 +168,9 @@ void check_home_knows(World& world, Key key, NodeId owner) {
 }
 
 void check_effect(World& world, std::uint32_t position) {
-  const Key key = world.spec().keys[position];
+  const std::optional<Key> known = world.key_of(position);
+  if (!known) return;
+  const Key key = *known;
   const Technique technique = technique_of(world.spec(), key);
   if (technique != Technique::kAdaptive && technique != Technique::kRelocation)
     check_stays_at_home(world, key);
@@ -206,8 +210,16 @@ void extend_intents(World& world) {
   }
 }
 
+std::vector<Key> used_keys(World& world) {
+  std::vector<Key> keys;
+  for (std::uint32_t i = 0; i < world.spec().keys.size(); ++i) {
+    if (const std::optional<Key> key = world.key_of(i)) keys.push_back(*key);
+  }
+  return keys;
+}
+
 void read_local_values(World& world) {
-  for (const Key key : world.spec().keys) {
+  for (const Key key : used_keys(world)) {
     for (NodeId rank = 0; rank < world.cluster().nodes(); ++rank) {
       NodeState& node = world.cluster().node(rank);
       const View view = look(node, key);
@@ -245,7 +257,7 @@ void check_left_over(World& world) {
     if (node.epochs.outstanding() != 0) throw Violation("left over: writes are counted as not applied");
     if (node.epochs.anyone_waits()) throw Violation("left over: a wait_sync");
     std::uint64_t owned = 0;
-    for (const Key key : world.spec().keys) {
+    for (const Key key : used_keys(world)) {
       LockedKey locked(node.store, key);
       owned += locked.state() == State::kOwner ? 1 : 0;
       if (!permanent && node.store.intents(key) != 0)
@@ -272,12 +284,47 @@ void pass_exchanges(World& world) {
   }
 }
 
+// Checks that all nodes agree on the rows of ids, and that each row has one id.
+void check_ids(World& world) {
+  const WorldSpec& spec = world.spec();
+  std::set<Key> rows;
+  for (std::uint32_t i = 0; i < spec.keys.size(); ++i) {
+    const std::optional<Key> key = world.key_of(i);
+    if (!has_id(spec, i) || !key) continue;
+    for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
+      if (world.key_at(node, i).value_or(*key) != *key) throw Violation("ids: k", i, " has two rows");
+    }
+    const NodeId home = Directory(spec.settings.nodes, 1).home_by_hash(static_cast<Key>(spec.ids[i]));
+    if (home_of(spec, *key) != home) throw Violation("ids: k", i, " has a row of another node's share");
+    if (!world.key_at(home, i)) throw Violation("ids: the node that assigns k", i, " does not know it");
+    if (!rows.insert(*key).second) throw Violation("ids: k", i, " has the row of another id");
+  }
+}
+
+// Checks that the value of a row that was never written follows from its id.
+void check_initial_value(World& world, std::uint32_t position, Key key, const std::vector<float>& row) {
+  const Table& table = world.cluster().node(0).tables.find(key);
+  if (!has_id(world.spec(), position) || table.is_packed() || writes_of(world, position) > 0) return;
+  std::vector<float> initial(table.length());
+  table.spec().init.fill(static_cast<std::uint64_t>(world.spec().ids[position]), initial.data(),
+                         initial.size());
+  if (!std::equal(initial.begin(), initial.end(), row.begin()))
+    throw Violation("ids: the initial value of k", position, " is that of another row");
+}
+
 }  // namespace
 
 Rows check_at_rest(World& world) {
   Rows rows;
   std::vector<Content>& contents = rows.values;
-  for (const Key key : world.spec().keys) {
+  check_ids(world);
+  for (std::uint32_t i = 0; i < world.spec().keys.size(); ++i) {
+    const std::optional<Key> known = world.key_of(i);
+    if (!known) {
+      contents.emplace_back();
+      continue;
+    }
+    const Key key = *known;
     std::vector<View> views;
     for (NodeId node = 0; node < world.cluster().nodes(); ++node)
       views.push_back(look(world.cluster().node(node), key));
@@ -302,6 +349,7 @@ Rows check_at_rest(World& world) {
     const Table& table = world.cluster().node(0).tables.find(key);
     if (world.spec().rough) {
       check_gradients(world, contents.size(), owner.value);
+      check_initial_value(world, i, key, owner.value);
       contents.emplace_back();
       continue;
     }

@@ -11,7 +11,7 @@ const char* name_of(CallKind kind) {
   static constexpr const char* kNames[] = {
       "pull",           "push",        "push_gradients", "set",     "intent",    "wait_intent",
       "prepare_sample", "pull_sample", "advance_clock",  "waitall", "wait_sync", "barrier",
-      "pull_state",     "set_state",   "freeze",         "take",    "thaw"};
+      "pull_state",     "set_state",   "rows_of",        "freeze",         "take",    "thaw"};
   return name_in(kNames, kind);
 }
 
@@ -72,6 +72,9 @@ NodeId home_of(const WorldSpec& spec, Key key) {
       row -= table.rows;
       continue;
     }
+    for (NodeId node = 0; table.has_ids && node < spec.settings.nodes; ++node) {
+      if (share_of(table.rows, spec.settings.nodes, node).contains(row)) return node;
+    }
     for (const HomeRange& home : table.homes) {
       if (row >= home.end) continue;
       if (home.node != kHomeByHash) return home.node;
@@ -80,6 +83,12 @@ NodeId home_of(const WorldSpec& spec, Key key) {
     break;
   }
   return by_hash.home(key);
+}
+
+const TableSpec& table_of(const WorldSpec& spec, Key key) {
+  std::size_t table = 0;
+  while (key >= spec.tables[table].rows) key -= spec.tables[table++].rows;
+  return spec.tables[table];
 }
 
 bool limits_room(const WorldSpec& spec) {
@@ -94,10 +103,14 @@ std::string describe(const WorldSpec& spec) {
        << " rounds/s, slices of " << spec.settings.slice << ", " << spec.settings.max_gradient_bytes
        << " bytes of gradients, " << spec.settings.max_queued_bytes << " bytes queued, keys";
   for (const Key key : spec.keys) text << " " << key << "@" << home_of(spec, key);
+  for (std::size_t i = 0; i < spec.keys.size(); ++i) {
+    if (has_id(spec, i)) text << ", k" << i << " with id " << spec.ids[i];
+  }
   if (spec.freeze_probability > 0.0) text << ", frozen links";
   for (const TableSpec& table : spec.tables) {
     if (table.managed.empty() && table.management != Management{})
       text << ", " << table.name << describe(table.management);
+    if (table.has_ids) text << ", " << table.name << " with ids and " << table.rows << " rows";
     if (table.dtype == Dtype::kBfloat16) text << ", " << table.name << " packed";
     Key first = 0;
     for (const ManagedRange& range : table.managed) {

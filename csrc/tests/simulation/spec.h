@@ -30,6 +30,7 @@ enum class CallKind : std::uint8_t {
   kBarrier,
   kPullState,
   kSetState,
+  kRowsOf,  // requests the rows of ids of one table
   // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
   kTake,
@@ -42,7 +43,7 @@ struct Call {
   std::vector<std::uint32_t> keys{};  // indices in WorldSpec::keys
   Clock start_in = 0;                 // intent, sample: number of clocks from now
   Clock length = 1;
-  std::size_t table = 0;  // sample: index of the table
+  std::size_t table = 0;  // sample, rows of ids: index of the table
   std::size_t size = 0;   // sample: number of rows
 };
 
@@ -55,7 +56,9 @@ struct WorldSpec {
   std::uint64_t seed = 0;
   Settings settings;  // without the rank
   std::vector<TableSpec> tables;
-  std::vector<Key> keys;          // the used keys
+  // The used keys. For a row with an id, the key only names the table, because its row is assigned later.
+  std::vector<Key> keys;
+  std::vector<std::int64_t> ids;  // ids of the keys; empty if no table has ids
   std::vector<Program> programs;  // sorted by node, then by worker
 
   // Means of exponentially distributed delays, in microseconds.
@@ -96,6 +99,11 @@ Wire wire_of(const WorldSpec& spec, Key key);
 Clock exchange_of(const WorldSpec& spec, Key key);
 Clock longest_exchange(const WorldSpec& spec);
 NodeId home_of(const WorldSpec& spec, Key key);
+const TableSpec& table_of(const WorldSpec& spec, Key key);
+// Whether the row of a position in the world's list of keys has an id.
+inline bool has_id(const WorldSpec& spec, std::size_t position) {
+  return !spec.ids.empty() && table_of(spec, spec.keys[position]).has_ids;
+}
 
 const char* name_of(CallKind kind);
 // Whether the limit of unsent bytes is small enough to be reached.

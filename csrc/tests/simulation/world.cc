@@ -113,11 +113,27 @@ void World::settle(NodeId node) {
 }
 
 void World::extend_intent(const Intent& intent, Clock length) {
-  const Key key = spec_.keys[intent.key];
+  const Key key = key_of(intent.key).value();
   const Clock now = clock(intent.node, intent.worker);
   cluster_.channel(intent.node, cluster_.node(intent.node).directory.channel(key))
       .partition()
       .submit_intent(intent.worker, {key}, now, now + length);
+}
+
+std::optional<Key> World::key_at(NodeId node, std::uint32_t position) {
+  const Key key = spec_.keys[position];
+  if (!has_id(spec_, position)) return key;
+  const Table& table = cluster_.node(node).tables.find(key);
+  const std::int64_t row = table.ids()->find(spec_.ids[position]);
+  if (row == RowIds::kUnknown) return std::nullopt;
+  return table.first_key() + static_cast<Key>(row);
+}
+
+std::optional<Key> World::key_of(std::uint32_t position) {
+  for (NodeId node = 0; node < cluster_.nodes(); ++node) {
+    if (const std::optional<Key> key = key_at(node, position)) return key;
+  }
+  return std::nullopt;
 }
 
 void World::end_all_intents() {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -53,6 +54,10 @@ class World {
   // All intents that were signalled.
   const std::vector<Intent>& intents() const { return intents_; }
   Clock clock(NodeId node, int worker) { return state(node, worker).clock.load(); }
+  // The key of a position in the list of keys, as a node knows it, or as any node knows it. There is none if
+  // the row has an id to which no row was assigned.
+  std::optional<Key> key_at(NodeId node, std::uint32_t position);
+  std::optional<Key> key_of(std::uint32_t position);
   // Decodes the optimizer state of a row.
   StateContent read_state(Key key, std::span<const float> state);
 
@@ -65,12 +70,16 @@ class World {
     std::vector<Key> keys;
     std::vector<std::uint32_t> positions;  // indices of the keys in the world's list
     std::vector<float> floats;
+    std::vector<std::int64_t> rows;  // result of a call for rows of ids
   };
 
   struct PreparedSample {
     Sampler* sampler;
     Sample sample;
   };
+
+  // A table, and the number or the id of a row.
+  using RowName = std::pair<std::size_t, std::int64_t>;
 
   // Observed samples of a pool.
   struct PoolSeen {
@@ -126,8 +135,12 @@ class World {
   bool is_published(std::size_t number) const;
   void tell_changes(NodeState& node, NodeId rank, std::size_t number);
   void check_snapshot(const std::vector<int>& owners) const;
-  void check_export(const std::map<Key, std::vector<float>>& owned);
-  void fill(const Call& call, Pending& pending);
+  void check_export(const std::map<RowName, std::vector<float>>& owned);
+  void fill(const Caller& caller, const Call& call, Pending& pending);
+  void start_rows_of_call(Caller& caller, const Call& call, Pending& pending);
+  void check_rows(const Pending& pending);
+  // Position of a row that a checkpoint names by its number or id; nullopt if calls do not use the row.
+  std::optional<std::uint32_t> named_position(const Table& table, std::int64_t name) const;
   void fill_state(std::uint32_t position, std::span<float> state, Record& record);
   void complete(Caller& caller, Pending& pending);
   // Processes the operations that the last step completed on a node.
@@ -148,6 +161,9 @@ class World {
   const std::uint32_t first_caller_timer_;
   History history_;
   std::vector<Intent> intents_;
+  // Rows that calls returned for ids.
+  std::map<std::uint32_t, Key> assigned_;
+  std::map<Key, std::uint32_t> assigned_to_;
   std::vector<std::uint32_t> pushes_;  // number of pushes so far, by key
   std::uint32_t sets_ = 0;
   std::uint32_t state_sets_ = 0;
@@ -155,13 +171,13 @@ class World {
   struct Snapshot {
     NodeId nodes = 0;                        // number of nodes that have taken their owned rows
     std::vector<int> owners;                 // by key
-    std::map<Key, std::vector<float>> rows;  // rows of all nodes
+    std::map<RowName, std::vector<float>> rows;  // rows of all nodes
   };
   std::vector<Snapshot> snapshots_;
   // Each snapshot includes an export of all tables. changed_ has the rows to export by node and table. told_
   // has the merged contents of all exports that were not discarded.
   std::map<std::pair<NodeId, std::size_t>, ChangedRows> changed_;
-  std::map<Key, std::vector<float>> told_;
+  std::map<RowName, std::vector<float>> told_;
   // The sender's clock at the last message with a change of a key, by sender, receiver, key and type.
   std::map<std::tuple<NodeId, NodeId, Key, MessageType>, Clock> exchanged_;
   Step step_ = 0;

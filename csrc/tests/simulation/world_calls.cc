@@ -10,6 +10,7 @@
 
 #include "node/snapshot.h"
 #include "protocol/local_access.h"
+#include "protocol/row_assignment.h"
 #include "simulation/text.h"
 #include "simulation/violation.h"
 #include "simulation/world.h"
@@ -36,6 +37,8 @@ OperationKind operation_kind(CallKind kind) {
       return OperationKind::kSync;
     case CallKind::kBarrier:
       return OperationKind::kBarrier;
+    case CallKind::kRowsOf:
+      return OperationKind::kRowsOf;
     default:
       return OperationKind::kPull;
   }
@@ -46,15 +49,25 @@ std::size_t floats_of(OperationKind kind, const Table& table) {
   return is_about_state(kind) ? table.state_length() : table.length();
 }
 
-std::vector<float> initial_state(const Table& table, Key key) {
-  std::vector<float> row(table.width());
-  table.init(key, row.data());
-  return {row.begin() + static_cast<std::ptrdiff_t>(table.length()), row.end()};
+// All rows of a table have the same initial state.
+std::vector<float> initial_state(const Table& table) {
+  std::vector<float> state(table.state_length());
+  table.spec().rule.init_state(state.data(), table.length());
+  return state;
 }
 
 }  // namespace
 
-void World::perform(Caller& caller, const Call& call) {
+// A call leaves out rows whose ids its node does not know.
+void World::perform(Caller& caller, const Call& given) {
+  Call call = given;
+  if (!spec_.ids.empty() && call.kind != CallKind::kRowsOf) {
+    std::erase_if(call.keys, [&](std::uint32_t position) { return !key_at(caller.node, position); });
+    if (call.keys.empty() && !given.keys.empty()) {
+      continue_later(caller);
+      return;
+    }
+  }
   if (log_ != nullptr) {
     cluster_.note(joined("n", caller.node, " worker ", caller.worker, ": ", describe(call)));
   }
@@ -128,8 +141,10 @@ void World::call_operation(Caller& caller, const Call& call) {
   } else {
     if (call.kind == CallKind::kPullSample) {
       start_pull_of_sample(caller, pending);
+    } else if (call.kind == CallKind::kRowsOf) {
+      start_rows_of_call(caller, call, pending);
     } else {
-      fill(call, pending);
+      fill(caller, call, pending);
       if (call.kind == CallKind::kPull) {
         start_pull(caller, pending);
       } else {
@@ -157,7 +172,11 @@ void World::submit_part(Caller& caller) {
   if (operation.kind == OperationKind::kSync) {
     node.partitions[static_cast<std::size_t>(caller.parts_left)]->submit_sync(operation);
   } else {
-    submit_requests(node, operation);
+    if (operation.kind == OperationKind::kRowsOf) {
+      submit_id_requests(node, operation);
+    } else {
+      submit_requests(node, operation);
+    }
     if (operation.completion.queued_bytes.load() >= spec_.settings.max_queued_bytes + operation.bytes)
       throw Violation("queue: ", operation.completion.queued_bytes.load(), " bytes are on the way");
   }
@@ -170,12 +189,12 @@ void World::submit_part(Caller& caller) {
 }
 
 // Fills the arrays of a call. Every write gets its own number.
-void World::fill(const Call& call, Pending& pending) {
+void World::fill(const Caller& caller, const Call& call, Pending& pending) {
   Record& record = history_[pending.record];
   const Tables& tables = cluster_.node(0).tables;
   std::size_t floats = 0;
   for (const std::uint32_t position : call.keys) {
-    pending.keys.push_back(spec_.keys[position]);
+    pending.keys.push_back(key_at(caller.node, position).value());
     floats += floats_of(pending.operation.kind, tables.find(spec_.keys[position]));
   }
   pending.positions = call.keys;
@@ -212,14 +231,14 @@ void World::fill_state(std::uint32_t position, std::span<float> state, Record& r
   record.writes.push_back({position, ++state_sets_});
   if (spec_.rough) {
     const Key key = spec_.keys[position];
-    std::ranges::copy(initial_state(cluster_.node(0).tables.find(key), key), state.begin());
+    std::ranges::copy(initial_state(cluster_.node(0).tables.find(key)), state.begin());
   } else {
     write_set(state_sets_, state, spec_.coding());
   }
 }
 
 StateContent World::read_state(Key key, std::span<const float> state) {
-  return simulation::read_state(state, initial_state(cluster_.node(0).tables.find(key), key), spec_.coding());
+  return simulation::read_state(state, initial_state(cluster_.node(0).tables.find(key)), spec_.coding());
 }
 
 void World::signal_intent(Caller& caller, const Call& call) {
@@ -227,7 +246,7 @@ void World::signal_intent(Caller& caller, const Call& call) {
   const Clock start = clock(caller.node, caller.worker) + call.start_in;
   std::vector<std::vector<Key>> by_channel(node.partitions.size());
   for (const std::uint32_t position : call.keys) {
-    const Key key = spec_.keys[position];
+    const Key key = key_at(caller.node, position).value();
     if (decisions().uses_intent(node, key))
       by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
@@ -374,17 +393,17 @@ void World::take_snapshot(Caller& caller) {
     std::vector<float> states(rows.size() * (table.width() - table.length()));
     const Taken taken = take_owned(node, table, 0, rows, values.data(), states.data());
     for (std::size_t row = 0; row < taken.rows; ++row) {
-      const Key key = table.first_key() + static_cast<Key>(rows[row]);
       const std::span<const float> value(values.data() + row * table.length(), table.length());
-      snapshot.rows[key].assign(value.begin(), value.end());
-      const auto found = std::find(spec_.keys.begin(), spec_.keys.end(), key);
-      if (found == spec_.keys.end()) continue;
-      const auto position = static_cast<std::uint32_t>(found - spec_.keys.begin());
+      snapshot.rows[{i, rows[row]}].assign(value.begin(), value.end());
+      const std::optional<std::uint32_t> found = named_position(table, rows[row]);
+      if (!found) continue;
+      const std::uint32_t position = *found;
       ++snapshot.owners[position];
       if (!spec_.rough) record.reads.push_back({position, read_content(value, spec_.coding())});
       const std::size_t length = table.width() - table.length();
       if (spec_.reads_tell() && length > 0)
-        record.states.push_back({position, read_state(key, {states.data() + row * length, length})});
+        record.states.push_back(
+            {position, read_state(spec_.keys[position], {states.data() + row * length, length})});
     }
   }
   history_.push_back(std::move(record));
@@ -408,21 +427,27 @@ void World::tell_changes(NodeState& node, NodeId rank, std::size_t number) {
     changed.read(0, rows, values.data());
     changed.settle(is_published(number));
     for (std::size_t row = 0; is_published(number) && row < rows.size(); ++row) {
-      const Key key = table.first_key() + static_cast<Key>(rows[row]);
+      const RowName name{i, rows[row]};
       const std::span<const float> value(values.data() + row * table.length(), table.length());
-      if (number == 0 && told_.contains(key)) throw Violation("export: two nodes tell of key ", key);
-      told_[key].assign(value.begin(), value.end());
+      if (number == 0 && told_.contains(name))
+        throw Violation("export: two nodes tell of row ", rows[row], " of ", table.spec().name);
+      told_[name].assign(value.begin(), value.end());
     }
   }
 }
 
 // Checks that exported and owned rows are bitwise equal.
-void World::check_export(const std::map<Key, std::vector<float>>& owned) {
-  const std::uint64_t keys = cluster_.node(0).tables.num_keys();
-  if (told_.size() != keys) throw Violation("export: of ", keys, " keys ", told_.size(), " are told");
-  for (const auto& [key, value] : owned) {
-    if (std::memcmp(told_.at(key).data(), value.data(), value.size() * sizeof(float)) != 0)
-      throw Violation("export: key ", key, " is not what its owner has");
+void World::check_export(const std::map<RowName, std::vector<float>>& owned) {
+  std::uint64_t rows = 0;
+  for (std::size_t i = 0; i < spec_.tables.size(); ++i) {
+    rows += spec_.tables[i].has_ids ? 0 : spec_.tables[i].rows;
+    for (NodeId node = 0; spec_.tables[i].has_ids && node < cluster_.nodes(); ++node)
+      rows += cluster_.node(node).tables[i].ids()->assigned();
+  }
+  if (told_.size() != rows) throw Violation("export: of ", rows, " rows ", told_.size(), " are told");
+  for (const auto& [name, value] : owned) {
+    if (std::memcmp(told_.at(name).data(), value.data(), value.size() * sizeof(float)) != 0)
+      throw Violation("export: row ", name.second, " is not what its owner has");
   }
 }
 
@@ -437,7 +462,56 @@ void World::check_snapshot(const std::vector<int>& owners) const {
   }
 }
 
+void World::start_rows_of_call(Caller& caller, const Call& call, Pending& pending) {
+  NodeState& node = cluster_.node(caller.node);
+  std::vector<std::int64_t> ids;
+  for (const std::uint32_t position : call.keys) ids.push_back(spec_.ids[position]);
+  pending.positions = call.keys;
+  pending.rows.resize(ids.size());
+  pending.operation.id_call = std::make_unique<IdCall>(node.tables[call.table], ids, pending.rows.data());
+  start_rows_of(node, pending.operation);
+}
+
+// Checks that an id has the same row in all calls, and no other id has it.
+void World::check_rows(const Pending& pending) {
+  const IdCall& call = *pending.operation.id_call;
+  const Table& table = *call.table;
+  if (const int full = call.full.load(); full != IdCall::kNone) {
+    std::uint64_t ids = 0;
+    for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+      ids += has_id(spec_, i) && table.contains(spec_.keys[i]) &&
+                     cluster_.node(0).directory.home_by_hash(static_cast<Key>(spec_.ids[i])) == full
+                 ? 1
+                 : 0;
+    }
+    if (ids <= share_of(table.spec().rows, spec_.settings.nodes, static_cast<NodeId>(full)).size())
+      throw Violation("ids: node ", full, " reports that its share is full, and there are ", ids, " ids");
+    return;
+  }
+  finish_rows_of(cluster_.node(0), pending.operation);
+  for (std::size_t i = 0; i < pending.rows.size(); ++i) {
+    const std::uint32_t position = pending.positions[i];
+    if (static_cast<std::uint64_t>(pending.rows[i]) >= table.spec().rows)
+      throw Violation("ids: k", position, " has row ", pending.rows[i], ", which does not exist");
+    const Key key = table.first_key() + static_cast<Key>(pending.rows[i]);
+    if (assigned_.try_emplace(position, key).first->second != key)
+      throw Violation("ids: k", position, " has two rows");
+    if (assigned_to_.try_emplace(key, position).first->second != position)
+      throw Violation("ids: k", position, " has the row of another id");
+  }
+}
+
+std::optional<std::uint32_t> World::named_position(const Table& table, std::int64_t name) const {
+  for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+    if (!table.contains(spec_.keys[i])) continue;
+    if (name == (has_id(spec_, i) ? spec_.ids[i] : static_cast<std::int64_t>(spec_.keys[i] - table.first_key())))
+      return i;
+  }
+  return std::nullopt;
+}
+
 void World::complete(Caller& caller, Pending& pending) {
+  if (pending.operation.kind == OperationKind::kRowsOf) check_rows(pending);
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
