@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import autoada
 
-__all__ = ["CAPACITY", "HashClicks", "batches_of_ids", "hash_clicks", "loss_of", "rows_by_id", "steps"]
+__all__ = [
+    "CAPACITY", "HashClicks", "batches_of_ids", "hash_clicks", "loss_of", "rows_by_id", "steps",
+]  # fmt: skip
 
 CAPACITY = 400
 FIELDS = 3

@@ -126,10 +126,18 @@ class HashRows(ServerRows):
             super().apply_missed_steps(self.all_keys if keys is None else keys)
 
     def resume(self, same_workers: bool) -> None:
-        """Collective: continue from a checkpoint, in which the rows may have had other numbers."""
+        """Collective: continue from a checkpoint, in which the rows may have had other numbers.
+
+        Rows with their initial values are as if they had never been used. These include all rows that are not
+        in the checkpoint.
+        """
         super().resume(same_workers)
         self._resolved.clear()
         ids, numbers = (torch.from_numpy(each) for each in self.table.known_ids())
+        rows = torch.empty(len(ids), self.length)
+        self.worker.pull(self.table.keys(numbers), rows)
+        changed = (rows != initial_rows(self._init, ids, self.length)).any(1)
+        ids, numbers = ids[changed], numbers[changed]
         if self._ids is not None:
             self._publish_again(ids, numbers)
         self._started[:] = False
