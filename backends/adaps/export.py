@@ -51,7 +51,7 @@ def load_export(
 def load_export_ids(
     directory: str | os.PathLike[str], table: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the ids of a table with ``keys="int64"``, and their values, from the newest export of a directory.
+    """Return the ids of a table with ``keys="int64"`` and their values, from the newest export.
 
     It may be called while a job exports to the directory, and does not need the job.
 

@@ -524,6 +524,8 @@ Raises
 ------
 ValueError
     If this worker never issued the ticket.
+AdapsError
+    If the call is `rows_of`, and a node had no row left for a new id.
 PeerLost
     If a node of the cluster is lost.)";
 
@@ -531,6 +533,8 @@ constexpr char kWaitAll[] = R"(Block until all asynchronous calls of this worker
 
 Raises
 ------
+AdapsError
+    If a call of `rows_of` found a node without a row for a new id. Other calls may be incomplete.
 PeerLost
     If a node of the cluster is lost.)";
 

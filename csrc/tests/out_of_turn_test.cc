@@ -287,6 +287,9 @@ const std::vector<ClusterRow>& cluster_rows() {
        "vvvv", false},
       {"GOODBYE", MessageType::kGoodbye, frame_of(GoodbyeMessage{}), "vvvt", "vvtt", "vvtt", true},
       {"LOST", MessageType::kLost, frame_of(LostMessage{.node = 0}), "tttt", "tttt", "tttt", true},
+      {"RESOLVE", MessageType::kResolve, frame_of(ResolveMessage{.count = 1}, 2), "vvvv", "vvvv", "vvvv",
+       true},
+      {"RESOLVED", MessageType::kResolved, frame_of(ResolvedMessage{}), "vvvv", "vvvv", "vvvv", true},
       {"LOST, stalled", MessageType::kLost, frame_of(LostMessage{.stalled = 1, .node = 0}), "vvvv", "tttt",
        "vvvv", true},
   };
@@ -381,6 +384,103 @@ TEST(each_node_echoes_a_mark_once) {
   CHECK_THROWS(channel.on_frame(2, frame_of(echo)), ProtocolError, "rank 2 echoes mark 0");
   channel.on_frame(0, frame_of(echo));
   node.fail(0, "the end");
+}
+
+namespace {
+
+// Node 1 of a cluster with a table of ids, and its first channel.
+struct Assigning {
+  Assigning() : node({{.name = "t", .rows = 9, .length = 1, .has_ids = true}}, settings(1)), worker(node, 0) {
+    for (const auto& partition : node.partitions) partition->set_waker([] {});
+  }
+  // An id that a node assigns and whose requests use the first channel.
+  std::int64_t id_of(NodeId rank) const {
+    Key id = 0;
+    while (node.directory.home_by_hash(id) != rank || node.directory.channel(id) != 0) ++id;
+    return static_cast<std::int64_t>(id);
+  }
+  std::string handle(NodeId from, const Frame& frame) {
+    try {
+      node.channels[0]->on_frame(from, frame);
+    } catch (const ProtocolError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  NodeState node;
+  Worker worker;
+};
+
+Frame resolve(std::int64_t id, std::uint32_t count = 1) {
+  Frame frame = frame_of(ResolveMessage{.count = count}, 2);
+  std::memcpy(frame.data() + sizeof(ResolveMessage), &id, sizeof(id));
+  return frame;
+}
+
+Frame resolved(std::uint32_t row, std::uint32_t count = 1) {
+  Frame frame = frame_of(ResolvedMessage{.count = count}, count);
+  if (count > 0) std::memcpy(frame.data() + sizeof(ResolvedMessage), &row, sizeof(row));
+  return frame;
+}
+
+}  // namespace
+
+TEST(rows_are_requested_from_the_node_that_assigns_them) {
+  Assigning receiver;
+  CHECK_EQ(receiver.handle(kSender, resolve(receiver.id_of(1))), "");
+  CHECK_EQ(receiver.node.tables[0].ids()->find(receiver.id_of(1)), std::int64_t{3});
+  CHECK(receiver.handle(kSender, resolve(receiver.id_of(0))).find("another node assigns") !=
+        std::string::npos);
+  CHECK(receiver.handle(kSender, resolve(receiver.id_of(1), 0)).find("of 0 ids") != std::string::npos);
+  CHECK(receiver.handle(kSender, resolve(receiver.id_of(1), 5000)).find("of 5000 ids") != std::string::npos);
+  Frame of_other_table = resolve(receiver.id_of(1));
+  of_other_table[offsetof(ResolveMessage, table)] = std::byte{1};
+  CHECK(receiver.handle(kSender, of_other_table).find("table 1, which has no ids") != std::string::npos);
+}
+
+TEST(rows_are_answered_once_by_the_node_that_was_asked_and_from_its_share) {
+  for (const std::uint32_t wrong : {0U, 3U, 5U, 9U, 400U}) {
+    Assigning receiver;
+    const std::int64_t id = receiver.id_of(kSender);
+    std::int64_t row = -1;
+    const Ticket ticket = receiver.worker.rows_of(receiver.node.tables[0], {&id, 1}, {&row, 1}, true);
+    receiver.node.channels[0]->on_tick();
+    CHECK(receiver.handle(0, resolved(6)).find("did not receive") != std::string::npos);
+    CHECK(receiver.handle(kSender, resolved(6, 2)).find("answers 2 of 1 ids") != std::string::npos);
+    CHECK(receiver.handle(kSender, resolved(wrong)).find("another node assigns") != std::string::npos);
+    CHECK_EQ(receiver.handle(kSender, resolved(6)), "");
+    CHECK(receiver.handle(kSender, resolved(6)).find("did not receive") != std::string::npos);
+    receiver.worker.wait(ticket);
+    CHECK_EQ(row, std::int64_t{6});
+  }
+}
+
+TEST(a_row_is_the_answer_for_one_id) {
+  Assigning receiver;
+  const std::int64_t first = receiver.id_of(kSender);
+  Key second = static_cast<Key>(first) + 1;
+  while (receiver.node.directory.home_by_hash(second) != kSender ||
+         receiver.node.directory.channel(second) != 0)
+    ++second;
+  const std::int64_t ids[] = {first, static_cast<std::int64_t>(second)};
+  std::int64_t rows[] = {-1, -1};
+  for (std::size_t i = 0; i < 2; ++i)
+    receiver.worker.rows_of(receiver.node.tables[0], {&ids[i], 1}, {&rows[i], 1}, true);
+  receiver.node.channels[0]->on_tick();
+  Frame other = resolved(7);
+  other[offsetof(ResolvedMessage, request)] = std::byte{1};
+  CHECK_EQ(receiver.handle(kSender, other), "");
+  CHECK(receiver.handle(kSender, resolved(7)).find("another id's") != std::string::npos);
+  receiver.node.fail(kSender, "the end");
+}
+
+TEST(a_row_without_an_id_is_not_used) {
+  Assigning receiver;
+  const Key key = share_of(9, kNodes, 1).first;
+  Channel& channel = *receiver.node.channels[static_cast<std::size_t>(receiver.node.directory.channel(key))];
+  CHECK_THROWS(channel.on_frame(kSender, frame_of(IntentMessage{.origin = kSender, .key = key})),
+               ProtocolError, "which has no id");
 }
 
 TEST(a_message_that_no_node_passed_on_comes_from_its_origin) {

@@ -109,8 +109,8 @@ def simulate(
         If the policy does not fit the tables or the number of nodes, or contains a setting that the server
         does not execute.
     ValueError
-        If streams are missing or too short, or if streams or incidents refer to tables, rows, nodes or steps
-        that do not exist.
+        If streams are missing or too short, if streams or incidents refer to tables, rows, nodes or steps
+        that do not exist, or if a table has ids as keys.
     """
     _argument_checks.known_options("simulate", options, SimulationOptions)
     workers = _argument_checks.count("workers", options.get("workers", 1))
@@ -120,6 +120,12 @@ def simulate(
         raise ValueError(
             f"{len(streams)} streams are those of {nodes} nodes; the cluster has {len(cluster.machines)}"
         )
+    for table in tables:
+        if table.keys is not None:
+            raise ValueError(
+                f"the table {table.name!r} has ids as keys, and streams contain rows; "
+                "give simulate a table with as many rows"
+            )
     names = [table.name for table in tables]
     dense = options.get("dense", ())
     for name in dense:

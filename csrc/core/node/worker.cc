@@ -349,7 +349,8 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
   if (!tables.any_ids() || (table.contains(largest) && table.ids() == nullptr)) return keys;
   for (const Key key : keys) {
     const Table& of = tables.find(key, hint);
-    if (!of.is_usable(key)) no_id(of, key);
+    if (!of.is_usable(key)) [[unlikely]]
+      no_id(of, key);
   }
   return keys;
 }
@@ -591,7 +592,8 @@ std::optional<NodeId> Worker::agree(bool well) {
 
 void Worker::finalize() {
   if (finalized_) return;
-  waitall();
+  // No one waits for the results of these calls, so a call for rows may have failed.
+  while (!outstanding_.empty()) block(outstanding_.extract(outstanding_.begin()).mapped());
   finalized_ = true;
   if (node_.barrier.leave()) node_.partitions[0]->submit_arrival(false);
 }

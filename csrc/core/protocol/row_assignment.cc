@@ -48,7 +48,9 @@ bool assign_rows(const NodeContext& node, const Table& table, std::span<const st
   RowIds& known = *table.ids();
   RowIds::Adding adding(known);
   const RowRange share = decisions().share(table.spec().rows, node.settings.nodes, node.settings.rank);
-  if (!has_room_for(node, table, unknown_of(known, ids).size())) return false;
+  // The new ids are counted only if there may be too many of them.
+  if (!has_room_for(node, table, ids.size()) && !has_room_for(node, table, unknown_of(known, ids).size()))
+    return false;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     // Another thread may have assigned a row since the caller looked, and an id may occur twice.
     const std::int64_t id = ids[i];

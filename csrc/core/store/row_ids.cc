@@ -30,8 +30,10 @@ RowIds::RowIds(std::uint64_t rows)
     : buckets_(rows * 5 / (4 * kOfBucket) + 1),
       bucket_memory_(buckets_ * sizeof(Bucket)),
       id_memory_(rows * sizeof(std::int64_t)),
+      bit_memory_((rows + 63) / 64 * sizeof(std::uint64_t)),
       first_bucket_(static_cast<Bucket*>(bucket_memory_.get())),
-      ids_(static_cast<std::atomic<std::int64_t>*>(id_memory_.get())) {}
+      ids_(static_cast<std::atomic<std::int64_t>*>(id_memory_.get())),
+      is_known_(static_cast<std::atomic<std::uint64_t>*>(bit_memory_.get())) {}
 
 // The bits for bucket and tag differ from those that determine the assigning node and the channel. Otherwise
 // the ids of one node would use a part of the buckets or tags.
@@ -104,7 +106,9 @@ std::uint64_t RowIds::resident_bytes() const {
 // The id of the row is stored first, and the tag last. A reader that sees the tag then sees both others.
 void RowIds::Adding::add(std::int64_t id, std::uint64_t row) {
   ids_.ids_[row].store(id, std::memory_order_relaxed);
-  if (id == 0) ids_.row_of_zero_.store(row, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>& bits = ids_.is_known_[row / 64];
+  bits.store(bits.load(std::memory_order_relaxed) | std::uint64_t{1} << (row % 64),
+             std::memory_order_relaxed);
   ids_.known_.store(ids_.known_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   const Place place = ids_.place(id);
   for (std::uint64_t i = place.bucket;; i = i + 1 == ids_.buckets_ ? 0 : i + 1) {

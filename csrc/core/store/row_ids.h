@@ -52,8 +52,7 @@ class RowIds {
 
   // Whether this node knows the id of a row.
   bool knows(std::uint64_t row) const {
-    return ids_[row].load(std::memory_order_relaxed) != 0 ||
-           row_of_zero_.load(std::memory_order_relaxed) == row;
+    return (is_known_[row / 64].load(std::memory_order_relaxed) >> (row % 64) & 1) != 0;
   }
   // The id of a row that this node knows.
   std::int64_t id(std::uint64_t row) const { return ids_[row].load(std::memory_order_relaxed); }
@@ -99,10 +98,11 @@ class RowIds {
   const std::uint64_t buckets_;
   const Reserved bucket_memory_;
   const Reserved id_memory_;
+  const Reserved bit_memory_;
   Bucket* const first_bucket_;
-  std::atomic<std::int64_t>* const ids_;  // by row; 0 if unknown
-  // The id 0 is valid, so its row is also stored here.
-  std::atomic<std::uint64_t> row_of_zero_{~std::uint64_t{0}};
+  std::atomic<std::int64_t>* const ids_;  // by row
+  std::atomic<std::uint64_t>* const
+      is_known_;  // by row, one bit each, so that checks of keys stay in a cache
   std::atomic<std::uint64_t> assigned_{0};
   std::atomic<std::uint64_t> known_{0};
   std::mutex mutex_;

@@ -23,10 +23,14 @@ constexpr Wire kLossy[] = {Wire::kBfloat16, Wire::kFloat16, Wire::kInt8};
 constexpr std::uint64_t kLossyRows = 4;
 // The next table has rows with different managements.
 constexpr std::uint64_t kMixedRows = 4;
-// The last table has packed values.
+// The next table has packed values.
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
+// The last table has ids, some of which the worker of the fuzzed node requests.
+constexpr std::uint64_t kRowsWithIds = 24;
+constexpr std::uint32_t kTableWithIds = 6;
+constexpr std::array<std::int64_t, 8> kIds = {0, -1, 1, 2, 3, 4, 5, 6};
 // Number of keys that the worker of the fuzzed node pushes and pulls, and whose states it pulls.
 constexpr std::size_t kUsed = 16;
 
@@ -51,6 +55,11 @@ std::vector<TableSpec> tables() {
   table.management = {};
   table.managed.clear();
   table.dtype = Dtype::kBfloat16;
+  all.push_back(table);
+  table.name = "ids";
+  table.rows = kRowsWithIds;
+  table.management.technique = Technique::kAdaptive;
+  table.has_ids = true;
   all.push_back(table);
   return all;
 }
@@ -188,6 +197,13 @@ std::vector<Bytes> examples() {
         all.push_back(script.send(0, answer, kWidth - kLength).bytes);
         script.bytes.resize(2);
       }
+      for (std::uint32_t number = 0; number < kIds.size(); ++number) {
+        ResolvedMessage answer{.request = number, .count = number % 3};
+        script.send(number % 2, ResolveMessage{.table = kTableWithIds, .count = 1 + number}, 2 * (1 + number))
+            .send(number % 2, answer, answer.count);
+        all.push_back(script.bytes);
+        script.bytes.resize(2);
+      }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)
           script.send(number % 2, SyncMessage{.type = type, .number = number});
@@ -230,9 +246,11 @@ void run(std::span<const std::byte> input) {
   static_assert(used.size() <= wanted.size());
   std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
+  std::array<std::int64_t, kIds.size()> rows{};
   Micros now = 1'000'000;
   try {
     channel.set_now(now);
+    worker.rows_of(node.tables[kTableWithIds], kIds, rows, true);
     worker.intent(wanted, 0, 100);
     worker.push(used, values.data(), used.size() * kLength, true);
     worker.pull(used, values.data(), used.size() * kLength, true);

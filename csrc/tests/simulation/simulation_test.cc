@@ -89,7 +89,8 @@ TEST(random_worlds_use_everything) {
   // Counts only the kinds of calls before those of checkpoints.
   std::vector<int> techniques(5), kinds(static_cast<std::size_t>(CallKind::kFreeze)), nodes(17);
   int mixed = 0, mixed_rows = 0, mixed_wires = 0, placed = 0, following = 0, coarse = 0, rounded = 0;
-  int packed = 0, mixed_dtypes = 0;
+  int packed = 0, mixed_dtypes = 0, with_ids = 0;
+  std::uint64_t full_shares = 0;
   std::uint64_t relocations = 0, set_up = 0, dropped = 0, deltas = 0, refreshes = 0, forwarded = 0, late = 0;
   std::uint64_t full = 0;
   for (std::uint64_t number = 0; number < 1000; ++number) {
@@ -114,6 +115,7 @@ TEST(random_worlds_use_everything) {
     const auto packed_tables = std::count_if(spec.tables.begin(), spec.tables.end(), is_packed);
     packed += packed_tables > 0 ? 1 : 0;
     mixed_dtypes += packed_tables == 1 && spec.tables.size() == 2 ? 1 : 0;
+    with_ids += spec.ids.empty() ? 0 : 1;
     placed += spec.tables[0].homes.empty() ? 0 : 1;
     for (const TableSpec& table : spec.tables) {
       const auto follows = [](const HomeRange& home) { return home.hashed_with != kOwnKey; };
@@ -136,6 +138,11 @@ TEST(random_worlds_use_everything) {
         late += counters.intents_late.get();
         full += counters.unsent_full_micros.get() > 0 ? 1 : 0;
       }
+      for (std::size_t i = 0; i < spec.tables.size(); ++i) {
+        const RowIds* ids = world.cluster().node(node).tables[i].ids();
+        const RowRange share = share_of(spec.tables[i].rows, spec.settings.nodes, node);
+        full_shares += ids != nullptr && ids->assigned() == share.size() ? 1 : 0;
+      }
     }
   }
   for (const int count : techniques) CHECK(count > 10);
@@ -148,6 +155,8 @@ TEST(random_worlds_use_everything) {
   CHECK(rounded > 100);
   CHECK(packed > 100);
   CHECK(mixed_dtypes > 10);
+  CHECK(with_ids > 100);
+  CHECK(full_shares > 30);
   for (const int count : kinds) CHECK(count > 100);
   for (std::size_t n = 2; n < nodes.size(); ++n) CHECK(nodes[n] > 0);
   for (const std::uint64_t count : {relocations, set_up, dropped, deltas, refreshes, forwarded, late})

@@ -169,8 +169,8 @@ class World {
   std::uint32_t state_sets_ = 0;
   std::size_t at_weak_barrier_ = 0;
   struct Snapshot {
-    NodeId nodes = 0;                        // number of nodes that have taken their owned rows
-    std::vector<int> owners;                 // by key
+    NodeId nodes = 0;                            // number of nodes that have taken their owned rows
+    std::vector<int> owners;                     // by key
     std::map<RowName, std::vector<float>> rows;  // rows of all nodes
   };
   std::vector<Snapshot> snapshots_;

@@ -504,7 +504,8 @@ void World::check_rows(const Pending& pending) {
 std::optional<std::uint32_t> World::named_position(const Table& table, std::int64_t name) const {
   for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
     if (!table.contains(spec_.keys[i])) continue;
-    if (name == (has_id(spec_, i) ? spec_.ids[i] : static_cast<std::int64_t>(spec_.keys[i] - table.first_key())))
+    if (name ==
+        (has_id(spec_, i) ? spec_.ids[i] : static_cast<std::int64_t>(spec_.keys[i] - table.first_key())))
       return i;
   }
   return std::nullopt;

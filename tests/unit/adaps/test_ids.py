@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,16 @@ def test_a_row_without_an_id_is_refused(node: adaps.Node, kv: adaps.Worker) -> N
     rows = rows_of(node, [1, 2])
     keys = node.table("items").keys([*rows, 30])
     out = np.zeros((3, 3), np.float32)
-    for call in (kv.pull, kv.push, kv.push_gradients, kv.set):
+    calls: list[Callable[[], object]] = [
+        lambda: kv.pull(keys, out),
+        lambda: kv.push(keys, out),
+        lambda: kv.push_gradients(keys, out),
+        lambda: kv.set(keys, out),
+        lambda: kv.intent(keys, 0),
+        lambda: kv.wait_intent(keys),
+    ]
+    for call in calls:
         with pytest.raises(IndexError, match="row 30 of table 'items' has no id on this node"):
-            call(keys, out)
-    for call in (lambda: kv.intent(keys, 0), lambda: kv.wait_intent(keys)):
-        with pytest.raises(IndexError, match="row 30"):
             call()
     assert not out.any()
 
@@ -125,9 +130,9 @@ def test_rows_of_needs_a_table_with_ids_and_fitting_arrays(node: adaps.Node, kv:
     with pytest.raises(ValueError, match="room for 1 rows, but 2 ids"):
         kv.rows_of(node.table("items"), [1, 2], rows)
     with pytest.raises(TypeError, match="ids"):
-        kv.rows_of(node.table("items"), np.array([1.5]), rows)  # type: ignore[arg-type]
+        kv.rows_of(node.table("items"), np.array([1.5]), rows)
     with pytest.raises(TypeError, match="rows_out"):
-        kv.rows_of(node.table("items"), [1], np.empty(1, np.float32))  # type: ignore[arg-type]
+        kv.rows_of(node.table("items"), [1], np.empty(1, np.float32))
     assert node.table("items").stats()["ids_assigned"] == 0
 
 
@@ -235,3 +240,43 @@ def test_an_export_has_all_ids_and_the_newest_value_of_each(tmp_path: Path) -> N
         assert values.tolist() == values_of(node, ids).tolist()
     with pytest.raises(adaps.CheckpointError, match=r"read it with adaps\.load_export_ids"):
         adaps.load_export(tmp_path)
+
+
+def test_rows_of_ids_catch_up_with_missed_steps_and_other_rows_have_none(tmp_path: Path) -> None:
+    rule = adaps.Adam(lr=0.1, weight_decay=0.1)
+    ids = adaps.Table("items", length=3, keys="int64", capacity=9, init=TABLE.init, optimizer=rule)
+    rows = adaps.Table("rows", 9, 3, init=TABLE.init, optimizer=rule)
+    with adaps.Node([ids, rows]) as node:
+        kv, out = node.worker(0), np.empty((2, 2, 3), np.float32)
+        keys = [node.table("items").keys(rows_of(node, [4, 2])), node.table("rows").keys([4, 2])]
+        for table in node.tables:
+            table.set_step(1)
+        for one in keys:
+            kv.push_gradients(one, np.ones((2, 3), np.float32))
+        for table in node.tables:
+            table.set_step(5)
+            table.catch_up()
+        for i, one in enumerate(keys):
+            kv.pull(one, out[i])
+        assert out[0].tolist() == out[1].tolist()
+        node.checkpoint(tmp_path)
+        assert kv.is_done(-1)
+
+
+def test_packed_rows_of_ids_are_rounded_alike_whatever_rows_they_have() -> None:
+    table = adaps.Table("items", length=3, keys="int64", capacity=9, init=TABLE.init, dtype="bfloat16")
+    results = []
+    for order in ([1, 2, 3], [3, 1, 2]):
+        with adaps.Node([table]) as node:
+            rows_of(node, order)
+            kv, keys = node.worker(0), node.table("items").keys(rows_of(node, [1, 2, 3]))
+            for _ in range(5):
+                kv.push(keys, np.full((3, 3), 0.001, np.float32))
+            results.append(values_of(node, [1, 2, 3]).tolist())
+    assert results[0] == results[1]
+
+
+def test_simulations_of_tables_with_ids_are_refused() -> None:
+    stream = adaps.Stream([{"items": np.array([1])}])
+    with pytest.raises(ValueError, match="the table 'items' has ids as keys, and streams contain rows"):
+        adaps.simulate([stream], tables=[TABLE])

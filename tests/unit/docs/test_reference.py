@@ -121,6 +121,14 @@ def test_exports_are_written_and_read_as_their_page_does(
     assert len(given["export"]["parts"]) == 3
 
 
+def test_the_program_with_ids_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = text_of("adaps")
+    (program,) = re.findall(r"```python\n(.*?rows_of.*?)```", page, re.DOTALL)
+    exec(program, {})
+    (shown,) = re.findall(r"```console\n\$ python ids.py\n(.*?)```", page, re.DOTALL)
+    assert capsys.readouterr().out == shown
+
+
 @pytest.mark.parametrize("module", ["adaps", "autoada"])
 def test_the_pages_show_all_public_names(module: str) -> None:
     public = __import__(module).__all__
