@@ -26,6 +26,8 @@ ID_FLOATS = 5
 _PARTS = 16 * torch.arange(4)
 _started: weakref.WeakKeyDictionary[adaps.Node, dict[str, Tensor]] = weakref.WeakKeyDictionary()
 """Rows of each table of ids that a node has used. All workers of the node share them."""
+_READ_ROWS = 1 << 20
+"""Rows of the table of ids that are read at once."""
 _REMEMBERED = 256
 """Number of resolved batches of ids that are kept for their use."""
 
@@ -69,6 +71,8 @@ class HashRows(ServerRows):
         """Rows that this node has used since the last state was loaded, (capacity,) of bool."""
         self._resolved: deque[tuple[Tensor, Tensor]] = deque(maxlen=_REMEMBERED)
         self._ahead = _RowsAhead(self)
+        self._publishing: list[int] = []
+        """Tickets of the calls that write ids for other nodes."""
 
     def ahead(self) -> IdMap:
         """Return the map for ids that will be used later."""
@@ -124,6 +128,11 @@ class HashRows(ServerRows):
         """Have some rows, or all that exist, make up for their steps without a gradient."""
         if self.applies_missed_steps:
             super().apply_missed_steps(self.all_keys if keys is None else keys)
+
+    def count_step(self) -> None:
+        """Begin a step, after the ids of its rows were written for other nodes."""
+        self._wait_published()
+        super().count_step()
 
     def resume(self, same_workers: bool) -> None:
         """Collective: continue from a checkpoint, in which the rows may have had other numbers.
@@ -181,8 +190,8 @@ class HashRows(ServerRows):
     def _start(self, ids: Tensor, numbers: Tensor) -> None:
         """Publish the ids of new rows, and let these rows miss no step before the present one."""
         new = ~self._started[numbers]
-        numbers, first = np.unique(numbers[new].numpy(), return_index=True)
-        rows = torch.from_numpy(numbers)
+        distinct, first = np.unique(numbers[new].numpy(), return_index=True)
+        rows = torch.from_numpy(distinct)
         self._started[rows] = True
         if self._ids is not None:
             self._publish(ids[new][first], rows)
@@ -200,16 +209,23 @@ class HashRows(ServerRows):
         assert self._ids is not None
         values = torch.ones(len(rows), ID_FLOATS)
         values[:, 1:] = (ids[:, None] >> _PARTS) & 0xFFFF
-        self.worker.set(self._ids.keys(rows), values, asynchronous=True)
+        ticket = self.worker.set(self._ids.keys(rows), values, asynchronous=True)
+        assert ticket is not None
+        self._publishing.append(ticket)
+
+    def _wait_published(self) -> None:
+        for ticket in self._publishing:
+            self.worker.wait(ticket)
+        self._publishing.clear()
 
     def _publish_again(self, ids: Tensor, rows: Tensor) -> None:
         """Collective: replace the table of ids, which is as it was when the checkpoint was written."""
         assert self._ids is not None
         if self.is_primary:
-            self._forget(self._published()[:, 0].nonzero()[:, 0])
+            self._forget(torch.from_numpy(self._published()[1]))
         self.worker.end_setup()
         self._publish(ids, rows)
-        self.worker.waitall()
+        self._wait_published()
         self.worker.end_setup()
 
     def _forget(self, rows: Tensor) -> None:
@@ -217,24 +233,30 @@ class HashRows(ServerRows):
         assert self._ids is not None
         self.worker.set(self._ids.keys(rows), torch.zeros(len(rows), ID_FLOATS))
 
-    def _published(self) -> Tensor:
+    def _published(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the ids in the table of ids and their rows, in the order of the rows."""
         assert self._ids is not None
-        values = torch.empty(self.shape[0], ID_FLOATS)
-        self.worker.waitall()
-        self.worker.pull(self._ids.keys(torch.arange(self.shape[0])), values)
-        return values
+        self._wait_published()
+        ids, rows = [], []
+        for some in torch.arange(self.shape[0]).split(_READ_ROWS):
+            values = torch.empty(len(some), ID_FLOATS)
+            self.worker.pull(self._ids.keys(some), values)
+            used = values[:, 0].nonzero()[:, 0]
+            ids.append((values[used, 1:].long() << _PARTS).sum(1))
+            rows.append(some[used])
+        return torch.cat(ids).numpy(), torch.cat(rows).numpy()
 
     def _all_ids(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the ids of all nodes and their rows, in the order of the rows."""
-        if self._ids is not None:
-            values = self._published()
-            used = values[:, 0].nonzero()[:, 0]
-            ids = (values[used, 1:].long() << _PARTS).sum(1)
-            self.worker.rows_of(self.table, ids, torch.empty_like(ids))  # a node uses rows whose ids it knows
-            return ids.numpy(), used.numpy()
-        ids_here, rows_here = self.table.known_ids()
-        started = self._started.numpy()[rows_here]
-        return ids_here[started], rows_here[started]
+        if self._ids is None:
+            ids, rows = self.table.known_ids()
+            started = self._started.numpy()[rows]
+            return ids[started], rows[started]
+        ids, rows = self._published()
+        self.worker.rows_of(
+            self.table, ids, np.empty_like(ids)
+        )  # a node can only use rows whose ids it knows
+        return ids, rows
 
 
 def _no_rows(count: int) -> Tensor:

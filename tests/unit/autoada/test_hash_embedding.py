@@ -37,7 +37,8 @@ def trained(module: autoada.HashEmbedding, optimizer: torch.optim.Optimizer, *ba
         optimizer.zero_grad()
         (module(ids) * torch.linspace(1, 2, LENGTH)).square().sum().backward()
         optimizer.step()
-    return module(batches[-1]).detach()
+    rows: Tensor = module(batches[-1]).detach()
+    return rows
 
 
 @pytest.mark.parametrize("init", INITS, ids=lambda init: type(init).__name__)

@@ -47,6 +47,12 @@ def wrapped(name: str, model: HashClicks | None = None) -> tuple[autoada.AdaMode
     return autoada.AdaModel(model, optimizers), optimizers
 
 
+def deep_of(model: autoada.AdaModel) -> autoada.HashEmbedding:
+    table = model.module.get_submodule("deep")
+    assert isinstance(table, autoada.HashEmbedding)
+    return table
+
+
 def plain(name: str) -> tuple[HashClicks, Optimizers]:
     sparse, make = OPTIMIZERS[name]
     model = hash_clicks(sparse)
@@ -146,7 +152,7 @@ def test_operations_on_the_weight_are_refused_by_name(operation: str) -> None:
     steps(ada, own, batches_of_ids(2))
     before = ada.state_dict()
     with torch.no_grad(), pytest.raises(RuntimeError, match="HashEmbedding in the parameter server"):
-        REFUSED[operation](ada, ada.module.deep.weight)
+        REFUSED[operation](ada, deep_of(ada).weight)
     assert_equal_states(before, ada.state_dict())
     ada.close()
 
@@ -154,8 +160,9 @@ def test_operations_on_the_weight_are_refused_by_name(operation: str) -> None:
 def test_lookups_of_numbered_rows_are_possible() -> None:
     ada, _ = wrapped("SGD")
     ids = torch.tensor([5, -5, 5])
-    rows = ada.module.deep.rows_of(ids)
-    assert torch.equal(ada.module.deep.weight[rows], ada.module.deep(ids))
+    deep = deep_of(ada)
+    rows = deep.rows_of(ids)
+    assert torch.equal(deep.weight[rows], deep(ids))
     assert torch.equal(ada.keys_of("deep.weight", ids), ada.node.table("deep.weight").keys(rows))
     ada.close()
 
