@@ -187,7 +187,13 @@ class Hashed(Protocol):
 
 
 def hashed_tables(usecase: UseCase) -> frozenset[str]:
-    """Return the tables of a use case for which `keys` returns ids instead of row numbers."""
+    """Return the qualified names of the tables for which `keys` returns ids instead of row numbers.
+
+    Parameters
+    ----------
+    usecase : UseCase
+        Any use case. Without `Hashed`, it has no such table.
+    """
     return usecase.hashed_tables() if isinstance(usecase, Hashed) else frozenset()
 
 

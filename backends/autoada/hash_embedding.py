@@ -211,9 +211,18 @@ class HashEmbedding(nn.Module):
         return F.embedding(self.rows_of(ids), self.weight, sparse=self.sparse)
 
     def rows_of(self, ids: Tensor) -> Tensor:
-        """Return the number of each id's row in `weight`, int64, and create rows for new ids.
+        """Return the number of each id's row in `weight`, and create rows for new ids.
 
-        The numbers are indices for further lookups in `weight`, as with `torch.nn.functional.embedding_bag`.
+        Parameters
+        ----------
+        ids : Tensor
+            Ids of any value and shape, int64 or int32.
+
+        Returns
+        -------
+        Tensor
+            Row numbers, int64, of the shape of `ids`. They are indices for lookups in `weight`, such as
+            `torch.nn.functional.embedding_bag`.
         """
         rows = row_numbers(ids, self.id_map)
         if isinstance(self.id_map, LocalIdMap):
@@ -265,7 +274,18 @@ class HashEmbedding(nn.Module):
             error_msgs.append(str(error))
 
     def load_rows(self, state: IdRows) -> None:
-        """Replace all ids and rows; ValueError if they are in the parameter server."""
+        """Replace all ids and rows.
+
+        Parameters
+        ----------
+        state : IdRows
+            Ids and rows, at most `capacity`.
+
+        Raises
+        ------
+        ValueError
+            If the rows are in the parameter server.
+        """
         if not isinstance(self.id_map, LocalIdMap):
             raise ValueError(
                 "a HashEmbedding in the parameter server cannot load a state by itself: use "
