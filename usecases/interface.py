@@ -145,7 +145,7 @@ class UseCase(Protocol):
         ...
 
     def keys(self, batch: Any) -> dict[str, Tensor]:
-        """Return the rows that `loss` reads, for strategies with hand-written intent.
+        """Return the rows that `loss` reads, for strategies with hand-written intent; see also `Hashed`.
 
         Parameters
         ----------
@@ -175,6 +175,26 @@ class Placed(Protocol):
         the start.
         """
         ...
+
+
+@runtime_checkable
+class Hashed(Protocol):
+    """A use case that can have tables for ids of any value, whose rows are created at their first use."""
+
+    def hashed_tables(self) -> frozenset[str]:
+        """Return the qualified names of the tables for which `keys` returns ids instead of row numbers."""
+        ...
+
+
+def hashed_tables(usecase: UseCase) -> frozenset[str]:
+    """Return the qualified names of the tables for which `keys` returns ids instead of row numbers.
+
+    Parameters
+    ----------
+    usecase : UseCase
+        Any use case. Without `Hashed`, it has no such table.
+    """
+    return usecase.hashed_tables() if isinstance(usecase, Hashed) else frozenset()
 
 
 @runtime_checkable

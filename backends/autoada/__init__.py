@@ -21,6 +21,7 @@ if __name__ != "autoada":
 import warnings
 from typing import Any
 
+from autoada.hash_embedding import HashEmbedding
 from autoada.loader.data_loader import AdaDataLoader
 from autoada.model.initialization import Selection, select_initialization
 from autoada.model.node_setup import create_node
@@ -34,6 +35,7 @@ __all__ = [
     "Access",
     "AdaDataLoader",
     "AdaModel",
+    "HashEmbedding",
     "IntentPredictor",
     "NegativeSampler",
     "Prediction",

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from adabench.backends.interface import Options as BackendOptions
 from adabench.backends.interface import Unavailable, WorkerContext
-from adabench.usecases.interface import UseCase
+from adabench.usecases.interface import UseCase, hashed_tables
 
 
 def is_installed(package: str) -> bool:
@@ -30,6 +30,12 @@ def require_usecase(name: str, usecase: UseCase, wanted: str) -> None:
     """Raise `Unavailable` for any use case except the one that the backend can train."""
     if usecase.name != wanted:
         raise Unavailable(f"{name} trains only {wanted}, not {usecase.name}: use -u {wanted}")
+
+
+def require_row_numbers(name: str, usecase: UseCase) -> None:
+    """Raise `Unavailable` for tables with ids of any value, whose rows each process would number itself."""
+    if hashed := sorted(hashed_tables(usecase)):
+        raise Unavailable(f"{name} needs row numbers, but {hashed[0]} has ids: use keys=dense")
 
 
 def require_plain_context(name: str, context: WorkerContext) -> None:

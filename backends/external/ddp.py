@@ -13,6 +13,7 @@ from adabench.backends.external._shared import (
     ProcessGroup,
     data_parallel,
     require_plain_context,
+    require_row_numbers,
 )
 from adabench.backends.interface import Options, WorkerContext
 from adabench.usecases.interface import UseCase
@@ -24,6 +25,7 @@ class Ddp(PeerBackend):
 
     def open(self, usecase: UseCase, context: WorkerContext, options: Options) -> DdpSession:
         require_plain_context(self.name, context)
+        require_row_numbers(self.name, usecase)
         context.per_process(lambda: ProcessGroup(context))
         model = data_parallel(usecase.model())
         return DdpSession(model, usecase.optimizer(model))

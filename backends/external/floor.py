@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adabench.backends.external._shared import PeerBackend, PlainSession, dense_optimizer, replace_tables
+from adabench.backends.external._shared import (
+    PeerBackend,
+    PlainSession,
+    dense_optimizer,
+    replace_tables,
+    require_row_numbers,
+)
 from adabench.backends.interface import Options as BackendOptions
 from adabench.backends.interface import WorkerContext
 from adabench.usecases.interface import UseCase
@@ -24,6 +30,7 @@ class Floor(PeerBackend):
     name = "floor"
 
     def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> FloorSession:
+        require_row_numbers(self.name, usecase)
         return FloorSession(usecase, context)
 
 

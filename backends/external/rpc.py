@@ -25,6 +25,7 @@ from adabench.backends.external._shared import (
     dense_optimizer,
     replace_tables,
     require_plain_context,
+    require_row_numbers,
 )
 from adabench.backends.interface import Options as BackendOptions
 from adabench.backends.interface import WorkerContext
@@ -37,6 +38,7 @@ class Rpc(PeerBackend):
 
     def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> RpcSession:
         require_plain_context(self.name, context)
+        require_row_numbers(self.name, usecase)
         return RpcSession(usecase, context)
 
 

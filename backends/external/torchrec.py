@@ -23,6 +23,7 @@ from adabench.backends.external._shared import (
     dense_optimizer,
     replace_tables,
     require_plain_context,
+    require_row_numbers,
 )
 from adabench.backends.interface import Options as BackendOptions
 from adabench.backends.interface import Unavailable, WorkerContext
@@ -38,6 +39,7 @@ class TorchRec(PeerBackend):
 
     def open(self, usecase: UseCase, context: WorkerContext, options: BackendOptions) -> TorchRecSession:
         require_plain_context(self.name, context)
+        require_row_numbers(self.name, usecase)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchRec warns about its own deprecations
             import torchrec.distributed.sharding_plan  # noqa: F401

@@ -151,7 +151,7 @@ class ServerSession:
         for number, batch in enumerate(batches):
             if number == 0:
                 for table, ids in self.keys(batch).items():
-                    self.server.wait_intent(self.model.node.table(table).keys(ids))
+                    self.server.wait_intent(self.model.keys_of(table, ids))
             yield batch
 
     def _place(self, rows: Mapping[str, Tensor]) -> None:
@@ -159,7 +159,7 @@ class ServerSession:
         if not rows:
             return
         for table, ids in rows.items():
-            keys = self.model.node.table(table).keys(ids)
+            keys = self.model.keys_of(table, ids)
             self.server.intent(keys, self.server.current_clock)
             self.server.wait_intent(keys)
         self.server.advance_clock()
@@ -181,8 +181,7 @@ class ServerSession:
         return self.model.chosen
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
-        node = self.model.node
-        node.trace(torch.cat([node.table(table).keys(ids) for table, ids in rows.items()]))
+        self.model.node.trace(torch.cat([self.model.keys_of(table, ids) for table, ids in rows.items()]))
 
     def traced(self) -> pd.DataFrame:
         return adaps.trace_frame(self.model.node)

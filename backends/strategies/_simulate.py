@@ -8,7 +8,7 @@ from itertools import islice
 
 import adaps
 from adabench.backends.interface import ServerOptions, SimulatedRun
-from adabench.usecases.interface import Placed, UseCase
+from adabench.usecases.interface import Placed, UseCase, hashed_tables
 from autoada.model.node_setup import plan_of
 from autoada.training.endless import endless
 
@@ -46,6 +46,10 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
             raise adaps.PolicyError(f"{run.policy.source}: {what} is not simulated; leave it out")
     if plan.layout.summed:
         raise ValueError("parameters with their own optimizer cannot be simulated")
+    if hashed := sorted(hashed_tables(usecase)):
+        raise ValueError(
+            f"rows of {hashed[0]} are numbered during training and not simulated: use keys=dense"
+        )
     if options.sampling != "loader":
         raise ValueError(f"sampling={options.sampling} is not simulated; leave it out")
     tables = plan.layout.server_tables(options.row_dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adabench.backends.interface import Served
-from adabench.usecases.interface import UseCase
+from adabench.usecases.interface import UseCase, hashed_tables
 from autoada.model.node_setup import plan_of
 
 __all__ = ["served"]
@@ -15,8 +15,11 @@ def served(usecase: UseCase) -> tuple[Served, ...]:
     Raises
     ------
     ValueError
-        If parameters have separate optimizers, which the server does not execute.
+        If parameters have separate optimizers, which the server does not execute, or a table has ids of any
+        value as keys.
     """
+    if hashed := sorted(hashed_tables(usecase)):
+        raise ValueError(f"policies cannot be searched for the ids of {hashed[0]}: use keys=dense")
     model = usecase.model()
     layout = plan_of(model, usecase.optimizer(model), None, None, nodes=1).layout
     if layout.summed:

@@ -44,6 +44,8 @@ class NodeTable {
   // the first key that does not belong to the table.
   void catch_up(const py::object& keys);
   void forget_missed();
+  // Returns the ids and rows, as NumPy arrays, that this node knows of a table with ids.
+  py::tuple known_ids() const;
 
  private:
   void for_all_rows(MissedSteps missed);

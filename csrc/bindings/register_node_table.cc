@@ -1,3 +1,4 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "node_table.h"
 #include "protocol/local_access.h"
 #include "register.h"
+#include "store/row_ids.h"
 
 namespace adaps::bindings {
 
@@ -144,7 +146,37 @@ void NodeTable::for_all_rows(MissedSteps missed) {
   }
 }
 
+py::tuple NodeTable::known_ids() const {
+  const RowIds* known = node_->node().tables()[index_].ids();
+  if (known == nullptr)
+    throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
+  std::vector<std::int64_t> ids, rows;
+  {
+    const py::gil_scoped_release release;
+    for (std::uint64_t row = 0; row < rows_; ++row) {
+      if (!known->knows(row)) continue;
+      ids.push_back(known->id(row));
+      rows.push_back(static_cast<std::int64_t>(row));
+    }
+  }
+  const auto count = static_cast<py::ssize_t>(rows.size());
+  return py::make_tuple(py::array_t<std::int64_t>(count, ids.data()),
+                        py::array_t<std::int64_t>(count, rows.data()));
+}
+
 namespace {
+
+constexpr char kKnownIds[] = R"(Ids that this node has used or assigned, and their rows.
+
+Returns
+-------
+ids, rows : int64 array
+    Ids and their row numbers, in the order of the rows.
+
+Raises
+------
+ValueError
+    If the table has no ids.)";
 
 constexpr char kNodeTable[] = R"(A table on a node; `adaps.Node.table` returns it.
 
@@ -268,6 +300,7 @@ void register_node_table(py::module_& module) {
       .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
       .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
       .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)
+      .def("known_ids", &NodeTable::known_ids, kKnownIds)
       .def("forget_missed", &NodeTable::forget_missed, kForgetMissed);
 }
 

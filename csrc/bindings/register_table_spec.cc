@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "keywords.h"
 #include "protocol/message.h"
 #include "register.h"
@@ -85,7 +86,22 @@ void register_table_spec(py::module_& module) {
       .def(py::init([](InitKind kind, float a, float b, std::uint64_t seed) {
              return Initializer{kind, a, b, seed};
            }),
-           py::arg("kind"), py::kw_only(), py::arg("a"), py::arg("b") = 0.0F, py::arg("seed") = 0);
+           py::arg("kind"), py::kw_only(), py::arg("a"), py::arg("b") = 0.0F, py::arg("seed") = 0)
+      .def(
+          "fill",
+          [](const Initializer& init, const py::object& ids, const py::object& rows) {
+            const Array given = Array::of_int64(ids, "ids");
+            const Array out = Array::of_float32(rows, "rows", Access::kWrite);
+            const std::size_t length = given.size() == 0 ? 0 : out.size() / given.size();
+            if (length * given.size() != out.size())
+              throw py::value_error("rows holds " + std::to_string(out.size()) + " values for " +
+                                    std::to_string(given.size()) + " ids: it needs equally many for each");
+            const py::gil_scoped_release release;
+            for (std::size_t i = 0; i < given.size(); ++i)
+              init.fill(given.keys()[i], out.floats() + i * length, length);
+          },
+          py::arg("ids"), py::arg("rows"),
+          "Write the initial values of the rows with these ids, int64 of any value, to float32 `rows`.");
 
   py::native_enum<DistributionKind>(module, "DistributionKind", "enum.Enum", "Distribution of sampled rows.")
       .value("UNIFORM", DistributionKind::kUniform)

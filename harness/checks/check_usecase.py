@@ -16,7 +16,7 @@ import torch
 from adabench.harness.checks.findings import Finding
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
-from adabench.usecases.interface import DataError, Dealt, Sampled, UseCase
+from adabench.usecases.interface import DataError, Dealt, Sampled, UseCase, hashed_tables
 
 __all__ = ["check_usecase"]
 
@@ -190,15 +190,18 @@ def _keys(one: UseCase, other: UseCase) -> str:
     for batch in _batches(one):
         model = one.model()
         parameters = dict(model.named_parameters())
-        keys = one.keys(batch)
-        for name, rows in keys.items():
+        keys, hashed = one.keys(batch), hashed_tables(one)
+        for name, rows in list(keys.items()):
             if name not in parameters:
                 return f"{name!r} is no parameter of the model"
             if rows.dtype != torch.int64:
                 return f"the rows of {name!r} are {rows.dtype}, not int64"
             if not rows.is_contiguous():
                 return f"the rows of {name!r} are not contiguous in memory"
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(parameters[name]):
+            if name in hashed:
+                table: Any = model.get_submodule(name.rpartition(".")[0])
+                keys[name] = table.rows_of(rows)
+            elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(parameters[name]):
                 return f"the rows of {name!r} leave [0, {len(parameters[name])})"
         one.loss(model, batch).backward()
         for name, rows in keys.items():

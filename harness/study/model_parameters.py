@@ -64,7 +64,19 @@ def count_accesses(usecase: UseCase, workers: int, epochs: int, nodes: int | Non
         Number of passes over the training data.
     nodes : int, optional
         Number of nodes in the cluster; by default each worker is a node.
+
+    Raises
+    ------
+    UsageError
+        If a table has ids of any value as keys.
     """
+    from adabench.usecases.interface import hashed_tables
+
+    if hashed := sorted(hashed_tables(usecase)):
+        raise UsageError(
+            f"use case {usecase.name!r}: accesses to rows of {hashed[0]} cannot be counted, because its rows "
+            "are numbered during training: use keys=dense"
+        )
     catalogue = model_parameters_of(usecase)
     per_node = workers // (nodes or workers)
     tables = {one.name: one.rows for one in catalogue.parameters if one.kind == "table"}

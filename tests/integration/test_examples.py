@@ -19,6 +19,7 @@ SMALL = {
     "recommender": ["--samples", "6000", "--categories", "100", "--epochs", "1"],
     "graph": ["--nodes", "600", "--epochs", "2"],
     "server": ["--ratings", "4000", "--epochs", "2"],
+    "raw_ids": ["--samples", "2000", "--epochs", "2"],
 }
 
 
@@ -42,6 +43,7 @@ def test_examples_on_two_nodes(tmp_path: Path, warm: ForkServer) -> None:
     said = finish(start("torchrun --standalone --nproc-per-node 2 all.py", tmp_path, {}, warm))
     assert len(re.findall(r"AUC 0\.\d", said)) == 1
     assert len(re.findall(r"accuracy \d\.\d", said)) == 2
+    assert len(re.findall(r"epoch \d: loss \d\.\d+, \d+ ids so far", said)) == 2
     assert len(re.findall(r"node [01], epoch 2: error \d", said)) == 2
     assert len(re.findall(r"node [01]: \d+\.\d% of the rows were local", said)) == 2
 
@@ -60,7 +62,7 @@ def test_a_study_from_python(tmp_path: Path, warm: ForkServer) -> None:
 
 def test_every_example_says_how_to_run_it() -> None:
     files = sorted(EXAMPLES.glob("*.py"))
-    assert [file.stem for file in files] == ["graph", "recommender", "server", "study"]
+    assert [file.stem for file in files] == ["graph", "raw_ids", "recommender", "server", "study"]
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert f"python examples/{file.name}" in text

@@ -6,8 +6,10 @@ import bz2
 import codecs
 import csv
 import gzip
+import hashlib
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +36,7 @@ __all__ = [
     "find_dialect",
     "first_line",
     "first_lines",
+    "ids_of",
     "numbered",
     "numbers_of",
     "open_bytes",
@@ -250,6 +253,17 @@ def text_blocks(
             if batch.num_rows:
                 yield line, [batch.column(number) for number in range(len(wanted))]
                 line += batch.num_rows
+
+
+def ids_of(names: Iterable[str]) -> NDArray[np.int64]:
+    """Ids of names: a whole number of 64 bits stays, any other text becomes a hash of 64 bits."""
+    return np.array([_id_of(name) for name in names], dtype=np.int64)
+
+
+def _id_of(name: str) -> int:
+    if re.fullmatch(r"-?[1-9][0-9]{0,18}|0", name) and -(2**63) <= int(name) < 2**63:
+        return int(name)
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def numbered(column: Any, numbers: dict[str, int], path: Path, line: int) -> NDArray[np.int32]:

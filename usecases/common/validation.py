@@ -34,6 +34,14 @@ def require_weight(params: msgspec.Struct, names: Iterable[str]) -> None:
             raise ValueError(f"{name} is {number}: it must be 0 or a positive number")
 
 
+def require_numbered(keys: str, placement: str, by_rows: Iterable[str]) -> None:
+    """Raise `ValueError` if keys are hashed and samples are assigned by row numbers, as `by_rows` do."""
+    if keys == "hash" and placement in by_rows:
+        raise ValueError(
+            f"placement is {placement!r}, which needs row numbers: use keys=dense or another one"
+        )
+
+
 def require_choice(params: msgspec.Struct, choices: Mapping[str, Iterable[str]]) -> None:
     """Raise `ValueError` unless each of these fields has one of its valid values."""
     for name, known in choices.items():

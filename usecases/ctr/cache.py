@@ -1,8 +1,8 @@
 """Files of Criteo rows, read once into columns on disk, which all nodes of all runs map into memory.
 
 A folder of the cache contains the data for training, row by row: ``dense.bin`` (float32, 13 per row,
-standardized), ``ids.bin`` (int32, 26 per row: rows of the embedding table), ``labels.bin`` (uint8), and
-``columns.json``.
+standardized), ``ids.bin`` (26 per row: int32 rows of the embedding table, or int64 hashed ids),
+``labels.bin`` (uint8), and ``columns.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from adabench.usecases.common.cache import map_arrays, read_once
 from adabench.usecases.ctr.parse_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
-from adabench.usecases.ctr.table import DENSE_FIELDS, SPARSE_FIELDS, Table, require_both_classes
+from adabench.usecases.ctr.table import (
+    DENSE_FIELDS,
+    SPARSE_FIELDS,
+    Table,
+    hashed_ids,
+    require_both_classes,
+)
 
 __all__ = ["Columns", "cached"]
 
@@ -37,22 +43,22 @@ class Columns(NamedTuple):
     ----------
     dense : (n, 13) float32
         Dense features, log-transformed and standardized by the training split.
-    ids : (n, 26) int32
-        Rows of the embedding table.
+    ids : (n, 26) int32 or int64
+        Rows of the embedding table, or ids that `hashed_ids` returns.
     labels : (n,) uint8
         Labels, 1 for a click.
     sizes : Sizes
         Number of rows of each split.
     rows : int
-        Number of rows that the embedding table needs.
+        Number of rows that the embedding table needs; 0 with hashed ids.
     first_rows : (26,) int64
-        First row of each field.
+        First row of each field; 0 with hashed ids.
     fingerprint : str
         Digest of the data.
     """
 
     dense: NDArray[np.float32]
-    ids: NDArray[np.int32]
+    ids: NDArray[np.int32] | NDArray[np.int64]
     labels: NDArray[np.uint8]
     sizes: Sizes
     rows: int
@@ -72,7 +78,9 @@ Blocks = Callable[[Sequence[Path]], Iterator[tuple[int, Table]]]
 """Function that yields rows of files in order, in blocks, each with the number of its file."""
 
 
-def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Columns:
+def cached(
+    files: Sequence[Path], what: str, blocks: Blocks | None = None, *, hashed: bool = False
+) -> Columns:
     """Return the columns of files from the cache, or read them. Blocks while another process reads them.
 
     Parameters
@@ -83,16 +91,19 @@ def cached(files: Sequence[Path], what: str, blocks: Blocks | None = None) -> Co
         Name of the data for messages.
     blocks : callable, optional
         Function that reads the files; by default for raw files.
+    hashed : bool
+        Whether ids are hashed, instead of numbered in a pass over all of them.
 
     Raises
     ------
     DataError
         If a file cannot be read or used, or the cache cannot be written.
     """
-    return read_once("criteo", files, partial(_build, files, what, blocks or raw_blocks), _open)
+    build = partial(_build, files, what, blocks or raw_blocks, hashed=hashed)
+    return read_once("criteo-hashed" if hashed else "criteo", files, build, partial(_open, hashed=hashed))
 
 
-def _open(folder: Path) -> Columns | None:
+def _open(folder: Path, hashed: bool = False) -> Columns | None:
     """Return the data in a complete folder; None if there is none, or if files have the wrong size."""
     try:
         meta = msgspec.json.decode((folder / "columns.json").read_bytes(), type=_Meta)
@@ -103,7 +114,7 @@ def _open(folder: Path) -> Columns | None:
     count = sum(meta.sizes)
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         "dense": ("<f4", (count, DENSE_FIELDS)),
-        "ids": ("<i4", (count, SPARSE_FIELDS)),
+        "ids": ("<i8" if hashed else "<i4", (count, SPARSE_FIELDS)),
         "labels": ("u1", (count,)),
     }
     columns = map_arrays(folder, shapes)
@@ -118,16 +129,16 @@ def _open(folder: Path) -> Columns | None:
     )
 
 
-def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path) -> None:
+def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path, hashed: bool = False) -> None:
     sizes = _read(blocks(files), folder, what)
     labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
     for name, part in sizes.slices().items():
         require_both_classes(labels[part], f"the {name} split of {what}")
     fingerprint = _fingerprint(folder, sizes)
     _standardise(folder, sizes)
-    distinct = [_distinct(_field(folder, field)) for field in _FIELDS]
-    _number(folder, sum(sizes), distinct)
-    ends = np.cumsum([len(values) for values in distinct])
+    distinct = None if hashed else [_distinct(_field(folder, field)) for field in _FIELDS]
+    _write_ids(folder, sum(sizes), distinct)
+    ends = np.cumsum([0] * SPARSE_FIELDS if distinct is None else [len(values) for values in distinct])
     meta = _Meta(
         format=FORMAT,
         sizes=sizes,
@@ -200,21 +211,24 @@ def _distinct(file: Path) -> NDArray[np.int64]:
     return values[first]
 
 
-def _number(folder: Path, count: int, distinct: Sequence[NDArray[np.int64]]) -> None:
-    """Write the rows of the embedding table for the ids, as `table.row_ids` numbers them."""
+def _write_ids(folder: Path, count: int, distinct: Sequence[NDArray[np.int64]] | None) -> None:
+    """Write the rows of the embedding table for the ids, as `table.row_ids` numbers them, or hashed ids."""
     with ExitStack() as files:
         # The files are read, not mapped, because mapped pages count as memory of the process as long as there
         # is space.
         columns = [files.enter_context(_field(folder, field).open("rb")) for field in _FIELDS]
         output = files.enter_context((folder / "ids.bin").open("wb"))
         for start, stop in _blocks(count):
-            rows = np.empty((stop - start, SPARSE_FIELDS), dtype=np.int32)
-            first = 0
-            for field, values in enumerate(distinct):
-                ids = np.fromfile(columns[field], np.int64, stop - start)
-                rows[:, field] = np.searchsorted(values, ids) + first
-                first += len(values)
-            rows.tofile(output)
+            ids = np.stack([np.fromfile(column, np.int64, stop - start) for column in columns], axis=1)
+            (hashed_ids(ids) if distinct is None else _numbered(ids, distinct)).tofile(output)
+
+
+def _numbered(ids: NDArray[np.int64], distinct: Sequence[NDArray[np.int64]]) -> NDArray[np.int32]:
+    rows, first = np.empty(ids.shape, dtype=np.int32), 0
+    for field, values in enumerate(distinct):
+        rows[:, field] = np.searchsorted(values, ids[:, field]) + first
+        first += len(values)
+    return rows
 
 
 def _field(folder: Path, field: int) -> Path:

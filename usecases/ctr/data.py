@@ -13,7 +13,7 @@ Raw files in a folder are the splits. Otherwise, in the order of the file, the l
 test split, the seventh before it the validation split, and the rest the training split. Criteo's order is the
 order of time. Dense features are standardized by mean and deviation of the training split. The embedding
 tables have a row for each distinct id of all splits. Rows of ids that occur only in validation or test are
-never trained and keep their initial values.
+never trained and keep their initial values. With hashed keys, ids are used as they are in the data.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adabench.usecases.common.text_columns import files_called
@@ -37,6 +38,7 @@ from adabench.usecases.ctr.table import (
     SPARSE_FIELDS,
     Table,
     all_row_ids,
+    hashed_ids,
     require_both_classes,
     row_ids,
     standardise,
@@ -51,7 +53,7 @@ class CtrData(NamedTuple):
     """Splits for training, and an identification of the data.
 
     `rows` is the number of rows of the embedding tables. `first_rows`, int64 (26,), has the first row of each
-    field.
+    field. With hashed keys, both are 0.
     """
 
     train: Split
@@ -62,11 +64,14 @@ class CtrData(NamedTuple):
     fingerprint: str
 
 
-def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) -> CtrData:
+def load(
+    path: Path | None, generated_rows: int, vocabulary: int | None = None, *, hashed: bool = False
+) -> CtrData:
     """Read the data at `path`, or generate `generated_rows` rows if it is None.
 
     Generated features have the vocabularies of Criteo or, if `vocabulary` is given, this number of values
-    each. All of these values have a row in the embedding tables.
+    each. All of these values have a row in the embedding tables. With `hashed`, the ids of samples are those
+    of `table.hashed_ids`.
 
     Raises
     ------
@@ -77,10 +82,11 @@ def load(path: Path | None, generated_rows: int, vocabulary: int | None = None) 
         fields = () if vocabulary is None else (zipf_fields(vocabulary),)
         table = generate(generated_rows, *fields)
         what = f"generated data of {generated_rows} rows"
-        return _prepare(table, Sizes.sevenths(generated_rows, what), what, vocabulary)
+        numbered = _hashed(table) if hashed else _numbered(table, vocabulary)
+        return _prepare(table, Sizes.sevenths(generated_rows, what), what, numbered)
     try:
         files, blocks = _files(path)
-        return _mapped(cached(files, str(path), blocks))
+        return _mapped(cached(files, str(path), blocks, hashed=hashed))
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
 
@@ -117,23 +123,38 @@ def _mapped(columns: Columns) -> CtrData:
     return CtrData(train, valid, test, columns.rows, first_rows, columns.fingerprint)
 
 
-def _prepare(table: Table, sizes: Sizes, what: str, vocabulary: int | None = None) -> CtrData:
+class _Numbered(NamedTuple):
+    """Ids of samples (n, 26), number of rows of the tables, and first row of each field."""
+
+    ids: NDArray[np.int64]
+    rows: int
+    first_rows: NDArray[np.int64]
+
+
+def _numbered(table: Table, vocabulary: int | None) -> _Numbered:
+    if vocabulary is None:
+        ids, rows = row_ids(table)
+        return _Numbered(ids, rows, ids.min(axis=0))
+    first_rows = vocabulary * np.arange(SPARSE_FIELDS)
+    return _Numbered(all_row_ids(table, vocabulary), SPARSE_FIELDS * vocabulary, first_rows)
+
+
+def _hashed(table: Table) -> _Numbered:
+    return _Numbered(hashed_ids(table.ids), 0, np.zeros(SPARSE_FIELDS, dtype=np.int64))
+
+
+def _prepare(table: Table, sizes: Sizes, what: str, numbered: _Numbered) -> CtrData:
     parts = list(sizes.slices().values())
     for name, part in sizes.slices().items():
         require_both_classes(table.labels[part], f"the {name} split of {what}")
-    if vocabulary is None:
-        ids, rows = row_ids(table)
-        first_rows = ids.min(axis=0)
-    else:
-        ids, rows = all_row_ids(table, vocabulary), SPARSE_FIELDS * vocabulary
-        first_rows = vocabulary * np.arange(SPARSE_FIELDS)
     samples = Batch(
         torch.from_numpy(standardise(table.dense, table.dense[parts[0]])),
-        torch.from_numpy(ids),
+        torch.from_numpy(numbered.ids),
         torch.from_numpy(table.labels.astype(np.float32)),
     )
     train, valid, test = (Split(Batch(*(column[part] for column in samples))) for part in parts)
-    return CtrData(train, valid, test, rows, torch.from_numpy(first_rows), _fingerprint(table, sizes))
+    first_rows = torch.from_numpy(numbered.first_rows)
+    return CtrData(train, valid, test, numbered.rows, first_rows, _fingerprint(table, sizes))
 
 
 def _fingerprint(table: Table, sizes: Sizes) -> str:

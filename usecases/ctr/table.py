@@ -68,6 +68,14 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
     return remapped, rows
 
 
+def hashed_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ids (n, 26) that differ between fields, so that one table can hold all of them.
+
+    They do not depend on the rest of the data. Products that are too large wrap around.
+    """
+    return ids * SPARSE_FIELDS + np.arange(SPARSE_FIELDS)
+
+
 def all_row_ids(table: Table, vocabulary: int) -> NDArray[np.int64]:
     """Return row numbers (n, 26) of ids below `vocabulary` in a table with `vocabulary` rows for each field.
 

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adabench.usecases.common.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.hashing import KEYS, Keys
 from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.common.rank_statistics import auc
-from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
+from adabench.usecases.common.validation import (
+    require_choice,
+    require_numbered,
+    require_positive,
+    require_sizes,
+)
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.loader import Batch, Split
 from adabench.usecases.ctr.metrics import logloss
@@ -52,6 +58,10 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     placement : "random", "greedy", "label" or "cluster"
         Assignment of samples to workers: in turn, by the rows that they read, with clicks separate from other
         samples, or by the values of the feature with the most values.
+    keys : "dense" or "hash"
+        Keys of the tables: numbers of the ids of all splits, or the ids as they are in the data.
+    capacity : int
+        Maximum number of rows of each table with ``keys=hash``.
     """
 
     epochs: int = 3
@@ -62,14 +72,17 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rows: int = 65_536
     vocabulary: int | None = None
     placement: Placement = "random"
+    keys: Keys = "dense"
+    capacity: int = 1 << 20
 
     def __post_init__(self) -> None:
         if not self.hidden:
             raise ValueError("hidden is empty: it must hold the width of at least one layer")
         optional = ("vocabulary",) if self.vocabulary is not None else ()
-        require_sizes(self, ("epochs", "batch", "dim", "rows", "hidden", *optional))
+        require_sizes(self, ("epochs", "batch", "dim", "rows", "hidden", "capacity", *optional))
         require_positive(self, ("lr",))
-        require_choice(self, {"optimizer": OPTIMIZERS, "placement": PLACEMENTS})
+        require_choice(self, {"optimizer": OPTIMIZERS, "placement": PLACEMENTS, "keys": KEYS})
+        require_numbered(self.keys, self.placement, ("greedy", "cluster"))
 
 
 class CtrUseCase(DealsBatches):
@@ -87,7 +100,8 @@ class CtrUseCase(DealsBatches):
     def __init__(self, params: CtrParams, data: Path | None, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._data = load(data, params.rows, params.vocabulary)
+        self._hashed = params.keys == "hash"
+        self._data = load(data, params.rows, params.vocabulary, hashed=self._hashed)
         train = self._data.train.samples
         self._placement = SamplePlacement(
             params.placement,
@@ -112,7 +126,8 @@ class CtrUseCase(DealsBatches):
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         params = self._params
-        return WideAndDeep(self._data.rows, params.dim, params.hidden, params.wide, generator)
+        rows = params.capacity if self._hashed else self._data.rows
+        return WideAndDeep(rows, params.dim, params.hidden, params.wide, generator, hashed=self._hashed)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr, self._params.optimizer)
@@ -142,6 +157,9 @@ class CtrUseCase(DealsBatches):
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         rows = batch.ids.flatten()
         return dict.fromkeys(self._tables, rows)
+
+    def hashed_tables(self) -> frozenset[str]:
+        return frozenset(self._tables if self._hashed else ())
 
     def feature_rows(self) -> dict[str, Tensor]:
         return dict.fromkeys(self._tables, self._data.first_rows)

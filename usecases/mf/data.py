@@ -34,9 +34,9 @@ class Ratings(NamedTuple):
     Attributes
     ----------
     block : Block
-        Users, items and ratings, int32 and float32 (n,). They can be mapped from files.
+        Users, items and ratings, int32 or int64, and float32 (n,). They can be mapped from files.
     users, items : int
-        Numbers of users and of items.
+        Numbers of users and of items; 0 with hashed ids.
     fingerprint : str
         Digest of the data.
     """
@@ -63,8 +63,10 @@ class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fingerprint: str
 
 
-def load(path: Path | None, generated: int) -> Ratings:
+def load(path: Path | None, generated: int, *, hashed: bool = False) -> Ratings:
     """Read the ratings at `path`, or generate about `generated` if it is None.
+
+    With `hashed`, users and items have their ids as in the data, instead of numbers.
 
     Raises
     ------
@@ -72,12 +74,15 @@ def load(path: Path | None, generated: int) -> Ratings:
         If the data cannot be read or used.
     """
     if path is None:
-        block = generate(generated)
+        block = generate(generated, hashed=hashed)
+        if hashed:
+            return Ratings(block, 0, 0, digest_of("ratings", block))
         sizes = int(block.users.max()) + 1, int(block.items.max()) + 1
         return Ratings(block, *sizes, digest_of("ratings", block))
     try:
         file = rating_file(path)
-        return read_once("ratings", [file], partial(_build, file), _open)
+        build, open_folder = partial(_build, file, hashed=hashed), partial(_open, hashed=hashed)
+        return read_once("ratings-hashed" if hashed else "ratings", [file], build, open_folder)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
 
@@ -90,20 +95,21 @@ def split(count: int, fold: int) -> Splits:
     return Splits(*(np.flatnonzero(rows) for rows in (~tested & ~validated, validated, tested)))
 
 
-def _build(file: Path, folder: Path) -> None:
+def _build(file: Path, folder: Path, hashed: bool = False) -> None:
     count = users = items = 0
     outputs = [(folder / f"{name}.bin").open("wb") for name in Block._fields]
     try:
-        for block in rating_blocks(file):
+        for block in rating_blocks(file, hashed=hashed):
             for column, output in zip(block, outputs, strict=True):
                 column.tofile(output)
             count += len(block.ratings)
-            users = max(users, int(block.users.max()) + 1)
-            items = max(items, int(block.items.max()) + 1)
+            if not hashed:
+                users = max(users, int(block.users.max()) + 1)
+                items = max(items, int(block.items.max()) + 1)
     finally:
         for output in outputs:
             output.close()
-    columns = map_arrays(folder, _shapes(count))
+    columns = map_arrays(folder, _shapes(count, hashed))
     assert columns is not None
     meta = _Meta(
         format=FORMAT,
@@ -115,16 +121,17 @@ def _build(file: Path, folder: Path) -> None:
     (folder / "ratings.json").write_bytes(msgspec.json.encode(meta))
 
 
-def _open(folder: Path) -> Ratings | None:
+def _open(folder: Path, hashed: bool = False) -> Ratings | None:
     try:
         meta = msgspec.json.decode((folder / "ratings.json").read_bytes(), type=_Meta)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    columns: dict[str, Any] | None = map_arrays(folder, _shapes(meta.count))
+    columns: dict[str, Any] | None = map_arrays(folder, _shapes(meta.count, hashed))
     if meta.format != FORMAT or columns is None:
         return None
     return Ratings(Block(**columns), meta.users, meta.items, meta.fingerprint)
 
 
-def _shapes(count: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {"users": ("<i4", (count,)), "items": ("<i4", (count,)), "ratings": ("<f4", (count,))}
+def _shapes(count: int, hashed: bool) -> dict[str, tuple[str, tuple[int, ...]]]:
+    ids = "<i8" if hashed else "<i4"
+    return {"users": (ids, (count,)), "items": (ids, (count,)), "ratings": ("<f4", (count,))}

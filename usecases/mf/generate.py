@@ -28,12 +28,13 @@ BYTES_PER_RATING = 900
 """Memory during generation."""
 
 
-def generate(count: int) -> Block:
+def generate(count: int, *, hashed: bool = False) -> Block:
     """Draw `count` ratings from 1 to 5 in steps of one half; equal numbers give equal ratings.
 
     A rating is the rounded sum of the mean, a bias of the user and one of the item, the product of two
     vectors of tastes, and noise. Users rate popular items, and more often items that fit their tastes. The
-    result may have fewer ratings, because repeated pairs of user and item are dropped.
+    result may have fewer ratings, because repeated pairs of user and item are dropped. With `hashed`, users
+    and items have ids of any value.
 
     Raises
     ------
@@ -65,11 +66,17 @@ def generate(count: int) -> Block:
         + rng.normal(0, NOISE_STD, len(user))
     )
     ratings = np.clip(np.rint(2 * values) / 2, LOWEST, HIGHEST)
-    return Block(_renumbered(user), _renumbered(item), ratings.astype(np.float32))
+    numbers = _scattered if hashed else _renumbered
+    return Block(numbers(user), numbers(item), ratings.astype(np.float32))
 
 
 def _draw(rng: np.random.Generator, weights: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return rng.choice(len(weights), size=count, p=weights / weights.sum())
+
+
+def _scattered(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ids of any value, one for each id."""
+    return ids * np.int64(-7046029254386353131)  # odd, so that products that wrap around differ
 
 
 def _renumbered(ids: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -218,7 +218,11 @@ class LikedRows(Dataset[Batch]):
     """Ratings by their indices, with uniformly drawn items for each."""
 
     def __init__(
-        self, users: NDArray[np.int32], items: NDArray[np.int32], count: int, negatives: int
+        self,
+        users: NDArray[np.signedinteger[Any]],
+        items: NDArray[np.signedinteger[Any]],
+        count: int,
+        negatives: int,
     ) -> None:
         self._users, self._items = torch.from_numpy(users), torch.from_numpy(items)
         self._drawn, self._negatives = Uniform(count), negatives

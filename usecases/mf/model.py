@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from adabench.usecases.common.hashing import hash_table
+
 __all__ = ["Estimates", "MatrixFactorization"]
 
 FACTOR_STD = 0.1
@@ -39,12 +41,25 @@ class MatrixFactorization(nn.Module):
         Mean rating of the training split.
     generator : torch.Generator
         Random generator for the initial weights.
+    hashed : bool
+        Whether users and items can have any ids. The tables then create rows at their first use.
     """
 
-    def __init__(self, users: int, items: int, dim: int, mean: float, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        users: int,
+        items: int,
+        dim: int,
+        mean: float,
+        generator: torch.Generator,
+        *,
+        hashed: bool = False,
+    ) -> None:
         super().__init__()
         self.users, self.items = (
-            nn.Embedding.from_pretrained(_initial(rows, dim, generator), freeze=False, sparse=True)
+            hash_table(rows, 1 + dim, FACTOR_STD, generator)
+            if hashed
+            else nn.Embedding.from_pretrained(_initial(rows, dim, generator), freeze=False, sparse=True)
             for rows in (users, items)
         )
         self.mean = mean

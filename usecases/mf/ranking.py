@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,7 +26,9 @@ class ItemsOf:
         Number of users.
     """
 
-    def __init__(self, users: NDArray[np.int32], items: NDArray[np.int32], count: int) -> None:
+    def __init__(
+        self, users: NDArray[np.signedinteger[Any]], items: NDArray[np.signedinteger[Any]], count: int
+    ) -> None:
         self._items = items[np.argsort(users, kind="stable")]
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=count))])
 

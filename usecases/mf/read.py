@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from adabench.usecases.common.text_columns import (
     Range,
     cells_of,
     files_called,
+    ids_of,
     numbered,
     numbers_of,
     sample_lines,
@@ -48,18 +49,18 @@ NAMES = (
 
 
 class Block(NamedTuple):
-    """A block of lines. Users and items are numbered in the order of their first occurrence.
+    """A block of lines. Users and items are numbered in the order of their first occurrence, or hashed.
 
     Attributes
     ----------
-    users, items : (n,) int32
-        Numbers of users and items.
+    users, items : (n,) int32 or int64
+        Numbers of users and items, or their ids as in the data.
     ratings : (n,) float32
         Ratings.
     """
 
-    users: NDArray[np.int32]
-    items: NDArray[np.int32]
+    users: NDArray[np.signedinteger[Any]]
+    items: NDArray[np.signedinteger[Any]]
     ratings: NDArray[np.float32]
 
 
@@ -92,8 +93,8 @@ def rating_file(path: Path) -> Path:
     return found[0]
 
 
-def rating_blocks(path: Path) -> Iterator[Block]:
-    """Yield the file's ratings in order.
+def rating_blocks(path: Path, *, hashed: bool = False) -> Iterator[Block]:
+    """Yield the file's ratings in order. With `hashed`, users and items are not numbered.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def rating_blocks(path: Path) -> Iterator[Block]:
         If the file cannot be read, or if a line is invalid.
     """
     try:
-        yield from _blocks(path)
+        yield from _blocks(path, hashed)
     except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
@@ -109,14 +110,20 @@ def rating_blocks(path: Path) -> Iterator[Block]:
         raise DataError(f"{path} cannot be read ({reason}): it must be {FORMATS}") from error
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def _blocks(path: Path, hashed: bool) -> Iterator[Block]:
     layout = _layout(path)
     users: dict[str, int] = {}
     items: dict[str, int] = {}
     shape = (layout.dialect, layout.width, layout.columns, int(layout.header))
     for line, texts in text_blocks(path, *shape):
-        named = numbered(texts[0], users, path, line), numbered(texts[1], items, path, line)
-        yield Block(*named, numbers_of(texts[2], RATINGS, path, line).astype(np.float32))
+        ratings = numbers_of(texts[2], RATINGS, path, line).astype(np.float32)
+        if hashed:
+            users, items = {}, {}  # the ids of a block do not depend on other blocks
+        found = numbered(texts[0], users, path, line), numbered(texts[1], items, path, line)
+        if hashed:
+            yield Block(ids_of(users)[found[0]], ids_of(items)[found[1]], ratings)
+        else:
+            yield Block(*found, ratings)
     if not users:
         raise DataError(f"{path} has no ratings: it must be {FORMATS}")
 

@@ -14,10 +14,12 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
 from adabench.usecases.common.batches import DealsBatches, Draw, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.hashing import KEYS, Keys
 from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.common.validation import (
     require_choice,
+    require_numbered,
     require_positive,
     require_sizes,
     require_weight,
@@ -72,13 +74,29 @@ class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class MfParams(FactorParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of `mf`, all of them in `FactorParams`."""
+    """Parameters of `mf`, in addition to `FactorParams`.
+
+    Attributes
+    ----------
+    keys : "dense" or "hash"
+        Keys of the tables: numbers of users and items in the order of the file, or their ids as in the data.
+    capacity : int
+        Maximum number of rows of each table with ``keys=hash``.
+    """
 
     epochs: int = 5
     batch: int = 256
     dim: int = 16
     lr: float = 0.1
     regularization: float = 0.1
+    keys: Keys = "dense"
+    capacity: int = 1 << 18
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes(self, ("capacity",))
+        require_choice(self, {"keys": KEYS})
+        require_numbered(self.keys, self.placement, ("greedy",))
 
 
 class Batch(NamedTuple):
@@ -115,7 +133,8 @@ class MfUseCase(DealsBatches):
     def __init__(self, params: MfParams, data: Path | None, seed: int) -> None:
         self._params = params
         self._seed = seed
-        self._ratings = load(data, params.ratings)
+        self._hashed = params.keys == "hash"
+        self._ratings = load(data, params.ratings, hashed=self._hashed)
         block = self._ratings.block
         self._split = split(len(block.ratings), params.fold)
         for name, rows in self._split._asdict().items():
@@ -142,8 +161,9 @@ class MfUseCase(DealsBatches):
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
-        ratings = self._ratings
-        return MatrixFactorization(ratings.users, ratings.items, self._params.dim, self._mean, generator)
+        params, ratings = self._params, self._ratings
+        users, items = (params.capacity,) * 2 if self._hashed else (ratings.users, ratings.items)
+        return MatrixFactorization(users, items, params.dim, self._mean, generator, hashed=self._hashed)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(model, self._params.lr, self._params.optimizer)
@@ -181,11 +201,19 @@ class MfUseCase(DealsBatches):
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         return {"users.weight": batch.users, "items.weight": batch.items}
 
+    def hashed_tables(self) -> frozenset[str]:
+        return frozenset(("users.weight", "items.weight") if self._hashed else ())
+
     def samples(self, batch: Batch) -> int:
         return len(batch.ratings)
 
     def home_rows(self, rank: int, world: int) -> dict[str, Tensor]:
-        """Return the rows that worker `rank`'s ratings read most; none if ratings are assigned at random."""
+        """Return the rows that worker `rank`'s ratings read most.
+
+        There are none if ratings are assigned at random, or if keys are hashed.
+        """
+        if self._hashed:
+            return {}
         return self._placement.home_rows(rank, self._sizes(rank, world))
 
 
@@ -197,7 +225,7 @@ def placement_of(ratings: Ratings, numbers: NDArray[np.int64], params: FactorPar
         samples=len(numbers),
         tables={"users.weight": ratings.users, "items.weight": ratings.items},
         reads=lambda some: np.stack(
-            [block.users[numbers[some]], block.items[numbers[some]] + first_item], axis=1
+            [block.users[numbers[some]], block.items[numbers[some]] + first_item], axis=1, dtype=np.int64
         ),
         orders={"label": lambda: block.ratings[numbers], "cluster": lambda: block.users[numbers]},
         what="ratings",

@@ -98,7 +98,8 @@ class HandWrittenKeys(IntentSource):
                 f"keys gave a {type(ids).__name__}: it must give a mapping of table names to row ids"
             )
         private = {id(rows): rows.clone() for rows in ids.values()}
-        reads = ((table_name(self._state, table), private[id(rows)]) for table, rows in ids.items())
+        named = {table_name(self._state, table): private[id(rows)] for table, rows in ids.items()}
+        reads = ((name, self._state.tables[name].rows_of(rows)) for name, rows in named.items())
         return Expected(rows_of_reads(reads, self._state.keys_of))
 
     def describe(self) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import adaps
+from autoada.hash_embedding import HashEmbedding
 from autoada.training.endless import endless
 
 __all__ = ["Selection", "select_initialization"]
@@ -228,6 +229,12 @@ class _Weights:
     """Copies parameters and buffers of a model to and from a table, as bytes."""
 
     def __init__(self, model: nn.Module) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, HashEmbedding):
+                raise ValueError(
+                    f"{name!r} is a HashEmbedding, whose state has no fixed size: train the model with one "
+                    "seed"
+                )
         self._shapes = {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}
         self._bytes = sum(value.numel() * value.element_size() for value in model.state_dict().values())
         self.rows = max(1, -(-self._bytes // (4 * FLOATS)))

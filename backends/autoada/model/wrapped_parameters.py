@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from autoada.hash_embedding import IdRows
 from autoada.model.node_setup import TrainingOptions, TrainingPlan
 from autoada.model.optimizer_state import OptimizerStates
 from autoada.optimizer.schedules import Schedules
@@ -16,6 +17,7 @@ from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.dense_robust_mean import RobustMeanParameters
 from autoada.parameters.dense_server_sum import ServerSummedParameters
+from autoada.parameters.hash_table import HashRows, HashTable
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Reads, RemoteTable
@@ -24,6 +26,8 @@ from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients, raw_gradient
 from autoada.sync.gradient_exchange import GradientExchange
 
+TableState = tuple[RemoteTable, Tensor | IdRows]
+"""A table and its new values."""
 FOREVER = 2**40
 """Clock that no training reaches."""
 
@@ -62,11 +66,15 @@ class WrappedParameters:
         parameters = dict(model.named_parameters())
         self.tables: dict[str, RemoteTable] = {}
         for name, parameter in layout.tables.items():
-            makes_up = access.alone and layout.group_of(name).rule_of(name).rule().moves_idle_rows
-            rows = ServerRows(name, parameter, access, makes_up)
-            self.tables[name] = RemoteTable(
-                rows, reads, alone=node.world_size == 1, combines=combines, together=options.every == 1
-            )
+            rule = layout.group_of(name).rule_of(name)
+            makes_up = access.alone and rule.rule().moves_idle_rows
+            of_node = {"alone": node.world_size == 1, "combines": combines, "together": options.every == 1}
+            if name in layout.hashed:
+                hashed = HashRows(name, parameter, access, makes_up, layout.hashed[name], rule)
+                self.tables[name] = HashTable(hashed, reads, **of_node)
+            else:
+                rows = ServerRows(name, parameter, access, makes_up)
+                self.tables[name] = RemoteTable(rows, reads, **of_node)
         self.dense = [
             DenseParameters(
                 place,
@@ -84,8 +92,8 @@ class WrappedParameters:
         weight = options.weight(node.rank)
         if combines:
             most = len(self.tables) + len(self.dense) + len(layout.allreduced)
-            rule = options.aggregation
-            self._exchange = exchange = GradientExchange(node, access.local_index, rule, most)
+            aggregation = options.aggregation
+            self._exchange = exchange = GradientExchange(node, access.local_index, aggregation, most)
             robust += [
                 RobustMeanParameters(each, parameters, exchange, access.transfer)
                 for each in layout.allreduced
@@ -187,9 +195,9 @@ class WrappedParameters:
 
     def initialise(self) -> None:
         """Collective: set the server's values to the weights of the primary worker."""
-        worker = self._access.worker
+        worker, hashed = self._access.worker, self._layout.hashed
         self._set_up(
-            (self.tables[name], parameter)
+            (self.tables[name], parameter if name not in hashed else hashed[name].id_map.saved(parameter))
             for name, parameter in self._layout.tables.items()
             if not parameter.is_meta
         )
@@ -200,7 +208,7 @@ class WrappedParameters:
                 worker.intent(keys, worker.current_clock, FOREVER)
         self.pull()
 
-    def load(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
+    def load(self, tables: Iterable[TableState]) -> None:
         """Collective: set the server's values to these tables and the current dense parameters."""
         self._set_up(tables)
         self.pull()
@@ -325,17 +333,22 @@ class WrappedParameters:
             table.rows.resume(same_workers)
         self.pull()
 
-    def _set_up(self, tables: Iterable[tuple[RemoteTable, Tensor]]) -> None:
+    def _set_up(self, tables: Iterable[TableState]) -> None:
         worker = self._access.worker
         worker.begin_setup()
         if self._access.is_primary:
             for table, values in tables:
-                table.rows.write(torch.arange(len(values)), values)
+                if isinstance(values, Tensor):
+                    table.rows.write(torch.arange(len(values)), values)
+                elif isinstance(table, HashTable):
+                    table.rows.write_state(values)
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()
         for each in self.tables.values():
             each.forget_rows()
+            if isinstance(each, HashTable):
+                each.rows.state_written()
         for stepped in self.stepped:
             stepped.begin()
 

@@ -220,9 +220,9 @@ class AdaModel(ForwardingModule):
         table : str
             The parameter's qualified name.
         ids : Tensor
-            Row ids, int64, on the CPU; duplicates stay.
+            Row ids, int64, on the CPU; duplicates stay. For a `HashEmbedding`, its ids; new ones get rows.
         """
-        return self._state.keys_of(table, ids)
+        return self._state.keys_of(table, self.tables[table].rows_of(ids))
 
     @property
     def chosen(self) -> list[TechniqueChoice]:

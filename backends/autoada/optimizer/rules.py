@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
@@ -134,6 +134,22 @@ def state_names(rule: Rule) -> tuple[str, ...]:
         momentum = ("momentum_buffer",) if rule.momentum else ()
         return ("square_avg", *momentum, *(("grad_avg",) if rule.centered else ()))
     return () if isinstance(rule, adaps.RowAdagrad) else ("exp_avg", "exp_avg_sq")
+
+
+STEP_NUMBERS = 1 << 24
+"""The server keeps step numbers of rows modulo this number, as floats."""
+
+
+def initial_value(rule: Rule) -> float:
+    """The value of each part of a row's optimizer state before its first gradient."""
+    return rule.initial_accumulator if isinstance(rule, adaps.Adagrad) else 0.0
+
+
+def initial_states(rule: Rule, rows: int, length: int, width: int, steps: int) -> Tensor:
+    """States of rows without a gradient that have missed none of `steps` steps, (rows, width)."""
+    states = torch.full((rows, width), initial_value(rule))
+    states[:, len(state_names(rule)) * length :] = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
+    return states
 
 
 def has_step(rule: Rule) -> bool:

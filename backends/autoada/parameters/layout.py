@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
+from autoada.hash_embedding import HashEmbedding
 from autoada.optimizer.rules import Optimizers, RuleGroup, check_state, rule_groups, rule_of_defaults
+from autoada.parameters.hash_table import ID_FLOATS, id_table_name
 from autoada.parameters.negative_sampler import sampling_of
 from autoada.parameters.table_parameter import TableParameter
-from autoada.prediction.tables import find_tables
+from autoada.prediction.tables import find_tables, hash_embeddings
 
 BLOCK_LENGTHS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 DEVICES = ("cpu", "cuda")
@@ -85,6 +87,8 @@ class Layout:
 
     tables: dict[str, nn.Parameter]
     """Parameters that have separate tables, by qualified name."""
+    hashed: dict[str, HashEmbedding]
+    """Modules of the tables whose rows are found by ids."""
     dense: tuple[DenseLayout, ...]
     """Other parameters that the server's rules change."""
     summed: tuple[DenseLayout, ...]
@@ -120,19 +124,36 @@ class Layout:
         result = []
         for name, parameter in self.tables.items():
             shape = parameter.shape
+            rule = self.group_of(name).rule_of(name)
+            length = prod(shape[1:])
+            if name in self.hashed:
+                init = self.hashed[name].init
+                result.append(
+                    adaps.Table(
+                        name,
+                        length=length,
+                        keys="int64",
+                        capacity=shape[0],
+                        optimizer=rule,
+                        init=init,
+                        dtype=row_dtype,
+                    )
+                )
+                continue
             # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
             init = (
                 adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
                 if parameter.is_meta
                 else adaps.Constant(0.0)
             )
-            rule = self.group_of(name).rule_of(name)
             sampling = sampling_of(parameter)
-            length = prod(shape[1:])
             result.append(adaps.Table(name, shape[0], length, rule, init, sampling=sampling, dtype=row_dtype))
         for dense in self.dense:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
+        for name in self.hashed:
+            rows = self.tables[name].shape[0]
+            result.append(adaps.Table(id_table_name(name), rows=rows, length=ID_FLOATS))
         return result + [
             adaps.Table(summed.table, rows=TURNS * summed.summed_rows, length=summed.length)
             for summed in self.summed
@@ -150,9 +171,10 @@ def layout_of(
     Raises
     ------
     ValueError
-        If the model is wrapped already, a parameter is of a dtype that the server cannot keep, parameters are
-        not on one device, an optimizer has no rule in the server for a table, the server has no place for an
-        optimizer's state, or what is `allreduced` has no optimizer that could step.
+        If the model is wrapped already, the weight of a `HashEmbedding` has another use, a parameter is of a
+        dtype that the server cannot keep, parameters are not on one device, an optimizer has no rule in the
+        server for a table, the server has no place for an optimizer's state, or what is `allreduced` has no
+        optimizer that could step.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
@@ -201,7 +223,9 @@ def layout_of(
         AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
         for number, (owner, names) in enumerate(stepped.items())
     )
-    return Layout(sparse, tuple(dense), tuple(summed), own_steps, groups, rules, device)
+    return Layout(
+        sparse, hash_embeddings(model), tuple(dense), tuple(summed), own_steps, groups, rules, device
+    )
 
 
 def _check_dtype(name: str, parameter: nn.Parameter) -> None:

@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 
 import adaps
 from adaps.sampling import RowDistribution
+from autoada.hash_embedding import HashEmbedding
 from autoada.parameters.table_parameter import TableParameter
 
 __all__ = ["NegativeSampler", "sampling_of"]
@@ -63,6 +64,8 @@ class NegativeSampler:
         weight = getattr(table, "weight", None)
         if not isinstance(table, nn.Module) or not isinstance(weight, Tensor) or weight.dim() == 0:
             raise TypeError(f"table is a {type(table).__name__}; it must be a module with rows in its weight")
+        if isinstance(table, HashEmbedding):
+            raise TypeError("table is a HashEmbedding, whose ids cannot be drawn: draw ids in the data set")
         if isinstance(weight, TableParameter):
             raise ValueError("the table is in a parameter server already: make its sampler before AdaModel")
         if not isinstance(n, int) or n < 1:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import adaps
 from adaps import NodeTable
 from adaps.optimizers import Optimizer as Rule
-from autoada.optimizer.rules import check_state, has_step, state_names
+from autoada.optimizer.rules import check_state, has_step, initial_states, initial_value, state_names
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import row_sparse
@@ -19,8 +19,6 @@ from autoada.parameters.table_parameter import TableParameter
 
 CHUNK_FLOATS = 1 << 22
 """Number of floats of state in one call of the server."""
-STEP_NUMBERS = 1 << 24
-"""The server keeps step numbers of rows modulo this number, as floats."""
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 
 
@@ -47,7 +45,7 @@ class ParameterState:
         self._keys = keys
         self._rule = rule
         self._names = state_names(rule)
-        self._initial = rule.initial_accumulator if isinstance(rule, adaps.Adagrad) else 0.0
+        self._initial = initial_value(rule)
         self._access = access
         self._rows = rows
         self._steps = 0
@@ -99,7 +97,9 @@ class ParameterState:
         if not self._names or (steps == 0 and not isinstance(self._rule, adaps.Adagrad)):
             return {}
         keys, length, width = self._keys(), self.table.length, self.table.state_length
-        parts = torch.empty(len(self._names), len(keys), length)
+        # Rows of ids that were not used have no key.
+        rows = len(keys) if self._rows is None else self._shape[0]
+        parts = torch.full((len(self._names), rows, length), self._initial)
         for some in self._chunks(len(keys)):
             state = torch.empty(some.stop - some.start, width)
             self._access.worker.pull_state(keys[some], state)
@@ -150,10 +150,8 @@ class ParameterState:
         }
         buffer = state.get("momentum_buffer")
         self._began_sparse = None if buffer is None else buffer.is_sparse
-        stamp = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
         for some in self._chunks(len(keys)):
-            rows = torch.full((some.stop - some.start, width), self._initial)
-            rows[:, len(self._names) * length :] = stamp
+            rows = initial_states(self._rule, some.stop - some.start, length, width, steps)
             for i, values in given.items():
                 part = torch.full((len(rows) * length,), self._initial)
                 values = values[some.start * length : some.stop * length]
@@ -163,9 +161,13 @@ class ParameterState:
 
     def first(self) -> Tensor:
         """The state of the first row, as the server keeps it."""
-        state = torch.empty(self.table.state_length)
-        self._access.worker.pull_state(self._keys()[:1], state)
+        state = torch.zeros(self.table.state_length)
+        self._access.worker.pull_state(self._first_key(), state)
         return state
+
+    def _first_key(self) -> Tensor:
+        """The least key, which all workers agree on; empty if there is no row."""
+        return self._keys().sort().values[:1]
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))

@@ -63,6 +63,10 @@ class RemoteTable(RowStore):
         """Keys of all rows, in row order."""
         return self.rows.all_keys
 
+    def rows_of(self, ids: Tensor) -> Tensor:
+        """The row numbers of ids as the data have them, which are the numbers of a `HashEmbedding`'s ids."""
+        return ids
+
     def keys(self, ids: Tensor) -> Tensor:
         """The server's keys of row ids; IndexError for a row that does not exist."""
         keys: Tensor = self.rows.table.keys(ids)
@@ -103,6 +107,10 @@ class RemoteTable(RowStore):
         if self._pulled is None or self._pulled[0] is not expected.keys:
             self._pulled = (expected.keys, source.pull(expected.keys))
         return self._picked(self._pulled[1], ids, known.inverse)
+
+    def viewed(self, ids: Tensor) -> Tensor:
+        """The rows of a view."""
+        return self.read(ids)
 
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autoada.hash_embedding import HashEmbedding
+from autoada.parameters.hash_table import HashTable
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_gradients import (
     GradientRows,
@@ -169,6 +171,11 @@ def replace_parameters(
             parameter._backward_hooks = hooks  # the same dictionary, so that handles still remove hooks
         if after is not None:
             parameter._post_accumulate_grad_hooks = after
+    for each in module.modules():
+        weight = getattr(each, "weight", None)
+        if isinstance(each, HashEmbedding) and isinstance(weight, TableParameter):
+            assert isinstance(weight.table, HashTable)
+            each.id_map = weight.table.rows
 
 
 def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:

@@ -31,6 +31,10 @@ class RowStore:
         """The rows of `ids`, new and of shape ``(*ids.shape, *row)``; IndexError if one does not exist."""
         raise NotImplementedError
 
+    def viewed(self, ids: Tensor) -> Tensor:
+        """As `read`, for rows of a view, whose numbers follow from its place."""
+        return self.read(ids)
+
     def whole(self) -> Tensor:
         """All rows, which the caller does not change."""
         raise NotImplementedError
@@ -110,7 +114,7 @@ class TableTensor(Tensor):
             return torch.empty(self.shape, dtype=self.dtype, device=self.store.device)
         numbers = self.row_numbers()
         every = len(numbers) == self.store.shape[0]
-        return self.view_of(self.store.whole().clone() if every else self.store.read(numbers))
+        return self.view_of(self.store.whole().clone() if every else self.store.viewed(numbers))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

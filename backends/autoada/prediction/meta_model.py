@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
+from autoada.hash_embedding import HashEmbedding
 from autoada.prediction.random_generators import GENERATORS
 from autoada.prediction.tables import LARGE
 
@@ -91,6 +92,8 @@ class MetaModel:
                 attributes[name] = {key: _in_host_memory(buffer) for key, buffer in value.items()}
             elif name == "_modules":
                 attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
+            elif name == "id_map" and isinstance(module, HashEmbedding):
+                attributes[name] = value.ahead()
             elif name == "_compiled_call_impl":
                 attributes[name] = None
             else:

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from autoada.hash_embedding import HashEmbedding
+
 LARGE = 1024
 """Minimum number of rows at which a parameter that is read by rows should be a table."""
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag, HashEmbedding)
 
 
 def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[str, nn.Parameter]:
@@ -23,7 +25,7 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
         Model with the parameters.
     names : iterable of str, optional
         Names of parameters that are tables although no embedding module owns them. The weights of all
-        `nn.Embedding` and `nn.EmbeddingBag` modules are tables in any case.
+        `nn.Embedding`, `nn.EmbeddingBag` and `HashEmbedding` modules are tables in any case.
 
     Returns
     -------
@@ -51,6 +53,33 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
             )
         owned.add(id(by_name[name]))
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in owned}
+
+
+def hash_embeddings(model: nn.Module) -> dict[str, HashEmbedding]:
+    """Return the `HashEmbedding` modules of `model` by the qualified names of their weights.
+
+    Raises
+    ------
+    ValueError
+        If another module uses the weight of such a module: its row numbers mean other rows.
+    """
+    found: dict[int, HashEmbedding] = {}
+    holders = [
+        (f"{path}.{name}" if path else name, module, parameter)
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    ]
+    for _, module, parameter in holders:
+        if isinstance(module, HashEmbedding) and not parametrize.is_parametrized(module, "weight"):
+            found.setdefault(id(parameter), module)
+    for name, module, parameter in holders:
+        first = found.get(id(parameter))
+        if first is not None and getattr(module, "id_map", None) is not first.id_map:
+            raise ValueError(
+                f"{name!r} is also the weight of a HashEmbedding, which alone can number its rows: use this "
+                "module in both places"
+            )
+    return {name: found[id(p)] for name, p in model.named_parameters() if id(p) in found}
 
 
 def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str]:
