@@ -108,10 +108,6 @@ class RemoteTable(RowStore):
             self._pulled = (expected.keys, source.pull(expected.keys))
         return self._picked(self._pulled[1], ids, known.inverse)
 
-    def viewed(self, ids: Tensor) -> Tensor:
-        """The rows of a view."""
-        return self.read(ids)
-
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""
         reads = self._reads
