@@ -656,8 +656,9 @@ def test_the_first_epoch_ends_with_a_summary(model: AdaModel, caplog: Captured) 
 
 def test_replicas_are_local(model: AdaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = {"pulled_local": 1.0, "pulled_replica": 2.0, "pulled_remote": 1.0}
-    monkeypatch.setattr(model.node, "stats", lambda: counted)
-    assert "75.0% of rows local" in AdaDataLoader([], 2).summary()
+    with monkeypatch.context() as patch:
+        patch.setattr(model.node, "stats", lambda: counted)
+        assert "75.0% of rows local" in AdaDataLoader([], 2).summary()
 
 
 def test_mistakes_are_told_in_one_sentence(model: AdaModel) -> None:
