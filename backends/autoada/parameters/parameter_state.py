@@ -176,13 +176,16 @@ class ParameterState:
 
     def first(self) -> Tensor:
         """The state of the first row, as the server keeps it."""
-        state = torch.zeros(self.table.state_length)
-        self._access.worker.pull_state(self._first_key(), state)
+        key, state = self._first_key(), torch.zeros(self.table.state_length)
+        if len(key) > 0:
+            self._access.worker.pull_state(key, state)
         return state
 
     def set_first(self, state: Tensor) -> None:
         """Overwrite the state of the first row."""
-        self._access.worker.set_state(self._first_key(), state[: len(state) * len(self._first_key())])
+        key = self._first_key()
+        if len(key) > 0:
+            self._access.worker.set_state(key, state)
 
     def _first_key(self) -> Tensor:
         """The least key, which all workers agree on; empty if there is no row."""
