@@ -58,3 +58,6 @@ def test_nodes_together_equal_plain_pytorch(nodes: int, launch: Launch, tmp_path
         assert_rows(result["loaded"], state)
         assert result["scores"] == pytest.approx(scores, abs=1e-5)
         assert "rows predicted" in result["summary"]
+    before, loaded = results[0]["sums"]
+    assert sum(row != [0.0] for row in before) > 20
+    assert loaded == before

@@ -30,11 +30,11 @@ class WideAndDeep(nn.Module):
         Widths of the perceptron's hidden layers, at least one.
     wide : bool
         Whether there is a linear model in addition to the perceptron.
-    hashed : bool
-        Whether ids can have any value.
     generator : torch.Generator
         Random generator for the initial weights. The global generator is not used, so threads can create
         models concurrently.
+    hashed : bool
+        Whether ids can have any value.
     """
 
     def __init__(

@@ -46,6 +46,14 @@ class HashRows(ServerRows):
 
     Parameters
     ----------
+    name : str
+        Qualified name of the parameter.
+    parameter : nn.Parameter
+        The model's parameter.
+    access : ServerAccess
+        Access to the server.
+    applies_missed_steps : bool
+        Whether a row applies its missed steps without a gradient when it is next read.
     module : HashEmbedding
         Module with the initial values of rows.
     rule : adaps.Adagrad or another rule

@@ -161,8 +161,9 @@ class ParameterState:
 
     def first(self) -> Tensor:
         """The state of the first row, as the server keeps it."""
-        state = torch.zeros(self.table.state_length)
-        self._access.worker.pull_state(self._first_key(), state)
+        key, state = self._first_key(), torch.zeros(self.table.state_length)
+        if len(key) > 0:
+            self._access.worker.pull_state(key, state)
         return state
 
     def _first_key(self) -> Tensor:

@@ -60,13 +60,35 @@ def main() -> None:
         scores = ada(ids).flatten().tolist()
     ada.worker.barrier()
     ada.close()
+    sums = sums_of_adagrad(batches_of_ids(3, 24, share))
     report(
         trained=rows_of(trained),
         restored=rows_of(restored),
         loaded=rows_of(loaded),
         scores=scores,
         summary=loader.summary(),
+        sums=sums,
     )
+
+
+def sums_of_adagrad(batches: Any) -> list[list[list[float]]]:
+    """The optimizer's state of a table that began without rows, and the same state after it was loaded."""
+    model = hash_clicks()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    ada = autoada.AdaModel(model, optimizer)
+    for batch in batches:
+        loss_of(ada, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ada.worker.barrier()
+    states = [optimizer.state_dict()]
+    ada.worker.barrier()
+    optimizer.load_state_dict(states[0])
+    ada.worker.barrier()
+    states.append(optimizer.state_dict())
+    ada.worker.barrier()
+    ada.close()
+    return [state["state"][0]["sum"].tolist() for state in states]
 
 
 if __name__ == "__main__":
