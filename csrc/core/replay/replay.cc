@@ -50,8 +50,8 @@ void check(const Accesses& accesses, const ReplaySettings& settings) {
 }  // namespace
 
 const char* name_of(ReplaySpan::Kind kind) {
-  static constexpr const char* kNames[] = {"announce", "pull", "compute", "push", "request",
-                                           "synchronize", "meet", "wait", "channel", "frame"};
+  static constexpr const char* kNames[] = {"announce",    "pull", "compute", "push",    "request",
+                                           "synchronize", "meet", "wait",    "channel", "frame"};
   return name_in(kNames, kind);
 }
 
