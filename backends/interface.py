@@ -169,6 +169,8 @@ class SimulatedRun:
         Number of training threads on each node.
     steps : int or None
         Number of steps of each worker; None for one epoch.
+    steps_before : int
+        Number of steps of the training before these, as in `adaps.simulate`.
     epoch : int
         Number of steps after which workers wait for each other, as in `adaps.simulate`; 0 for never.
     compute : float
@@ -187,6 +189,7 @@ class SimulatedRun:
     policy: Policy
     workers: int = 1
     steps: int | None = None
+    steps_before: int = 0
     epoch: int = 0
     compute: float = 0.01
     traced_steps: int = 0

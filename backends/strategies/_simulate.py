@@ -70,6 +70,7 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
             compute=run.compute,
             lookahead={**lookahead, **dict.fromkeys(staying, 0)},
             epoch=run.epoch,
+            steps_before=run.steps_before,
             workers=run.workers,
             channels=options.channels,
             timing=options.timing,

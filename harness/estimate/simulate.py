@@ -178,13 +178,14 @@ class SimulationSettings:
 
     Attributes
     ----------
-    workers, steps, epoch, compute, traced_steps, seed, incidents, peer_timeout
+    workers, steps, steps_before, epoch, compute, traced_steps, seed, incidents, peer_timeout
         Fields of `SimulatedRun`.
     """
 
     workers: int
     steps: int
     compute: float
+    steps_before: int = 0
     epoch: int = 0
     traced_steps: int = 0
     seed: int = 0

@@ -168,7 +168,7 @@ class StudySimulation:
         document = policy.read_text(encoding="utf-8") if policy.is_file() else None
         cluster = msgspec.to_builtins(self._cluster(cell))
         trained = [data_key(cell).decode(), cell.backend, cell.options, document, self.study.seed]
-        return [*trained, cell.workers, cluster, self.steps or self._given.steps]
+        return [*trained, cell.workers, cluster, self.steps or self._given.steps, self._given.steps_before]
 
     def _cluster(self, cell: Cell) -> Resources:
         (cluster,) = clusters_of(self.resources, [cell.nodes], cell.network, cell.workers)
@@ -193,6 +193,7 @@ class StudySimulation:
         settings = SimulationSettings(
             workers=cell.workers,
             steps=self.steps or self._given.steps,
+            steps_before=self._given.steps_before,
             compute=1e-3 * compute_ms,
             seed=self.study.seed,
         )

@@ -62,12 +62,15 @@ class SimulatedSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ----------
     steps : int
         Number of steps of each worker.
+    steps_before : int
+        Number of steps of the training before these. In a long training, copies may be older.
     compute_ms : dict of str to float
         Compute time of a step, in milliseconds of one core, by use case as on the command line. It is
         measured for other use cases.
     """
 
     steps: Annotated[int, msgspec.Meta(ge=1)] = 100
+    steps_before: Annotated[int, msgspec.Meta(ge=0)] = 0
     compute_ms: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from adaps import _argument_checks, _core
 from adaps._typing import Technique
-from adaps.age_limit import checked_limit, request_steps
+from adaps.age_limit import request_steps
 from adaps.node_options import TECHNIQUES, checked_channels
 from adaps.policy import Policy
 from adaps.simulation.cluster import Cluster, links_of, machines_of
@@ -46,9 +46,9 @@ class SimulationOptions(TypedDict, total=False):
         Number of steps of an epoch; 0, the default, for no epochs. After each epoch, a worker waits until all
         writes are visible everywhere, and then for all other workers. Intent for the batches of an epoch is
         not signalled before the epoch begins.
-    staleness : int or None
-        Maximum age of values in steps, as in `autoada`. None, the default, for autoada's default: 2 in the
-        first steps, later up to 64.
+    steps_before : int
+        Number of steps of the training before the simulated ones, 0 by default. In `autoada`, copies may be
+        the older the more steps a training has made.
     workers, channels, timing, max_rounds_per_second
         Options as in `NodeOptions`.
     traced_steps : int
@@ -68,7 +68,7 @@ class SimulationOptions(TypedDict, total=False):
     lookahead: int | Mapping[str, int]
     warm_up: int | None
     epoch: int
-    staleness: int | None
+    steps_before: int
     workers: int
     channels: int | None
     timing: bool
@@ -142,8 +142,9 @@ def simulate(
     warm_up = options.get("warm_up")
     if warm_up is not None:
         warm_up = _argument_checks.whole("warm_up", warm_up, "steps")
-    requests = request_steps(checked_limit(options.get("staleness")))
-    last_step = max(len(stream.steps) for stream in streams)
+    begin = _argument_checks.whole("steps_before", options.get("steps_before", 0), "steps")
+    end = begin + max(len(stream.steps) for stream in streams)
+    requests = itertools.takewhile(lambda step: step <= end, request_steps(None))
     peer_timeout = _argument_checks.seconds("peer_timeout", options.get("peer_timeout", 5.0))
     found = _core.replay(
         specs,
@@ -157,7 +158,7 @@ def simulate(
         lookahead=ahead,
         warm_up=warm_up,
         epoch=_argument_checks.whole("epoch", options.get("epoch", 0), "steps"),
-        requests=list(itertools.takewhile(lambda step: step <= last_step, requests)),
+        requests=[step - begin for step in requests if step > begin],
         compute=_argument_checks.number("compute", options.get("compute", 0.01), low=0.0) * _MICROS,
         costs=cluster.costs.in_order(),
         machines=machines_of(cluster),

@@ -32,6 +32,18 @@ def simulated(policy: Any = "static", cluster: adaps.Cluster | None = None, **op
     return adaps.simulate(options.pop("streams", streams()), policy, cluster, **options)
 
 
+def test_copies_are_renewed_less_often_in_a_long_training() -> None:
+    def marks(steps_before: int) -> list[float]:
+        found = simulated("replication", steps_before=steps_before)
+        return [node.counters["bytes_sent_mark"] / 8 / (NODES - 1) for node in found.nodes]
+
+    assert marks(0) == [STEPS] * NODES  # after every step
+    assert marks(100) == [STEPS // 2] * NODES  # a limit of 5 steps
+    assert all(sent <= 1 for sent in marks(16_384))  # a limit of 64 steps
+    with pytest.raises(ValueError, match="steps_before is -1"):
+        simulated(steps_before=-1)
+
+
 def test_equal_arguments_give_equal_results_and_other_seeds_other_times() -> None:
     assert simulated("adaptive") == simulated("adaptive")
     assert simulated("adaptive") != simulated("adaptive", seed=1)
