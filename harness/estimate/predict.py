@@ -479,7 +479,8 @@ def _row(
         "kilobytes": physics.kilobytes,
         "when": pd.Timestamp(when).tz_convert(None),  # Versions differ in speed.
         **switches,
-        **words,
+        # A use case or backend can name a parameter as one of the other columns.
+        **{f"parameter {name}": word for name, word in words.items()},
     }
 
 
