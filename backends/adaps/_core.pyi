@@ -356,7 +356,7 @@ def replay(
     lookahead: Sequence[int],
     warm_up: int | None,
     epoch: int,
-    requests: Sequence[Sequence[int]],
+    requests: Sequence[int],
     compute: float,
     costs: Sequence[float],  # as `simulation._COSTS` names them
     machines: Sequence[tuple[int | None, int, float, float]],

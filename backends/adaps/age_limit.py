@@ -28,19 +28,16 @@ def default_limit(steps: int) -> int:
     return min(max(LEAST, math.isqrt(steps) // 2), MOST)
 
 
-def request_steps(limit: int | None, worker: int) -> Iterator[int]:
+def request_steps(limit: int | None) -> Iterator[int]:
     """Yield the numbers of the steps after which a worker requests that all changes become visible.
 
     A worker that then waits for its previous request reads no value that is older than the limit, because two
-    requests are at most half of the limit apart. Different workers make their requests after different steps,
-    so that not all nodes send all their changes at the same time.
+    requests are at most half of the limit apart.
 
     Parameters
     ----------
     limit : int or None
         Maximum age in steps, at least 1; None for `default_limit`.
-    worker : int
-        Index of the worker among all workers.
 
     Yields
     ------
@@ -49,8 +46,7 @@ def request_steps(limit: int | None, worker: int) -> Iterator[int]:
     """
     step = 0
     while True:
-        most = max(1, (default_limit(step) if limit is None else limit) // 2)
-        step += most - (step + worker) % most
+        step += max(1, (default_limit(step) if limit is None else limit) // 2)
         yield step
 
 

@@ -57,7 +57,7 @@ ReplayResult replay(std::vector<TableSpec> tables, std::vector<bool> dense, cons
                           .lookahead = keywords.take<std::vector<std::size_t>>("lookahead"),
                           .warm_up = keywords.take<std::optional<std::size_t>>("warm_up"),
                           .epoch = keywords.take<std::size_t>("epoch"),
-                          .requests = keywords.take<std::vector<std::vector<std::size_t>>>("requests"),
+                          .requests = keywords.take<std::vector<std::size_t>>("requests"),
                           .compute = keywords.take<double>("compute"),
                           .seed = keywords.take<std::uint64_t>("seed"),
                           .traced_steps = keywords.take<std::size_t>("traced_steps"),

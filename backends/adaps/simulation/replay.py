@@ -143,7 +143,8 @@ def simulate(
     if warm_up is not None:
         warm_up = _argument_checks.whole("warm_up", warm_up, "steps")
     begin = _argument_checks.whole("steps_before", options.get("steps_before", 0), "steps")
-    requests = [_requests(begin, begin + len(stream.steps), index) for index, stream in enumerate(streams)]
+    end = begin + max(len(stream.steps) for stream in streams)
+    requests = itertools.takewhile(lambda step: step <= end, request_steps(None))
     peer_timeout = _argument_checks.seconds("peer_timeout", options.get("peer_timeout", 5.0))
     found = _core.replay(
         specs,
@@ -157,7 +158,7 @@ def simulate(
         lookahead=ahead,
         warm_up=warm_up,
         epoch=_argument_checks.whole("epoch", options.get("epoch", 0), "steps"),
-        requests=requests,
+        requests=[step - begin for step in requests if step > begin],
         compute=_argument_checks.number("compute", options.get("compute", 0.01), low=0.0) * _MICROS,
         costs=cluster.costs.in_order(),
         machines=machines_of(cluster),
@@ -178,12 +179,6 @@ def _count_nodes(streams: int, workers: int) -> int:
     if nodes > 4096:
         raise ValueError(f"{nodes} nodes; a cluster has at most 4096")
     return nodes
-
-
-def _requests(begin: int, end: int, worker: int) -> list[int]:
-    """Return the steps after `begin` and up to `end` after which a worker requests newer values."""
-    steps = itertools.takewhile(lambda step: step <= end, request_steps(None, worker))
-    return [step - begin for step in steps if step > begin]
 
 
 def _managed(

@@ -15,10 +15,10 @@ class StalenessLimit:
     waits. Without a limit, it grows with the number of steps (`adaps.age_limit.default_limit`).
     """
 
-    def __init__(self, worker: adaps.Worker, limit: int | None, index: int, alone: bool) -> None:
+    def __init__(self, worker: adaps.Worker, limit: int | None, alone: bool) -> None:
         self._worker = worker
         self._limit = checked_limit(limit)
-        self._requests = request_steps(self._limit, index)
+        self._requests = request_steps(self._limit)
         self._next = next(self._requests)
         self._alone = alone
         self._steps = 0

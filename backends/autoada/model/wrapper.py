@@ -140,8 +140,7 @@ class AdaModel(ForwardingModule):
         self._access = access = ServerAccess(self.node, self.worker, worker, Transfer(layout.device))
         if access.is_primary:
             _warn_user(model, optimizer, layout)
-        alone = self.node.world_size == 1
-        self._staleness = StalenessLimit(self.worker, staleness, access.worker_index, alone)
+        self._staleness = StalenessLimit(self.worker, staleness, alone=self.node.world_size == 1)
         self._synchronous = SynchronousSteps(self.worker, options.every, access.num_workers)
         self._device = layout.device
         optimizers = listed(optimizer)

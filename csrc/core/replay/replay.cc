@@ -681,12 +681,9 @@ std::vector<Replay::Action> Replay::actions_of(const WorkerThread& thread) const
   rows(kPush);
   dense(kPush);
   dense(kPull);
-  if (nodes_.size() > 1 && !settings_.requests.empty()) {
-    const auto worker = static_cast<std::size_t>(thread.accesses - accesses_.workers.data());
-    const std::vector<std::size_t>& requests = settings_.requests[worker];
-    if (std::binary_search(requests.begin(), requests.end(), thread.step + 1))
-      actions.push_back({kRequest, 0, {}});
-  }
+  const std::vector<std::size_t>& requests = settings_.requests;
+  if (nodes_.size() > 1 && std::binary_search(requests.begin(), requests.end(), thread.step + 1))
+    actions.push_back({kRequest, 0, {}});
   if (settings_.epoch > 0 && (thread.step + 1) % settings_.epoch == 0) {
     for (const ReplaySpan::Kind kind : {kSynchronize, kMeet, kSynchronize}) actions.push_back({kind, 0, {}});
   }

@@ -73,9 +73,9 @@ struct ReplaySettings {
   // Number of steps of an epoch; 0: no epochs. After each epoch, workers wait until all writes are visible on
   // all nodes, and then for each other. Intents are not signalled beyond the end of an epoch.
   std::size_t epoch = 0;
-  // by worker: steps, counted from 1 and sorted, after which it requests that all changes become visible and
-  // then waits for its previous request. Without effect on a single node; may be empty.
-  std::vector<std::vector<std::size_t>> requests{};
+  // Steps, counted from 1 and sorted, after which a worker requests that all changes become visible and then
+  // waits for its previous request. Without effect on a single node.
+  std::vector<std::size_t> requests{};
   double compute = 10'000.0;  // computing time of a step: microseconds of a core of speed 1
   ReplayCosts costs{};
   std::vector<Machine> machines{};  // by node

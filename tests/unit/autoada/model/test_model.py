@@ -530,28 +530,22 @@ class SynchronizingWorker:
         self.waited.setdefault(ticket, self.step)
 
 
-def steps_limited_by(limit: int | None, steps: int, index: int = 0) -> SynchronizingWorker:
+def steps_limited_by(limit: int | None, steps: int) -> SynchronizingWorker:
     worker = SynchronizingWorker()
-    staleness = StalenessLimit(cast("Any", worker), limit, index, alone=False)
+    staleness = StalenessLimit(cast("Any", worker), limit, alone=False)
     for worker.step in range(steps):
         staleness.step()
     return worker
 
 
-@pytest.mark.parametrize("index", [0, 1, 5])
 @pytest.mark.parametrize(("limit", "asked"), [(1, 12), (2, 12), (7, 4), (64, 0)])
-def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int, index: int) -> None:
-    worker = steps_limited_by(limit, 12, index)
+def test_what_a_worker_misses_is_bounded_by_its_steps(limit: int, asked: int) -> None:
+    worker = steps_limited_by(limit, 12)
     assert len(worker.asked) == asked
     since = [0, *worker.asked]
     assert all(later - before <= max(1, limit // 2) for before, later in itertools.pairwise(since))
     assert set(worker.waited) >= set(range(asked - 1))
     assert all(done - worker.asked[ticket] <= limit - 1 for ticket, done in worker.waited.items())
-
-
-def test_workers_make_their_requests_after_different_steps() -> None:
-    asked = [steps_limited_by(64, 200, index).asked for index in range(32)]
-    assert len({steps[0] for steps in asked}) == 32
 
 
 def test_the_default_limit_grows_with_the_steps_of_the_training() -> None:
@@ -570,4 +564,4 @@ def test_the_default_limit_grows_with_the_steps_of_the_training() -> None:
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])
 def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
-        StalenessLimit(cast("Any", None), limit, 0, alone=True)
+        StalenessLimit(cast("Any", None), limit, alone=True)
