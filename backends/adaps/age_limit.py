@@ -48,28 +48,3 @@ def request_steps(limit: int | None) -> Iterator[int]:
     while True:
         step += max(1, (default_limit(step) if limit is None else limit) // 2)
         yield step
-
-
-def checked_limit(limit: object) -> int | None:
-    """Return a limit that a user gave, or None for the default.
-
-    Parameters
-    ----------
-    limit : object
-        Maximum age in steps.
-
-    Returns
-    -------
-    int or None
-        The limit.
-
-    Raises
-    ------
-    ValueError
-        If the limit is neither None nor a whole number of at least 1.
-    """
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
-    return limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import adaps
-from adaps.age_limit import checked_limit, request_steps
+from adaps.age_limit import request_steps
 
 
 class StalenessLimit:
@@ -17,7 +17,9 @@ class StalenessLimit:
 
     def __init__(self, worker: adaps.Worker, limit: int | None, alone: bool) -> None:
         self._worker = worker
-        self._limit = checked_limit(limit)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
+        self._limit = limit
         self._requests = request_steps(self._limit)
         self._next = next(self._requests)
         self._alone = alone

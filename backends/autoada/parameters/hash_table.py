@@ -261,9 +261,8 @@ class HashRows(ServerRows):
             started = self._started.numpy()[rows]
             return ids[started], rows[started]
         ids, rows = self._published()
-        self.worker.rows_of(
-            self.table, ids, np.empty_like(ids)
-        )  # a node can only use rows whose ids it knows
+        # A node must have resolved an id before it can use the id's row.
+        self.worker.rows_of(self.table, ids, np.empty_like(ids))
         return ids, rows
 
 

@@ -69,7 +69,7 @@ struct IdRequest {
   std::vector<std::int64_t> ids;
 };
 
-// A call for the rows of ids, some of which this node does not know.
+// A call for the rows of ids. This node does not know all of these ids.
 struct IdCall {
   static constexpr int kNone = -1;
 
