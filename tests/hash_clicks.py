@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autoada
+from tests.plain_and_wrapped import train
 
 __all__ = [
     "CAPACITY", "HashClicks", "batches_of_ids", "hash_clicks", "loss_of", "rows_by_id", "steps",
@@ -56,16 +57,7 @@ def steps(
     model: Any, optimizers: Sequence[torch.optim.Optimizer], batches: Iterable[tuple[Tensor, Tensor]]
 ) -> list[float]:
     """The losses of a step for each batch."""
-    losses = []
-    for batch in batches:
-        loss = loss_of(model, batch)
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return train(model, optimizers, batches, loss_of)
 
 
 def rows_by_id(state: dict[str, Tensor], table: str) -> dict[int, list[float]]:
