@@ -64,9 +64,10 @@ class LoaderSource(Iterable[Any]):
                 "persistent_workers=False, or give AdaDataLoader lookahead=0"
             )
 
-    def held(self) -> list[HeldBatch]:
-        """Return the batches that passes hold."""
-        return [item for stream in self._streams for item in stream.holds]
+    def exposed(self) -> list[HeldBatch]:
+        """Keep the contents of the batches that passes hold; return those that other code may change."""
+        held = [item.keep() for stream in self._streams for item in stream.holds if item.may_change]
+        return [item for item in held if item.may_change]
 
     def take_over(self, by: BatchStream | None = None) -> None:
         """Take the batches that other passes hold, if the iterators of the loader share their data."""
@@ -156,8 +157,8 @@ class BatchStream(Iterator[HeldBatch]):
             )
         if self._turn_begins:
             self._turn_begins = False
-            for item in self._source.held():
-                item.keep().follow_program()
+            for item in self._source.exposed():
+                item.follow_program()
         if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
             self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
@@ -182,7 +183,8 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds.remove(item)
         self._turn_begins = True
         item.check()
-        draw_again(self._source.generators, item.draws)
+        if item.draws:
+            draw_again(self._source.generators, item.draws)
         self._epoch.deliver()
 
     def give_way(self) -> list[HeldBatch]:
@@ -225,11 +227,11 @@ class BatchStream(Iterator[HeldBatch]):
 
     def _fetch(self) -> HeldBatch:
         self._source.take_over(by=self)
-        kept = [held.keep() for held in self._source.held()]
+        exposed = self._source.exposed()
         try:
             item = HeldBatch([next(self._epoch)])
         except Exception as error:
             item = HeldBatch([None], error)
-        for each in kept:
+        for each in exposed:
             each.undo_fetch(item.keep().memory)
         return item

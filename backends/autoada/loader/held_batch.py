@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autoada.prediction.batch_structure import copied, is_graph, leaves
+from autoada.prediction.batch_structure import copied, is_graph, leaves, same_values
 
 
 class HeldBatch:
@@ -32,6 +32,8 @@ class HeldBatch:
     """States of the random generators before and after a fetch that drew from them before its turn."""
     memory: Set[int] = frozenset()
     """Addresses of the tensors whose memory other code refers to, after `keep`."""
+    may_change = True
+    """Whether code other than the loop that gets the batch may still change its contents."""
     _is_kept = _has_uncounted = False
     _copy: list[Any] | None = None
 
@@ -59,7 +61,8 @@ class HeldBatch:
         self._counted = [] if parts.has_uncounted else parts.counted
         self._has_uncounted = parts.has_uncounted
         self.memory = {tensor.data_ptr() for tensor in parts.counted if tensor.numel() > 0}
-        if parts.has_uncounted or parts.counted:
+        self.may_change = bool(parts.has_uncounted or parts.counted)
+        if self.may_change:
             self._copy = self._copied()
         return self
 
@@ -74,6 +77,7 @@ class HeldBatch:
             return
         if self._is_changed():
             self._holder[0], self._copy = self._copy[0], None
+            self.may_change = False
 
     def check(self) -> None:
         """Raise RuntimeError if the batch was changed by a write that PyTorch does not count."""
@@ -109,10 +113,10 @@ class HeldBatch:
     def _is_changed(self) -> bool:
         assert self._copy is not None
         if not self._has_uncounted:
-            return not all(_same(leaf, clone) for leaf, clone in self._clones)
+            return not all(same_values(leaf, clone) for leaf, clone in self._clones)
         now, before = leaves(self.batch), leaves(self._copy[0])
         return len(now) != len(before) or not all(
-            path == other and _same(value, old)
+            path == other and same_values(value, old)
             for (path, value), (other, old) in zip(now, before, strict=True)
         )
 
@@ -193,15 +197,3 @@ def _cloned(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-
-
-def _same(value: Any, old: Any) -> bool:
-    if value is old:
-        return True
-    if type(value) is not type(old):
-        return False
-    if isinstance(value, Tensor):
-        return value.shape == old.shape and value.dtype is old.dtype and torch.equal(value, old)
-    if isinstance(value, np.ndarray):
-        return bool(np.array_equal(value, old))
-    return bool(value == old)

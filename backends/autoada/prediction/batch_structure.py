@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 Step = tuple[str, Any]
@@ -46,6 +47,21 @@ def signature(batch: Any) -> tuple[Any, ...]:
         else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf))
         for path, leaf in leaves(batch)
     )
+
+
+def same_values(leaf: Any, other: Any) -> bool:
+    """Return whether two leaves have the same type and equal contents. NaN equals NaN."""
+    if leaf is other:
+        return True
+    if type(leaf) is not type(other):
+        return False
+    if isinstance(leaf, Tensor):
+        if leaf.shape != other.shape or leaf.dtype is not other.dtype:
+            return False
+        return torch.equal(leaf, other) or bool(((leaf == other) | (leaf.isnan() & other.isnan())).all())
+    if isinstance(leaf, np.ndarray):
+        return np.array_equal(leaf, other, equal_nan=leaf.dtype.kind in "fc")
+    return bool(leaf == other)
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:

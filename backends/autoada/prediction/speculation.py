@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from autoada.prediction.batch_structure import same_values
 from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
 from autoada.prediction.source_location import user_location
 from autoada.prediction.unknown_values import unknown
@@ -94,7 +95,7 @@ class Speculation:
     def note(self, place: Place, number: int, value: Any) -> None:
         """Record the `value` of the real forward at a place."""
         values = self._values.setdefault(place, [])
-        if place in self._asked and (number >= len(values) or not _same(values[number], value)):
+        if place in self._asked and (number >= len(values) or not same_values(values[number], value)):
             self._quiet = 0
             self._news |= not values
         values[number:] = [value]
@@ -204,9 +205,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list):
         return value if len(value) <= LARGEST else None
     return value
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return bool(np.array_equal(a, b))
-    return bool(a == b)

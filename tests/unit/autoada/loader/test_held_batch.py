@@ -99,6 +99,19 @@ NUMPY_MEMORY: list[Callable[[], torch.Tensor]] = [
 ]
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_batch_that_did_not_change_is_handed_out(number: float, dtype: torch.dtype) -> None:
+    data = torch.full((4, 2), number, dtype=dtype)
+    batches = [data[:2], data[2:].numpy()]
+    held = [HeldBatch([batch]).keep() for batch in batches]
+    for item, batch in zip(held, batches, strict=True):
+        item.follow_program()
+        item.undo_fetch(set())
+        item.check()
+        assert item.batch is batch
+
+
 @pytest.mark.parametrize("make", NUMPY_MEMORY)
 def test_memory_that_a_loader_returns_again_is_compared(make: Callable[[], torch.Tensor]) -> None:
     given = (make(), torch.zeros(2))
