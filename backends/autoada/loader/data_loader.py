@@ -16,7 +16,7 @@ from autoada.loader.data_sharding import check_shardable, item_sampler, shard_lo
 from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
-from autoada.loader.prefetch_queue import PrefetchQueue
+from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
 from autoada.training.loader_state import Epoch, LoaderState
@@ -99,8 +99,9 @@ class AdaDataLoader:
         self._keys = keys
         self._prepare = prepare
         given = [] if model is None else [model] if isinstance(model, AdaModel) else list(model)
-        self._given = [weakref.ref(each) for each in given]
-        self._called: list[weakref.ref[AdaModel]] = []
+        self._given: Models = weakref.WeakKeyDictionary(dict.fromkeys(given))
+        self._called: Models = weakref.WeakKeyDictionary()
+        self._is_given = bool(given)
         self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource] = weakref.WeakKeyDictionary()
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._source: LoaderSource | None = None
@@ -241,12 +242,12 @@ class AdaDataLoader:
 
     def _find_model(self) -> AdaModel:
         """Return the most important model that reads the batches."""
-        return next(iter(_existing(self._called)), self._candidates()[0])
+        return next(iter(self._called), self._candidates()[0])
 
     def _candidates(self) -> list[AdaModel]:
         """Return the models that may read the batches, the most important model first."""
-        if self._given:
-            given = _existing(self._given)
+        if self._is_given:
+            given = list(self._given)
             if not given:
                 raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
             return given
@@ -260,8 +261,7 @@ class AdaDataLoader:
 
     def _is_known(self, model: AdaModel) -> bool:
         """Return whether the loop is expected to call this model."""
-        known = _existing([*self._given, *self._called])
-        return self._by_hand or any(each is model for each in known)
+        return self._by_hand or model in self._given or model in self._called
 
     def _intent_source(self, model: AdaModel) -> IntentSource:
         if model not in self._sources:
@@ -281,7 +281,3 @@ def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
     node = state.access.node
     left = set() if state.trial is None else state.trial.left()
     return [table for table in node.tables if table.name not in left] if left else [node]
-
-
-def _existing(references: Iterable[weakref.ref[AdaModel]]) -> list[AdaModel]:
-    return [model for model in (reference() for reference in references) if model is not None]

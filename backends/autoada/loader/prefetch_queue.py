@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from autoada.model.wrapper import AdaModel, calls_of, training_state_of
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
 
+Models = weakref.WeakKeyDictionary[AdaModel, None]
+"""Existing models, in order."""
+
 
 @dataclass
 class QueuedBatch:
@@ -29,7 +32,7 @@ class QueuedBatch:
     expected: Expected | None = None
     signalled: Tensor | None = None
     """Keys with signalled intent."""
-    pending: list[tuple[str, int | None, Tensor]] = field(default_factory=list)
+    pending: Sequence[tuple[str, int | None, Tensor]] = ()
     """Table, number of batches ahead (None for the number of the loader), and keys whose intent is signalled
     when their use is near enough."""
 
@@ -54,7 +57,7 @@ class PrefetchQueue:
         batches: Iterator[HeldBatch],
         may_run_ahead: Callable[[], bool],
         lookahead: Lookahead,
-        called: list[weakref.ref[AdaModel]],
+        called: Models,
         sharded: bool,
     ) -> None:
         self._model = weakref.ref(model)
@@ -89,28 +92,26 @@ class PrefetchQueue:
         self._loops.in_use = self
         self._loops.used_together.add(self)
         self._handed_out = item
+        self._calls.abandon_call()
         if self.attached:
-            self._expect(item.expected)
-        else:
-            self._calls.abandon_call()
-        self._source.mark_in_use(item.batch, alone=len(self._loops.used_together) == 1)
-        if self.attached:
+            self._state.expect(item.expected)
             self._note_called(item)
+        self._source.mark_in_use(item.batch, alone=len(self._loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch, as the loop requests another batch from the queue `following`.
 
         Batches of several loaders that are handed out before the model is called are used at one clock.
         """
-        item = self._handed_out
+        item, attached = self._handed_out, self.attached
         assert item is not None
-        calls = self._state.calls if self.attached else 0
+        calls = self._state.calls if attached else 0
         predict_again = self._source.mark_done(item.expected, calls)
-        if self.attached:
+        if attached:
             self._expect(None)
         if calls > 0 or following in self._loops.used_together:
             self._loops.used_together.clear()
-            if self.attached:
+            if attached:
                 signals = self._lookahead.batches > 0 or bool(self._state.lookaheads)
                 self._state.advance_clock(signals and item.expected is not None)
         if predict_again:
@@ -146,8 +147,6 @@ class PrefetchQueue:
         if not self.attached:
             self._calls.abandon_call()
             self._state.attach(self._loops)
-            for queue in self._loops.queues:
-                queue.model_attached()
 
     def model_attached(self) -> None:
         """Continue at the model's clock, which other loops may have moved."""
@@ -184,12 +183,14 @@ class PrefetchQueue:
             previous.mark_done(following=self)
 
     def _start_if_empty(self) -> bool:
+        if not self._queue:
+            if self._state.is_free:
+                self._state.begin_loop()
+            return True
         now = int(self._worker.current_clock)
-        if self._queue and self._queue[0].clock != now:  # Another loop of the same worker moved the clock.
+        if self._queue[0].clock != now:  # Another loop of the same worker moved the clock.
             self._realign(now)
-        if not self._queue and self._state.is_free:
-            self._state.begin_loop()
-        return not self._queue
+        return False
 
     def _fetch(self) -> QueuedBatch | None:
         """Fetch another batch; None if there is none, or the queue is full."""
@@ -220,12 +221,16 @@ class PrefetchQueue:
             for table in [*tables, *sorted(expected.whole)]
             for ahead, part in self._state.keys_by_lookahead(
                 table,
-                self._state.tables[table].all_keys if table in expected.whole else expected.rows[table].keys,
+                self._state.tables[table].rows.all_keys
+                if table in expected.whole
+                else expected.rows[table].keys,
             )
         ]
 
     def _signal_intent(self, item: QueuedBatch) -> None:
         """Signal intent for the pending rows of `item` that are due by their lookahead."""
+        if not item.pending:
+            return
         due, later = [], []
         for pending in item.pending:
             table, ahead, keys = pending
@@ -310,8 +315,8 @@ class PrefetchQueue:
         if self._noted:
             return
         self._noted = True
-        if all(each() is not self._model() for each in self._called):
-            self._called.append(self._model)
+        if (model := self._model()) is not None:
+            self._called[model] = None
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
                 warn_of_equal_data(self._state.access, item.batch)

@@ -22,6 +22,8 @@ from autoada.prediction.operations import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
 
 _mode_of, _GRAPH = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
+_present_compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback
+"""Returns the callback with which a compiler handles new frames of this thread; None if there is none."""
 NO_GRAPH = (
     "a wrapped model can be neither scripted nor traced, because its rows are in the parameter server: "
     "use autoada.unwrap(model) instead"
@@ -38,15 +40,19 @@ class Calls:
     def __init__(self, module: nn.Module, state: TrainingState, parameters: WrappedParameters) -> None:
         self._state = state
         self._wrapped = parameters
-        self._tables = list(parameters.tables.values())
         self._reads = state.reads
         self._present: Present | None = None
-        # Rows come from outside of any graph. `disable` imports the compiler, which takes seconds.
-        self.run = torch.compiler.disable(self._run)
-        self._followed = {"": DirectCalls(self, "", module)}
+        # Rows come from outside of any graph.
+        self._run_outside_graphs = torch.compiler.disable(self._run)
+        self._direct = DirectCalls(self, "", module)
+        self._followed = {"": self._direct}
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # Only the children can be called.
             for name, child in module.named_children():
                 self._follow(name, child)
+
+    def forward(self, module: nn.Module, training: bool, arguments: CallArguments) -> Any:
+        """Call the model itself."""
+        return self.run("", self._direct.within_call(module), training, arguments)
 
     def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
         """Return `value`, an attribute of the model, in a form whose calls through the wrapper count.
@@ -72,10 +78,15 @@ class Calls:
         elif name not in self._followed:
             self._followed[name] = DirectCalls(self, name, module)
 
+    def run(self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments) -> Any:
+        """Call a method or module of the model; `target` is its dotted name, empty for the model itself."""
+        if torch.compiler.is_compiling() or _present_compiler() is not None:
+            return self._run_outside_graphs(target, function, training, arguments)
+        return self._run(target, function, training, arguments)
+
     def _run(
         self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments
     ) -> Any:
-        """Call a method or module of the model; `target` is its dotted name, empty for the model itself."""
         args, kwargs = arguments
         present = self.begin(target, training, arguments)
         if present is None:
@@ -108,8 +119,7 @@ class Calls:
         others = self._pause_others(observer)
         if not training:
             self._reads.training = False
-            for table in self._tables:
-                table.forget_rows()
+            self._reads.forget_rows()
             self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)
             return self._present
@@ -119,13 +129,13 @@ class Calls:
         expected = state.calls <= state.expected_calls
         self._reads.training = self._reads.noting = True
         if state.calls == 1 or not expected:  # the rows of all expected calls were pulled by the first
-            for table in self._tables:
-                table.forget_rows()
+            self._reads.forget_rows()
         if self._wrapped.stale:
             self._wrapped.update()
         replay = state.replay if expected else NO_REPLAY
         replay.__enter__()
-        self._present = present = Present(target, hooked, replay, len(self._reads), expected, others)
+        present = Present(target, hooked, replay, len(self._reads), expected, others, observer)
+        self._present = present
         return present
 
     def end(self, present: Present, output: Any) -> None:
@@ -145,8 +155,8 @@ class Calls:
             state.calls -= 1
         elif state.calls == 1:
             state.first_target = present.target
-        if (observer := state.observer) is not None:
-            observer.call_ends(output, counts)
+        if present.observer is not None:
+            present.observer.call_ends(output, counts)
 
     def fail(self, present: Present) -> None:
         """End a call that raised or was interrupted. Its further reads are unknown."""
@@ -205,27 +215,9 @@ class Present:
     """Whether the call was predicted for the batch."""
     others: list[ArgumentRecorder] = field(default_factory=list)
     """Recordings of the loop for other models, which are paused during the call."""
+    observer: CallObserver | None = None
+    """Queue of the batch in use, which observes the call."""
     thread: int = field(default_factory=threading.get_ident)
-
-
-def plain_call(module: nn.Module) -> Callable[..., Any]:
-    """Return the function for a call within another call: the forward, or `module` if it has other hooks.
-
-    The hooks of `DirectCalls` have no effect within a call.
-    """
-    if (
-        len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
-        and isinstance(getattr(next(iter(module._forward_hooks.values())), "__self__", None), DirectCalls)
-        and isinstance(getattr(next(iter(module._forward_pre_hooks.values())), "__self__", None), DirectCalls)
-        and not (module._backward_hooks or module._backward_pre_hooks)
-        and not registration._has_any_global_hook()
-        and module._compiled_call_impl is None
-        and type(module).__call__ is nn.Module.__call__
-        and torch._C._get_tracing_state() is None
-    ):
-        forward: Callable[..., Any] = module.forward
-        return forward
-    return module
 
 
 class DirectCalls:
@@ -239,8 +231,27 @@ class DirectCalls:
         self._target = target
         self._module = weakref.ref(module)
         self._present: Present | None = None
-        module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
-        module.register_forward_hook(self._after, always_call=True)
+        self._first = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True).id
+        self._last = module.register_forward_hook(self._after, always_call=True).id
+
+    def within_call(self, module: nn.Module) -> Callable[..., Any]:
+        """Return the function for a call within another call: the forward, or `module` if it has other hooks.
+
+        These hooks have no effect within a call.
+        """
+        if (
+            len(module._forward_pre_hooks) == len(module._forward_hooks) == 1
+            and self._first in module._forward_pre_hooks
+            and self._last in module._forward_hooks
+            and not (module._backward_hooks or module._backward_pre_hooks)
+            and not registration._has_any_global_hook()
+            and module._compiled_call_impl is None
+            and type(module).__call__ is nn.Module.__call__
+            and torch._C._get_tracing_state() is None
+        ):
+            forward: Callable[..., Any] = module.forward
+            return forward
+        return module
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DirectCalls:
         return self

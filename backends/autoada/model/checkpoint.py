@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from autoada.model.staleness import StalenessLimit
 from autoada.optimizer.schedules import options_of, set_options
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
@@ -33,7 +34,7 @@ _PLAIN = {
 
 
 class WorkerState:
-    """State of one worker: buffers, options of optimizers, random generators, position in the data."""
+    """State of one worker: buffers, options of optimizers, random generators, steps, position in the data."""
 
     def __init__(
         self,
@@ -42,18 +43,21 @@ class WorkerState:
         states: Iterable[ParameterState],
         stepped: Iterable[LocallySteppedParameters],
         device: torch.device,
+        staleness: StalenessLimit,
     ) -> None:
         self._module = module
         self._optimizers = optimizers
         self._states = list(states)
         self._stepped = list(stepped)
         self._device = device
+        self._staleness = staleness
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the complete state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
             "steps": {state.name: state.steps for state in self._states},
+            "training": {"steps": self._staleness.steps},
             "random": random_state(self._device),
             "extra": extra or {},
         }
@@ -75,6 +79,7 @@ class WorkerState:
                     buffer.copy_(_tensor(parts["buffer"][name], buffer))
         for state in self._states:
             state.restore_steps(parts.get("steps", {}).get(state.name))
+        self._staleness.resume(parts.get("training", {}).get("steps", 0))
         for i, group in enumerate(self._groups()):
             set_options(group, parts.get("options", {}).get(str(i), {}))
         for stepped in self._stepped:

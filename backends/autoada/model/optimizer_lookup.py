@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers, parameters_of
@@ -18,9 +17,8 @@ from autoada.parameters.table_parameter import TableParameter
 
 _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-_in_server = WeakTensorKeyDictionary()
-_identities: set[int] = set()
-"""Identities of all parameters that were ever in the server, for a fast negative answer."""
+_in_server: dict[int, weakref.ref[nn.Parameter]] = {}
+"""Parameters with memory that are in the server, by their identities."""
 _warned: set[str] = set()
 
 
@@ -93,15 +91,14 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
     _handed_over.update(optimizers)
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
-            _in_server[parameter] = True
-            _identities.add(id(parameter))
+            _in_server[id(parameter)] = weakref.ref(parameter)
 
 
 def release(model: nn.Module) -> None:
     """Record that the parameters of `model` with memory are no longer in the server."""
     for parameter in model.parameters():
         if not isinstance(parameter, TableParameter):
-            _in_server.pop(parameter, None)
+            _in_server.pop(id(parameter), None)
 
 
 def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
@@ -117,8 +114,8 @@ def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: ob
     if optimizer in _handed_over:
         return
     for parameter in parameters_of(optimizer):
-        known = id(parameter) in _identities and parameter in _in_server
-        if known or type(parameter) is TableParameter:
+        known = _in_server.get(id(parameter))
+        if type(parameter) is TableParameter or (known is not None and known() is parameter):
             raise RuntimeError(
                 f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
                 "parameter server: create it before the model is wrapped and pass it, "

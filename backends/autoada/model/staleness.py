@@ -20,16 +20,21 @@ class StalenessLimit:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
         self._limit = limit
-        self._requests = request_steps(self._limit)
-        self._next = next(self._requests)
         self._alone = alone
-        self._steps = 0
         self._asked: int | None = None
+        self.resume(0)
+
+    def resume(self, steps: int) -> None:
+        """Continue a training after a number of steps."""
+        self.steps = steps
+        """Number of steps so far."""
+        self._requests = request_steps(self._limit)
+        self._next = next(step for step in self._requests if step > steps)
 
     def step(self) -> None:
         """Count a step that has ended, and wait if the limit requires it."""
-        self._steps += 1
-        if self._alone or self._steps < self._next:
+        self.steps += 1
+        if self._alone or self.steps < self._next:
             return
         self._next = next(self._requests)
         before, self._asked = self._asked, self._worker.wait_sync(asynchronous=True)
@@ -49,7 +54,8 @@ class SynchronousSteps:
     def __init__(self, worker: adaps.Worker, every: int, workers: int) -> None:
         self._worker = worker
         self._every = every if workers > 1 else 0
-        self._steps = 0
+        self.steps = 0
+        """Number of steps so far, since the model was wrapped."""
 
     def before_push(self) -> None:
         """Wait until all workers have computed their gradients, if they step together."""
@@ -58,8 +64,8 @@ class SynchronousSteps:
 
     def after_push(self) -> bool:
         """Count a step that has pushed its gradients; return whether all updates are visible now."""
-        self._steps += 1
-        synchronises = self._every > 0 and self._steps % self._every == 0
+        self.steps += 1
+        synchronises = self._every > 0 and self.steps % self._every == 0
         if synchronises:
             self._worker.wait_sync()
             self._worker.barrier()

@@ -32,7 +32,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
 def _value_of(parameter: nn.Parameter, given: Tensor) -> Tensor:
     """Return the value of a parameter, of which the module's own state has `given`."""
     if isinstance(parameter, TableParameter):
-        return given if isinstance(parameter.table, HashTable) else parameter.table.rows.read()
+        return given if isinstance(parameter.store, HashTable) else parameter.store.rows.read()
     return given.clone()
 
 
@@ -71,4 +71,4 @@ def load_all_but_tables(
             raise RuntimeError(
                 f"{name!r} has the shape {tuple(state[name].shape)}; the model's is {tuple(parameter.shape)}"
             )
-    return loaded, [(tables[name].table, value) for name, value in given.items()]
+    return loaded, [(tables[name].store, value) for name, value in given.items()]

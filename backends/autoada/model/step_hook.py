@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import parameters_of
+from autoada.parameters.table_gradients import raw_gradient, set_raw_gradient
+from autoada.parameters.table_parameter import TableParameter
 
 Push = Callable[[torch.optim.Optimizer], None]
-_GRADIENT: Any = torch.Tensor.grad
-"""The attribute that autograd uses. The attribute of a table's parameter returns another form of it."""
 
 
-def push_at_step(
-    optimizer: torch.optim.Optimizer, in_server: Container[int], own: Container[int], push: Push
-) -> None:
-    """Let ``optimizer.step()`` push; torch's own step then finds no gradient and does nothing.
+def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, push: Push) -> None:
+    """Let ``optimizer.step()`` push the gradients of a wrapped model's parameters.
 
-    `in_server` has the identities of the parameters that the server steps, and `own` of the parameters that
-    the optimizer steps. A push may replace the gradients of the latter for the step. After the step, all
-    parameters have the gradients from before it, as in PyTorch, where `zero_grad` drops them.
+    Torch's own step then finds no gradient of the parameters that the server steps. The push may replace the
+    gradients of the others for the step. After the step, also after one that fails, all parameters have the
+    gradients from before it, as in PyTorch, where `zero_grad` drops them.
     """
     hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def push_and_hide(_: torch.optim.Optimizer) -> None:
         hidden[:] = [
-            (parameter, _GRADIENT.__get__(parameter))
+            (parameter, raw_gradient(parameter))
             for parameter in parameters_of(optimizer)
-            if id(parameter) in in_server or id(parameter) in own
+            if wrapped.holds(parameter)
         ]
         push(optimizer)
         for parameter, _gradient in hidden:
-            if id(parameter) in in_server:
-                _GRADIENT.__set__(parameter, None)
+            if wrapped.steps(parameter):
+                set_raw_gradient(parameter, None)
+
+    def restore() -> None:
+        for parameter, gradient in hidden:
+            set_raw_gradient(parameter, gradient)
+        hidden.clear()
 
     kind = type(optimizer)
     # All optimizers of torch evaluate their closure first. Others may ignore it.
@@ -61,19 +63,18 @@ def push_at_step(
         return args, {**kwargs, "closure": pushing}
 
     def after_step(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for parameter, gradient in hidden:
-            _GRADIENT.__set__(parameter, gradient)
-        hidden.clear()
+        restore()
         closure = _closure_of(args, kwargs)
         if isinstance(closure, ClosureWithPush):
             closure.check_evaluated()
 
     optimizer.register_step_pre_hook(before_step)
     optimizer.register_step_post_hook(after_step)
-    known = parameters_of(optimizer)
-    pushes_all = all(id(parameter) in in_server for parameter in known)
-    if pushes_all and "step" not in vars(optimizer):  # where a scheduler watches it, it stays
-        optimizer.step = MethodType(_step_of(kind, known, push), optimizer)  # type: ignore[method-assign]
+    present: Any = optimizer.step  # a function if a scheduler watches it, and a method otherwise
+    is_method = isinstance(present, MethodType)
+    step = present.__func__ if is_method else present
+    step = _restoring(_step_of(kind, push, wrapped) if step is kind.step else step, restore)
+    optimizer.step = MethodType(step, optimizer) if is_method else step  # type: ignore[method-assign]
     if kind.zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer):
         optimizer.zero_grad = MethodType(_zero_grad, optimizer)  # type: ignore[method-assign]
 
@@ -95,6 +96,7 @@ class ClosureWithPush:
             self._pushes.append(push)
 
     def __call__(self) -> Any:
+        """Evaluate the user's closure, push the gradients, and return the loss."""
         if self._evaluated:
             raise RuntimeError(
                 f"{type(self._optimizer).__name__} evaluates its closure several times in a step, but the "
@@ -129,28 +131,48 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     if not set_to_none or torch.autograd.profiler._is_profiler_enabled:
         torch.optim.Optimizer.zero_grad(self, set_to_none)
         return
-    for parameter in parameters_of(self):
-        parameter.grad = None
+    with torch._C.DisableTorchFunctionSubclass():
+        for parameter in parameters_of(self):
+            if type(parameter) is TableParameter:
+                parameter.has_dense_part = False
+            set_raw_gradient(parameter, None)
 
 
-def _step_of(kind: type[torch.optim.Optimizer], known: list[nn.Parameter], push: Push) -> Callable[..., Any]:
-    """`kind`'s ``step`` without torch's own part, unless hooks or a profiler follow the step.
+def _restoring(step: Callable[..., Any], restore: Callable[[], None]) -> Callable[..., Any]:
+    """Return a step that also restores gradients if it fails, as hooks that follow it are not called then."""
 
-    The gradients of all parameters in `known` are pushed first, so torch's own step has no work to do.
-    Calling it would still cost as much time as a whole step of a small model.
+    @functools.wraps(step)
+    def restoring(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return step(*args, **kwargs)
+        finally:
+            restore()
+
+    return restoring
+
+
+def _step_of(kind: type[torch.optim.Optimizer], push: Push, wrapped: WrappedParameters) -> Callable[..., Any]:
+    """`kind`'s ``step``, without torch's own part if it has no work and neither hooks nor a profiler follow.
+
+    The gradients of all parameters are pushed first. Torch's own step would then find no gradient, and still
+    cost as much time as a whole step of a small model.
     """
 
     @functools.wraps(kind.step)
-    def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        present = parameters_of(self)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        self: torch.optim.Optimizer = args[0]
         followed = (
-            len(present) != len(known)
-            or not all(map(operator.is_, present, known))
-            or len(self._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
+            len(self._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
             or len(self._optimizer_step_post_hooks) > 1
             or _global_optimizer_post_hooks
             or torch.autograd.profiler._is_profiler_enabled
+            or not wrapped.owned_by(self).steps_all
         )
-        return kind.step(self, closure) if followed else ClosureWithPush(self, closure, push)()
+        if followed:
+            return kind.step(*args, **kwargs)
+        if (closure := _closure_of(args, kwargs)) is not None:
+            return ClosureWithPush(self, closure, push)()
+        push(self)
+        return None
 
     return step

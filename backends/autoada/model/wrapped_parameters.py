@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from autoada.hash_embedding import IdRows
 from autoada.model.node_setup import TrainingOptions, TrainingPlan
@@ -23,22 +24,25 @@ from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import TableGradients, raw_gradient
+from autoada.parameters.table_gradients import TableGradients
 from autoada.sync.gradient_exchange import GradientExchange
 
 TableState = tuple[RemoteTable, Tensor | IdRows]
 """A table and its new values."""
+Exchanged = TableGradients | DenseParameters | RobustMeanParameters
+Waiting = ServerSummedParameters | AllReducedParameters
 FOREVER = 2**40
 """Clock that no training reaches."""
 
 
-class Owned(NamedTuple):
+@dataclass(eq=False)
+class Owned:
     """The parameters of one optimizer, in the order in which their gradients are pushed."""
 
     tables: list[RemoteTable]
     dense: list[DenseParameters]
     robust: list[RobustMeanParameters]
-    waiting: list[ServerSummedParameters | AllReducedParameters]
+    waiting: list[Waiting]
     """Parameters whose push waits for all nodes. They are pushed last."""
     schedules: Schedules | None = None
     counted: Sequence[ParameterState] = ()
@@ -47,6 +51,15 @@ class Owned(NamedTuple):
     """Dense parameters that were in a group when the model was wrapped, and are in no group now."""
     members: tuple[tuple[int, ...], ...] = ()
     """Identities of the parameters in each group of the optimizer."""
+    steps_all: bool = False
+    """Whether the server steps all parameters in the groups, so that the optimizer's own step has no work."""
+
+    def __post_init__(self) -> None:
+        gradients = [table.gradients for table in self.tables]
+        self.exchanged: list[Exchanged] = [*gradients, *self.dense, *self.robust]
+        """Parts whose gradients a rule other than the mean combines."""
+        self.parts: list[Exchanged | Waiting] = [*self.exchanged, *self.waiting]
+        """All parts with gradients, in order."""
 
 
 class WrappedParameters:
@@ -60,6 +73,7 @@ class WrappedParameters:
         reads: Reads,
     ) -> None:
         node, options = access.node, plan.training
+        self._reads = reads
         self._layout = layout = plan.layout
         self._access = access
         combines = options.is_robust and not access.alone
@@ -115,6 +129,7 @@ class WrappedParameters:
         self._holders: dict[str, torch.optim.Optimizer] = {}
         self.parameter_states = self._parameter_states(parameters)
         self._states = {id(state.parameter): state for state in self.parameter_states}
+        self._identities = frozenset(map(id, parameters.values()))
         wires = {rule.wire for rule in plan.managed.rules} if plan.managed is not None else set()
         rounds = node.world_size > 1 and bool(wires - {None, "float32"})
         self.optimizer_states = OptimizerStates(self._states, access, rounds)
@@ -143,7 +158,15 @@ class WrappedParameters:
                 )
         return states
 
-    def _owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
+    def holds(self, parameter: nn.Parameter) -> bool:
+        """Whether this is a parameter of the model."""
+        return id(parameter) in self._identities
+
+    def steps(self, parameter: nn.Parameter) -> bool:
+        """Whether the server steps a parameter, and not the optimizer itself."""
+        return id(parameter) in self._states
+
+    def owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
         """Return the parameters in the groups of the optimizer."""
         members = tuple(tuple(map(id, group["params"])) for group in optimizer.param_groups)
         owned = self._owned.get(optimizer)
@@ -191,6 +214,7 @@ class WrappedParameters:
                 if state.name in names and id(state.parameter) not in held
             ],
             members,
+            all(number in held for group in members for number in group),
         )
 
     def initialise(self) -> None:
@@ -238,7 +262,7 @@ class WrappedParameters:
         """
         for each in self._optimizers if optimizer is None else [optimizer]:
             self.optimizer_states.take_over_assigned(each)
-            schedules = self._owned_by(each).schedules
+            schedules = self.owned_by(each).schedules
             assert schedules is not None
             schedules.follow()
 
@@ -255,7 +279,7 @@ class WrappedParameters:
         else:
             owned = self._owned[optimizer]
             for state in owned.counted:
-                if raw_gradient(state.parameter) is not None:
+                if state.parameter.grad is not None:
                     state.count_step()
             kept = [(parameter, parameter.grad) for parameter in owned.left_out]
             for parameter, _ in kept:
@@ -268,38 +292,35 @@ class WrappedParameters:
         self.stale = not self._access.alone or optimizer is None
 
     def _hand_over(self, owned: Owned) -> None:
-        exchanged: list[TableGradients | DenseParameters | RobustMeanParameters] = [
-            *(table.gradients for table in owned.tables),
-            *owned.dense,
-            *owned.robust,
-        ]
-        for part in (*exchanged, *owned.waiting):
+        for part in owned.parts:
             part.collect(self._scale)
         self._access.transfer.finish()
-        for table in owned.tables:  # The step changes the rows.
-            table.forget_rows()
+        self._reads.forget_rows(owned.tables)  # The step changes the rows.
         if self._exchange is None:
             self._push_own(owned)
         else:
-            whole = [isinstance(part, RobustMeanParameters) for part in exchanged]
-            combined = self._exchange.combine([part.given() for part in exchanged], whole)
-            for part, one in zip(exchanged, combined, strict=True):
+            whole = [isinstance(part, RobustMeanParameters) for part in owned.exchanged]
+            combined = self._exchange.combine([part.given() for part in owned.exchanged], whole)
+            for part, one in zip(owned.exchanged, combined, strict=True):
                 part.put(one)
+            _mark_changed(t for t, one in zip(owned.tables, combined, strict=False) if one.anywhere)
 
     def _push_own(self, owned: Owned) -> None:
         """Push this worker's gradients, as a separate step or as a part of a sum."""
         worker = self._access.worker
-        sums = []
+        stepped, sums = [], []
         for table in owned.tables:
             taken = table.gradients.take()
             if taken is None:
                 continue
+            stepped.append(table)
             if table.gradients.sums_in_server:
                 sums.append((table.rows.table, *taken))
             else:
                 worker.push_gradients(*table.gradients.summed(taken))
         if sums:
             worker.push_sums(sums)
+        _mark_changed(stepped)
         for part in (*owned.dense, *owned.waiting):
             part.push()
 
@@ -326,7 +347,7 @@ class WrappedParameters:
         """Continue from a checkpoint, which may have another number of workers."""
         self._owned.clear()  # the groups have the options of the checkpoint now, and the server its own
         for optimizer in self._optimizers:
-            if (schedules := self._owned_by(optimizer).schedules) is not None:
+            if (schedules := self.owned_by(optimizer).schedules) is not None:
                 schedules.follow()
         for table in self.tables.values():
             table.forget_rows()
@@ -351,6 +372,12 @@ class WrappedParameters:
                 each.rows.state_written()
         for stepped in self.stepped:
             stepped.begin()
+
+
+def _mark_changed(tables: Iterable[RemoteTable]) -> None:
+    """Let autograd refuse graphs that saved values from before a step of the tables."""
+    parameters = [parameter for table in tables if (parameter := table.gradients.follow()) is not None]
+    increment_version(parameters)
 
 
 def _announced_names(dense: DenseParameters, options: TrainingOptions) -> list[str]:

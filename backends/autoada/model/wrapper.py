@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 import adaps
 from adaps.optimizers import Optimizer as Rule
-from autoada.model.call_interception import Calls, plain_call, without_hooks
+from autoada.model.call_interception import Calls, without_hooks
 from autoada.model.checkpoint import WorkerState
 from autoada.model.forwarding import ForwardingModule, class_for
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import StalenessLimit, SynchronousSteps
 from autoada.model.state_dict import load_all_but_tables, state_of
+from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
-from autoada.optimizer.step_hook import push_at_step
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from adaps.checkpoint import Export
 
 _log = logging.getLogger("autoada")
-_made: list[weakref.ref[AdaModel]] = []
+_made: weakref.WeakKeyDictionary[AdaModel, None] = weakref.WeakKeyDictionary()
 """Existing models of this process, in the order in which they were wrapped."""
 
 
@@ -163,7 +163,12 @@ class AdaModel(ForwardingModule):
         )
         self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
         self._own_state = WorkerState(
-            model, optimizers, self._wrapped.parameter_states, self._wrapped.stepped, layout.device
+            model,
+            optimizers,
+            self._wrapped.parameter_states,
+            self._wrapped.stepped,
+            layout.device,
+            self._staleness,
         )
         self._calls = Calls(model, self._state, self._wrapped)
         self.module = model
@@ -173,26 +178,17 @@ class AdaModel(ForwardingModule):
         )
         if self._backward is not None:
             self._backward.follow(model, lambda: self.training)
-        self._step_with(optimizers, layout)
-        _made[:] = [*(reference for reference in _made if reference() is not None), weakref.ref(self)]
-
-    def _step_with(self, optimizers: list[torch.optim.Optimizer], layout: Layout) -> None:
-        """Make ``step()`` of the optimizers push the gradients of parameters that are in the server."""
-        own = {name for place in layout.summed for name in place.names}
-        own |= {name for place in layout.allreduced for name in place.names}
-        named = list(self.module.named_parameters())
-        in_server = {id(parameter) for name, parameter in named if name not in own}
-        others = {id(parameter) for name, parameter in named if name in own}
-        for optimizer in optimizers:
-            push_at_step(optimizer, in_server, others, self.push)
-            self._wrapped.optimizer_states.attach(optimizer)
-        register(self.module, optimizers)
+        for each in optimizers:
+            push_at_step(each, self._wrapped, self.push)
+            self._wrapped.optimizer_states.attach(each)
+        register(model, optimizers)
+        _made[self] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the forward of the wrapped model."""
         module = self._modules["module"]
         assert module is not None
-        return self._calls.run("", plain_call(module), self.training, (args, kwargs))
+        return self._calls.forward(module, self.training, (args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""
@@ -465,11 +461,14 @@ class AdaModel(ForwardingModule):
             self.node.close()
 
     def _warn_without_loader(self) -> None:
-        """Warn if the model trained on several nodes without intent, from a loader or by hand."""
-        if self._state.owner is not None or self.node.closed or self.node.world_size == 1:
+        """Warn if the model trained with rows of other nodes, and no loop could signal intent for them.
+
+        A loop that signals intent is a loader's, or advances the clock by hand.
+        """
+        idle = self.node.closed or self._synchronous.steps == 0
+        if idle or self.node.world_size == 1 or self._state.looped:
             return
-        stats = self.node.stats()
-        if stats["pushed_remote"] and stats["intents"] < stats["pulled_remote"]:
+        if any(table.rows.table.stats()["pulled_remote"] for table in self.tables.values()):
             _log.warning(
                 "no loader has signalled intent, so rows were read from other nodes: "
                 "AdaDataLoader(loader, shard=True) signals the rows of each batch"
@@ -586,7 +585,7 @@ def open_models() -> list[AdaModel]:
     RuntimeError
         If there is none.
     """
-    models = [model for model in (reference() for reference in reversed(_made)) if model is not None]
+    models = list(_made)[::-1]
     if not models:
         raise RuntimeError("there is no AdaModel to announce rows for: make AdaModel(model) before iterating")
     return [model for model in models if not model.closed] or models[:1]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.parameters.layout import AllReducedLayout
-from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.locally_stepped import LocallySteppedParameters, dense_gradient
 from autoada.parameters.server_access import ServerAccess
 from autoada.sync.process_group import ProcessGroup, leave_at_exit
 
@@ -202,7 +202,7 @@ class _Bucket:
             if empty or parameter.grad is None:
                 part.zero_()
             else:
-                part.copy_(self._weighted(parameter, part))
+                part.copy_(self._weighted(parameter.grad, part))
             present.append(0.0 if empty or parameter.grad is None else 1.0)
         self.given[self._counts] = torch.tensor(present, dtype=self.given.dtype)
 
@@ -213,7 +213,7 @@ class _Bucket:
             if parameter.grad is None:
                 if count:
                     return True
-            elif not (count and torch.equal(part, self._weighted(parameter, part))):
+            elif not (count and torch.equal(part, self._weighted(parameter.grad, part))):
                 return True
         return False
 
@@ -224,8 +224,8 @@ class _Bucket:
         for part, count, parameter in zip(self._sums, counts, self.parameters, strict=True):
             parameter.grad = part.to(parameter.device, parameter.dtype, copy=True) if count else None
 
-    def _weighted(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        gradient = gradient_of(parameter).detach().to(part.device, part.dtype)
+    def _weighted(self, gradient: Tensor, part: Tensor) -> Tensor:
+        gradient = dense_gradient(gradient).to(part.device, part.dtype)
         return gradient if self._weight == 1 else gradient * self._weight
 
     def _parts(self, buffer: Tensor, sizes: Sequence[int]) -> list[Tensor]:

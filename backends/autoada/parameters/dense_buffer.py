@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autoada.parameters.layout import DenseLayout
-from autoada.parameters.locally_stepped import gradient_of
+from autoada.parameters.locally_stepped import dense_gradient
 from autoada.parameters.server_access import ServerAccess
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
@@ -155,11 +155,13 @@ class DenseParameters:
         if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
             self._collect_steps(scale)
             return
-        present = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        present = []
+        for i, parameter in enumerate(self._parameters):
+            if (gradient := parameter.grad) is not None:
+                present.append(i)
+                _scale_into(self._gradient_views[i], dense_gradient(gradient), scale)
         if not present:
             return
-        for i in present:
-            _scale_into(self._gradient_views[i], gradient_of(self._parameters[i]), scale)
         if len(present) == len(self._parameters):
             keys, gradients = self.keys, self._gradients
         else:
@@ -216,8 +218,8 @@ class DenseParameters:
     def _collect_steps(self, scale: float) -> None:
         self._scale = scale
         for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
-            if parameter.grad is not None:
-                self._steps.append((first, gradient_of(parameter).detach().contiguous()))
+            if (gradient := parameter.grad) is not None:
+                self._steps.append((first, dense_gradient(gradient).contiguous()))
 
     def _keep_memory(self) -> None:
         """Make the parameters views of the buffer."""
@@ -257,8 +259,8 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 def _scale_into(view: Tensor, gradient: Tensor, scale: float) -> None:
     """Write a gradient times `scale`, computed in the dtype of `view`, where a server call takes it from."""
     if scale == 1:
-        view.copy_(gradient.detach())
+        view.copy_(gradient)
     elif gradient.dtype is view.dtype:
-        torch.mul(gradient.detach(), scale, out=view)
+        torch.mul(gradient, scale, out=view)
     else:
-        view.copy_(gradient.detach()).mul_(scale)
+        view.copy_(gradient).mul_(scale)

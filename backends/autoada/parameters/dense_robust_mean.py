@@ -9,7 +9,7 @@ from torch import nn
 
 from autoada.parameters.device_copy import Transfer
 from autoada.parameters.layout import AllReducedLayout, DenseLayout
-from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.locally_stepped import LocallySteppedParameters, dense_gradient
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
 
 BLOCK = 64
@@ -53,7 +53,7 @@ class RobustMeanParameters(LocallySteppedParameters):
             self._layout.views(rows), self._spans, self._parameters, strict=True
         ):
             if parameter.grad is not None:
-                view.copy_(gradient_of(parameter).detach())
+                view.copy_(dense_gradient(parameter.grad))
                 keys.append(span)
         chosen = torch.cat(keys) if keys else torch.empty(0, dtype=torch.int64)
         self._given = Gradients(chosen, rows[chosen])

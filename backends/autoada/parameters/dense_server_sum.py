@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autoada.parameters.layout import TURNS, DenseLayout
-from autoada.parameters.locally_stepped import LocallySteppedParameters, gradient_of
+from autoada.parameters.locally_stepped import LocallySteppedParameters, dense_gradient
 from autoada.parameters.server_access import ServerAccess
 
 
@@ -64,7 +64,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         counts = given[self._layout.rows :].view(-1)
         for i, (view, parameter) in enumerate(zip(self._layout.views(given), self._parameters, strict=True)):
             if parameter.grad is not None:
-                view.copy_(scale * gradient_of(parameter))
+                view.copy_(scale * dense_gradient(parameter.grad))
                 counts[i] = 1.0
         self._pushed = self._transfer.start_to_host(given)
 

@@ -75,8 +75,8 @@ class LocallySteppedParameters:
                 parameter.copy_(value.view(parameter.dtype).view(parameter.shape))
 
 
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's gradient as a dense tensor."""
-    gradient = parameter.grad
-    assert gradient is not None
+def dense_gradient(gradient: Tensor) -> Tensor:
+    """Return a gradient as a dense tensor, which autograd does not record."""
+    if gradient.requires_grad:
+        gradient = gradient.detach()
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -98,7 +98,7 @@ class NegativeSampler:
         if not isinstance(weight, TableParameter) or get_worker_info() is not None:
             return self._draw()
         announces = self.sampling.scheme in ("preloc", "pool")
-        rows = weight.table.rows
+        rows = weight.store.rows
         worker, drawn = rows.worker, torch.empty(self.n, dtype=torch.int64, device="cpu")
         with torch._C.DisableTorchFunction():  # drawing is no part of the loop's use of its batch
             while len(self._prepared) <= AHEAD * announces:

@@ -122,7 +122,7 @@ class ParameterState:
         if self._began_sparse is not None:
             return self._began_sparse
         return isinstance(self.parameter, TableParameter) and bool(
-            self.parameter.table.gradients.began_sparse
+            self.parameter.store.gradients.began_sparse
         )
 
     def steps_of(self, state: Mapping[str, Any]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,22 @@ class Reads(list[Read]):
         """Whether reads are recorded, because a call is in progress."""
         self.pulled_at: dict[str, str] = {}
         """Places of reads outside of the model's calls that pulled whole tables, by table."""
+        self.holders: set[RemoteTable] = set()
+        """Tables that hold rows from earlier reads."""
+        self.whole: set[str] = set()
+        """Tables of which all rows were read for the batch."""
+
+    def begin_batch(self) -> None:
+        """Forget the reads for the previous batch, and their rows."""
+        self.clear()
+        self.whole.clear()
+        self.forget_rows()
+
+    def forget_rows(self, tables: Iterable[RemoteTable] | None = None) -> None:
+        """Let all tables, or some, pull rows again when they are next read."""
+        if self.holders:
+            for table in [*self.holders] if tables is None else self.holders.intersection(tables):
+                table.forget_rows()
 
 
 class RemoteTable(RowStore):
@@ -55,13 +73,7 @@ class RemoteTable(RowStore):
         self._position = 0
         self._pulled: tuple[Tensor, Tensor] | None = None  # keys and values of the expected rows
         self._whole: Tensor | None = None
-        self._whole_noted = False
         self._together = together
-
-    @property
-    def all_keys(self) -> Tensor:
-        """Keys of all rows, in row order."""
-        return self.rows.all_keys
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """The row numbers of ids as the data have them, which are the numbers of a `HashEmbedding`'s ids."""
@@ -76,12 +88,11 @@ class RemoteTable(RowStore):
         """Set the rows that the forward passes of the next batch are predicted to read."""
         self._expected = rows
         self._position = 0
-        self._whole_noted = False
-        self.forget_rows()
 
     def forget_rows(self) -> None:
         """Pull rows again when they are next read."""
         self._pulled = self._whole = None
+        self._reads.holders.discard(self)
 
     def read(self, ids: Tensor) -> Tensor:
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
@@ -95,10 +106,9 @@ class RemoteTable(RowStore):
             if ids.numel() > 0:
                 self.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
             return self._picked(self._whole, ids, ids.long())
-        if self.is_local and expected is None:
-            numbers = host_ids(ids)
+        if expected is None and self.is_local:
             rows = _new_rows(ids.shape + source.row_shape)
-            source.worker.pull_rows(source.table, numbers, rows, source.applies_missed_steps)
+            source.worker.pull_rows(source.table, host_ids(ids), rows, source.applies_missed_steps)
             return rows
         if known is None:
             unique, inverse = adaps.deduplicate(host_ids(ids))
@@ -106,16 +116,18 @@ class RemoteTable(RowStore):
         assert expected is not None
         if self._pulled is None or self._pulled[0] is not expected.keys:
             self._pulled = (expected.keys, source.pull(expected.keys))
+            reads.holders.add(self)
         return self._picked(self._pulled[1], ids, known.inverse)
 
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""
         reads = self._reads
-        if reads.noting and reads.training and not self._whole_noted:
-            self._whole_noted = True
+        if reads.noting and reads.training and self.name not in reads.whole:
+            reads.whole.add(self.name)
             reads.append((self.name, None))
         if self._whole is None:
             self._whole = self.rows.pull(self.rows.all_keys)
+            reads.holders.add(self)
             if reads.training and not reads.noting:
                 reads.pulled_at[self.name] = user_location()
         return self._whole

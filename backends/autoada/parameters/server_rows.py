@@ -63,7 +63,7 @@ class ServerRows:
     def count_step(self) -> None:
         """Begin a step; as in torch.optim, a step without a gradient for the parameter does not count."""
         self.steps += 1
-        self.table.set_step(self.steps, idle_rows=self.applies_missed_steps)
+        self.table.set_step(self.steps, self.applies_missed_steps)
 
     def apply_missed_steps(self, keys: Tensor | None = None) -> None:
         """Have some rows, or all, make up for their steps without a gradient."""

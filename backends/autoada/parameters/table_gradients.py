@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
@@ -16,9 +15,11 @@ from autoada.parameters.table_tensor import RowStore, TableTensor
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 aten = torch.ops.aten
-GRAD: Any = Tensor.grad
-"""The attribute ``grad`` as autograd has it."""
-_get_gradient = GRAD.__get__
+_GRADIENT: Any = Tensor.grad
+raw_gradient: Callable[[Tensor], Tensor | None] = _GRADIENT.__get__
+"""Returns the gradient that autograd keeps for a parameter; a table's ``grad`` shows another form of it."""
+set_raw_gradient: Callable[[Tensor, Tensor | None], None] = _GRADIENT.__set__
+"""Sets the gradient that autograd keeps for a parameter."""
 RowGradients = tuple[Tensor, Tensor]
 """Ids of rows, which may repeat, and a gradient for each, in host memory."""
 
@@ -103,12 +104,12 @@ def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
 
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Ids, which may repeat, and a row for each; a dense gradient is one of all rows."""
-    if isinstance(gradient, RowGradient):
-        return gradient.store.rows()
     if isinstance(gradient, TableTensor):
+        if isinstance(gradient, RowGradient):
+            return gradient.store.rows()
         gradient = gradient.values()
     if gradient.is_sparse and gradient.sparse_dim() == 1:
-        return gradient._indices()[0], gradient._values()
+        return gradient._indices().view(-1), gradient._values()
     return torch.arange(len(gradient), device=gradient.device), gradient.to_dense()
 
 
@@ -137,8 +138,7 @@ class TableGradients:
         """Collect the gradients for a push and start their copy to host memory."""
         self._collected = None
         parameter = self.follow()
-        gradient = None if parameter is None else raw_gradient(parameter)
-        if gradient is None:
+        if parameter is None or (gradient := raw_gradient(parameter)) is None:
             return
         if self.began_sparse is None:
             self.began_sparse = gradient.is_sparse and parameter.has_sparse_gradient
@@ -148,14 +148,15 @@ class TableGradients:
         ids, values = rows_of(gradient)
         if scale != 1:
             values = scale * values
-        host = values if self.sums_in_server else transfer.start_to_host(values)
-        self._collected = ids if transfer.direct else ids.cpu(), host.contiguous()
+        if not self.sums_in_server:
+            ids, values = ids.cpu(), transfer.start_to_host(values)
+        self._collected = ids, values.contiguous()
 
     def take(self) -> RowGradients | None:
         """The collected gradients, which have arrived in host memory; if there are any, they make a step."""
         taken, self._collected = self._collected, None
         if taken is not None:
-            self._begin_step()
+            self._rows.count_step()
         return taken
 
     def given(self) -> Gradients:
@@ -174,28 +175,9 @@ class TableGradients:
         """Push this worker's part of the combined gradients of all workers."""
         self._collected = None
         if combined.anywhere:
-            self._begin_step()
+            self._rows.count_step()
             for step in combined.steps:
                 self._rows.worker.push_gradients(*step)
-
-    def _begin_step(self) -> None:
-        """Count a step, after which autograd refuses graphs that saved the values before it."""
-        self._rows.count_step()
-        if (parameter := self.follow()) is not None:
-            increment_version(parameter)
-
-
-def raw_gradient(parameter: Tensor) -> Tensor | None:
-    """The gradient that autograd keeps for a parameter."""
-    with torch._C.DisableTorchFunctionSubclass():
-        gradient: Tensor | None = _get_gradient(parameter)
-    return gradient
-
-
-def set_raw_gradient(parameter: Tensor, gradient: Tensor | None) -> None:
-    """Set the gradient that autograd keeps for a parameter."""
-    with torch._C.DisableTorchFunctionSubclass():
-        GRAD.__set__(parameter, gradient)
 
 
 def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -25,6 +25,8 @@ from autoada.parameters.table_gradients import (
 from autoada.parameters.table_tensor import TableTensor, TorchFunction
 
 Hook = Callable[[Tensor], Any]
+_as_plain = torch._C.DisableTorchFunctionSubclass
+"""Context of functions of PyTorch that skip ``__torch_function__``."""
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 
 
@@ -43,11 +45,6 @@ class TableParameter(TableTensor, nn.Parameter):
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
     """Number of the last backward pass that computed such a part."""
-
-    @property
-    def table(self) -> RemoteTable:
-        """The table in the server."""
-        return self.store
 
     @classmethod
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
@@ -71,19 +68,21 @@ class TableParameter(TableTensor, nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """The gradient, of the table's shape; rows that were not read are zero."""
-        gradient = raw_gradient(self)
-        if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
-            return gradient
-        dense = self._shown(gradient)
-        set_raw_gradient(self, dense)
-        return dense
+        with _as_plain():
+            gradient = raw_gradient(self)
+            if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
+                return gradient
+            dense = self._shown(gradient)
+            set_raw_gradient(self, dense)
+            return dense
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         self.has_dense_part = False
         if value is not None and value.is_sparse:
             self.sparse_tables.add(self.store.name)
-        set_raw_gradient(self, value)
+        with _as_plain():
+            set_raw_gradient(self, value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -99,7 +98,7 @@ class TableParameter(TableTensor, nn.Parameter):
     @property
     def data(self) -> Tensor:
         """The values without autograd; the table follows writes to them."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with _as_plain():
             values: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
         return values
 
@@ -128,7 +127,7 @@ class TableParameter(TableTensor, nn.Parameter):
     def __torch_function__(
         cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
+        with _as_plain():
             kwargs = kwargs or {}
             lookup = _LOOKUPS.get(func)
             if lookup is not None and (output := lookup(*args, **kwargs)) is not NotImplemented:
@@ -174,8 +173,8 @@ def replace_parameters(
     for each in module.modules():
         weight = getattr(each, "weight", None)
         if isinstance(each, HashEmbedding) and isinstance(weight, TableParameter):
-            assert isinstance(weight.table, HashTable)
-            each.id_map = weight.table.rows
+            assert isinstance(weight.store, HashTable)
+            each.id_map = weight.store.rows
 
 
 def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
@@ -236,7 +235,7 @@ def _note_dense(weight: TableParameter | None) -> None:
 
 def _embedding(
     input: Tensor,
-    weight: Tensor,
+    weight: Any,
     padding_idx: int | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,
@@ -246,11 +245,10 @@ def _embedding(
     padding = -1
     possible = type(weight) is TableParameter and not scale_grad_by_freq and weight.dim() == 2
     if possible and padding_idx is not None:
-        rows = weight.store.shape[0]  # type: ignore[attr-defined]
+        rows = weight.store.shape[0]
         padding, possible = padding_idx % max(1, rows), -rows <= padding_idx < rows
     if not possible:
         return NotImplemented
-    assert type(weight) is TableParameter
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
     return _lookup(weight, input, padding, sparse)
@@ -322,7 +320,7 @@ class _View(torch.autograd.Function):
 
 def _bag(
     input: Tensor,
-    weight: Tensor,
+    weight: Any,
     offsets: Tensor | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,
@@ -337,7 +335,6 @@ def _bag(
     possible = type(weight) is TableParameter and weight.dim() == 2 and isinstance(input, Tensor)
     if not possible or scale_grad_by_freq or refused:
         return NotImplemented
-    assert type(weight) is TableParameter
     if max_norm is not None:  # PyTorch also shortens the padding row
         _shorten(weight, input, max_norm, norm_type)
     ids, none = input.reshape(-1), None

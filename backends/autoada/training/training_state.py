@@ -98,11 +98,13 @@ class TrainingState:
         self.closed = False
         self.owner: ActiveLoops | None = None
         """Loops to which the model is attached."""
+        self._attached_once = False
+        self._first_clock = int(self.worker.current_clock)
         self._loops: dict[int, ActiveLoops] = {}
         self._compared_data = False
         self._loaders_shared = 0
         self._read_by_loop: Counter[str] = Counter()
-        self._idle = False  # Tables expect nothing, and no call has been made since this was set.
+        self._expects = False
 
     # Calls
 
@@ -112,21 +114,16 @@ class TrainingState:
         In training mode the model is attached to the loops of the thread.
         """
         loops = self._present_loops()
-        if training:
-            self._idle = False
-            if loops is not None and loops is not self.owner:
-                self.attach(loops)
-                for queue in list(loops.queues):
-                    queue.model_attached()
-        return None if loops is None else loops.in_use
-
-    @property
-    def observer(self) -> CallObserver | None:
-        """Observer of the calls that the present thread makes."""
-        loops = self._present_loops()
+        if training and loops is not None and loops is not self.owner:
+            self.attach(loops)
         return None if loops is None else loops.in_use
 
     # Loops
+
+    @property
+    def looped(self) -> bool:
+        """Whether the model was ever called by a loader's loop, or by one that advances the clock by hand."""
+        return self._attached_once or int(self.worker.current_clock) != self._first_clock
 
     @property
     def is_free(self) -> bool:
@@ -162,7 +159,10 @@ class TrainingState:
                 "own, as in AdaModel(model, node=node, worker=1) with node = create_node(model, workers=2)"
             )
         self.owner = loops
+        self._attached_once = True
         self.expect(None)
+        for queue in list(loops.queues):
+            queue.model_attached()
 
     def detach(self, loops: ActiveLoops) -> None:
         """Detach the model from loops that are over."""
@@ -174,12 +174,11 @@ class TrainingState:
         self.calls = 0
         self.expected_calls = 1 if expected is None else expected.calls
         self.replay = NO_REPLAY if expected is None else expected.around
-        self.reads.clear()
-        if expected is None and self._idle:
-            return
-        self._idle = expected is None
-        for name, table in self.tables.items():
-            table.expect(None if expected is None else expected.rows.get(name))
+        self.reads.begin_batch()
+        if expected is not None or self._expects:
+            self._expects = expected is not None
+            for name, table in self.tables.items():
+                table.expect(None if expected is None else expected.rows.get(name))
 
     # Intent and clock
 
@@ -219,14 +218,18 @@ class TrainingState:
     def advance_clock(self, known: bool = True) -> None:
         """End a step; `known` is whether intent for its rows could be signalled."""
         self._note_loop_reads()
+        if self.trial is None:
+            self.worker.advance_clock()
+            return
         ended = int(self.worker.current_clock)
         self.worker.advance_clock()
-        if self.trial is not None:
-            self.trial.ended(ended, known)
+        self.trial.ended(ended, known)
 
     def _note_loop_reads(self) -> None:
         """Report once that the loop reads a whole table in every step, including remote rows."""
-        pulled, self.reads.pulled_at = self.reads.pulled_at, {}
+        if not (pulled := self.reads.pulled_at):
+            return
+        self.reads.pulled_at = {}
         for name, where in pulled.items():
             self._read_by_loop[name] += 1
             if self._read_by_loop[name] == _REPEATED and self.access.node.world_size > 1:

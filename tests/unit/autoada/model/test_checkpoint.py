@@ -115,6 +115,7 @@ def test_losses_are_bitwise_those_of_an_uninterrupted_training(
     other = Training(optimizer, seed=8)
     other.restore(tmp_path)
     assert other.loader.epoch == max(0, steps - 1) // BATCHES
+    assert other.model._staleness.steps == steps
     assert other.losses(12) == expected
     for name, value in other.model.state_dict().items():
         assert torch.equal(value, state[name]), name

@@ -18,6 +18,7 @@ import adaps
 import autoada
 from adaps.age_limit import MOST, default_limit
 from autoada.model.staleness import StalenessLimit
+from autoada.model.wrapper import training_state_of
 from autoada.parameters.table_parameter import TableParameter
 from tests.plain_and_wrapped import plain_and_wrapped, train
 
@@ -559,6 +560,31 @@ def test_the_default_limit_grows_with_the_steps_of_the_training() -> None:
     for ticket, done in worker.waited.items():
         assert done == asked_again[worker.asked[ticket]]
         assert done - worker.asked[ticket] <= default_limit(done) // 2
+
+
+def test_a_training_that_continues_keeps_its_limit_of_staleness() -> None:
+    whole = steps_limited_by(None, 12_000)
+    worker = SynchronizingWorker()
+    staleness = StalenessLimit(cast("Any", worker), None, alone=False)
+    staleness.resume(10_000)
+    for worker.step in range(10_000, 12_000):
+        staleness.step()
+    assert worker.asked == [step for step in whole.asked if step >= 10_000]
+
+
+def train_with_a_loader(model: autoada.AdaModel) -> None:
+    for ids in autoada.AdaDataLoader([torch.arange(4)]):
+        model(ids)
+
+
+@pytest.mark.parametrize("signal", [autoada.AdaModel.advance_clock, train_with_a_loader])
+def test_a_model_knows_whether_a_loop_can_signal_intent(
+    model: autoada.AdaModel, signal: Callable[[autoada.AdaModel], None]
+) -> None:
+    train_a_little(model)
+    assert not training_state_of(model).looped
+    signal(model)
+    assert training_state_of(model).looped
 
 
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])

@@ -88,7 +88,7 @@ class Observer:
 
     def rows(self, model: autoada.AdaModel, seen: dict[tuple[int, int], set[int]]) -> dict[int, set[int]]:
         """Rows of the model's table, by clock."""
-        keys = set(model.tables["rows.weight"].all_keys.tolist())
+        keys = set(model.tables["rows.weight"].rows.all_keys.tolist())
         of_model = {
             clock: rows & keys for (worker, clock), rows in seen.items() if worker == id(model.worker)
         }

@@ -548,6 +548,26 @@ def test_hooks_that_come_after_wrapping_change_the_gradients_of_the_step() -> No
     assert_equal(*plain_and_wrapped(Net, sgd, run))
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_gradients_stay_if_a_step_fails_after_they_were_pushed(net: Net, scheduled: bool) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("a hook of the program fails")
+
+    optimizer = sgd(net)
+    if scheduled:
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.register_step_post_hook(fail)
+    model = autoada.AdaModel(net, optimizer)
+    model(torch.arange(4)).backward()
+    before = [parameter.grad.clone() for parameter in net.parameters()]
+    with pytest.raises(ArithmeticError):
+        optimizer.step()
+    for parameter, gradient in zip(net.parameters(), before, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad.clone(), gradient)
+    model.close()
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_scheduler_sees_the_steps_of_a_wrapped_models_optimizer(net: Net, before: bool) -> None:
     optimizer = sgd(net)
