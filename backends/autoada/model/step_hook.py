@@ -25,7 +25,7 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
     gradients of the others for the step. After the step, also after one that fails, all parameters have the
     gradients from before it, as in PyTorch, where `zero_grad` drops them.
     """
-    hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    hidden: list[tuple[Any, torch.Tensor | None]] = []
 
     def push_and_hide(_: torch.optim.Optimizer) -> None:
         hidden[:] = [
