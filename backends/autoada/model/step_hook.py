@@ -135,7 +135,9 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         for parameter in parameters_of(self):
             if type(parameter) is TableParameter:
                 parameter.has_dense_part = False
-            set_raw_gradient(parameter, None)
+                set_raw_gradient(parameter, None)
+            else:
+                parameter.grad = None
 
 
 def _restoring(step: Callable[..., Any], restore: Callable[[], None]) -> Callable[..., Any]:

@@ -217,9 +217,11 @@ class DenseParameters:
 
     def _collect_steps(self, scale: float) -> None:
         self._scale = scale
-        for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
-            if (gradient := parameter.grad) is not None:
-                self._steps.append((first, dense_gradient(gradient).contiguous()))
+        self._steps = [
+            (first, dense_gradient(gradient).contiguous())
+            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True)
+            if (gradient := parameter.grad) is not None
+        ]
 
     def _keep_memory(self) -> None:
         """Make the parameters views of the buffer."""
