@@ -67,7 +67,7 @@ def same_state(a: Any, b: Any) -> bool:
         return bool(np.array_equal(a, b))
     if isinstance(a, dict):
         return all(same_state(value, b[name]) for name, value in a.items())
-    if isinstance(a, list | tuple) and not (a and isinstance(a[0], int)):
+    if isinstance(a, (list, tuple)) and not (a and isinstance(a[0], (int, bytes))):
         return all(map(same_state, a, b))
     return bool(a == b)
 
@@ -126,10 +126,10 @@ class _MersenneTwister:
 
 
 def _state_of(generator: Any) -> Any:
+    if isinstance(generator, (torch.Generator, _MersenneTwister)):
+        return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if isinstance(generator, random.Random):
         return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.get_state()
+    return generator.get_state(legacy=False)
