@@ -277,6 +277,7 @@ const std::vector<ClusterRow>& cluster_rows() {
   static const std::vector<ClusterRow> rows = {
       {"MARK", MessageType::kMark, frame_of(SyncMessage{.type = MessageType::kMark}), "tttt", "tttt", "tttt",
        true},
+      {"MARK, patient", MessageType::kMark, frame_of(SyncMessage{.patient = 1}), "tttt", "tttt", "tttt", true},
       {"ECHO", MessageType::kEcho, frame_of(SyncMessage{.type = MessageType::kEcho}), "vvvv", "vvvv", "vvvv",
        true},
       {"BARRIER", MessageType::kBarrier, frame_of(BarrierMessage{}), "tttv", "vvvv", "vvvv", false},

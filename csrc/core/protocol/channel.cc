@@ -95,13 +95,8 @@ Micros Channel::on_tick() {
   slice.begin();
   flusher_.send_kept_back();
   slice.begin();
-  if (flusher_.due()) flush(false);
-  if (flusher_.under_way()) {
-    flusher_.continue_flush();
-    syncs_.send_flushed();
-  }
-  // A wait_sync does not wait for the next round.
-  if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
+  syncs_.answer_patient_marks();
+  flush_if_due();
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
   send_with_frames();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
@@ -126,6 +121,17 @@ void Channel::run_round() {
   if (flusher_.due()) flush(false);
 }
 
+// A wait_sync waits for the next round only if no worker waits for it yet.
+void Channel::flush_if_due() {
+  const Epochs& epochs = context_.node.epochs;
+  const bool everything = decisions().all_are_due(epochs.anyone_waits()) && flusher_.has_dirty();
+  if (everything) flusher_.request();
+  if (flusher_.due() || (everything && epochs.anyone_hurries())) flush(everything);
+  if (!flusher_.under_way()) return;
+  flusher_.continue_flush();
+  syncs_.send_flushed();
+}
+
 void Channel::flush(bool everything) {
   flusher_.flush(everything);
   syncs_.send_flushed();
@@ -136,7 +142,7 @@ void Channel::send_with_frames() {
   Outbox& outbox = context_.outbox;
   if (!outbox.lets_wait()) return;
   // When all workers have left, their remaining changes are sent.
-  if (decisions().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
+  if (decisions().leaves_for_sync(context_.node.epochs.anyone_hurries()) || context_.node.barrier.all_left())
     outbox.leave_all_now();
   const std::uint64_t before = outbox.appended();
   context_.slice.begin();

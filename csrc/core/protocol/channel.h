@@ -82,6 +82,7 @@ class Channel : public TransportEvents {
   void take_submissions();
   void work_off_batch();
   void run_round();
+  void flush_if_due();
   void flush(bool everything);
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);

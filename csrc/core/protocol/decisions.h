@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/node_set.h"
@@ -44,6 +45,12 @@ struct PendingSync {
   Operation* operation;
   std::uint32_t number;
   NodeSet awaited;  // nodes whose ECHO has not arrived
+};
+
+// A MARK of a wait_sync for which no worker waits yet.
+struct PatientMark {
+  NodeId from;
+  std::uint32_t number;
 };
 
 struct Decisions {
@@ -353,6 +360,19 @@ struct Decisions {
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
+  // Keeps a patient MARK until the end of the channel's turn.
+  ADAPS_DECISION void keep_mark(std::vector<PatientMark>& kept, const PatientMark& mark) const {
+    kept.push_back(mark);
+  }
+  // Like flush_before_echo, for all patient MARKs that were kept.
+  ADAPS_DECISION std::uint64_t flush_for_patient(Flusher& flusher) const;
+  // Returns the patient MARKs that one flush answers: all of them, each once.
+  ADAPS_DECISION std::vector<PatientMark> take_marks(std::vector<PatientMark>& kept) const {
+    return std::exchange(kept, {});
+  }
+  // Whether all changes are due because a wait_sync of this node waits for them to be applied. They are sent
+  // in the next round or, if a worker waits, at once.
+  ADAPS_DECISION bool all_are_due(bool anyone_waits) const { return anyone_waits; }
   // Returns how many held-back refreshes are sent before the ECHO: all of them.
   ADAPS_DECISION std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
   // Queues a refresh that is held back.
@@ -380,8 +400,8 @@ struct Decisions {
   ADAPS_DECISION Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
   // Whether a waiting frame is due.
   ADAPS_DECISION bool is_time(Micros due, Micros now) const { return due <= now; }
-  // Whether a frame leaves at once because a wait_sync of this node waits for its changes to be applied.
-  ADAPS_DECISION bool leaves_for_sync(bool anyone_waits) const { return anyone_waits; }
+  // Whether a frame leaves at once because a worker of this node waits for its changes to be applied.
+  ADAPS_DECISION bool leaves_for_sync(bool anyone_hurries) const { return anyone_hurries; }
   // Whether a frame leaves at once because a wait_sync of its receiver waits for the refreshes in the frame.
   ADAPS_DECISION bool leaves_for_echo() const { return true; }
   // Whether changes that were kept until the departure of a frame are sent in this frame.

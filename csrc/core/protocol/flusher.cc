@@ -40,7 +40,7 @@ void Flusher::flush(bool everything) {
 void Flusher::continue_flush() {
   const Clock clock = newest_clock();
   const std::uint64_t before = channel_.outbox.appended();
-  const bool awaited = decisions().leaves_for_sync(channel_.node.epochs.anyone_waits());
+  const bool awaited = decisions().leaves_for_sync(channel_.node.epochs.anyone_hurries());
   const std::size_t first = next_;
   const Table* hint = nullptr;
   const bool through = channel_.process_slice(keys_, next_, [&](Key key) {

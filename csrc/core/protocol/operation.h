@@ -107,6 +107,8 @@ struct Operation {
   std::vector<Occurrence> occurrences;
   std::unique_ptr<IdCall> id_call;  // only for kRowsOf
   std::uint64_t epoch = 0;          // only for kSync
+  // only for kSync: no worker waits for the operation yet, so it must not cost other nodes extra messages
+  std::atomic<bool> patient{false};
   std::size_t bytes = 0;            // bytes of the operation's messages
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};

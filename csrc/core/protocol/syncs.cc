@@ -7,18 +7,34 @@ namespace adaps {
 
 void Syncs::begin(Operation& operation) {
   flusher_.flush(true);
-  after_flush({flusher_.end(), &operation, 0, 0});
+  after_flush({flusher_.end(), &operation, 0, 0, false});
 }
 
 void Syncs::on_mark(NodeId from, const SyncMessage& message) {
+  if (message.patient != 0) {
+    decisions().keep_mark(patient_marks_, {from, message.number});
+    return;
+  }
   refreshes_.expect_echo(from);
-  after_flush({decisions().flush_before_echo(flusher_), nullptr, from, message.number});
+  after_flush({decisions().flush_before_echo(flusher_), nullptr, from, message.number, false});
+}
+
+// All nodes make such calls after the same steps. If each MARK had its own flush, an owner with n holders
+// would send each of its rows n times to all of them. Refreshes for patient calls wait as those of a round.
+void Syncs::answer_patient_marks() {
+  if (patient_marks_.empty()) return;
+  const std::uint64_t end = decisions().flush_for_patient(flusher_);
+  for (const PatientMark& mark : decisions().take_marks(patient_marks_))
+    after_flush_.push_back({end, nullptr, mark.from, mark.number, true});
+  send_flushed();
 }
 
 std::uint64_t Decisions::flush_before_echo(Flusher& flusher) const {
   flusher.flush(true);
   return flusher.end();
 }
+
+std::uint64_t Decisions::flush_for_patient(Flusher& flusher) const { return Decisions::flush_before_echo(flusher); }
 
 void Syncs::after_flush(const AfterFlush& message) {
   after_flush_.push_back(message);
@@ -33,7 +49,7 @@ void Syncs::send_flushed() {
       send_mark(*message.sync);
     } else {
       const std::uint64_t held_back = decisions().held_back_before_echo(refreshes_.held_back(message.to));
-      echoes_.push_back({message.to, message.number, held_back});
+      echoes_.push_back({message.to, message.number, message.patient, held_back});
     }
   }
   send_echoes();
@@ -45,7 +61,7 @@ void Syncs::send_echoes() {
   std::erase_if(echoes_, [&](const BehindHeldBack& echo) {
     if (refreshes_.sent_later(echo.to) < echo.held_back) return false;
     channel_.outbox.append(echo.to, SyncMessage{.type = MessageType::kEcho, .number = echo.number});
-    refreshes_.echo_sent(echo.to);
+    if (!echo.patient) refreshes_.echo_sent(echo.to);
     return true;
   });
 }
@@ -58,11 +74,12 @@ void Syncs::send_mark(Operation& operation) {
   }
   if (!decisions().needs_own_mark(syncs_, operation)) return;
   const std::uint32_t number = next_mark_++;
+  const SyncMessage mark{.patient = operation.patient.load() ? std::uint8_t{1} : std::uint8_t{0}, .number = number};
   NodeSet awaited(nodes);
   for (NodeId peer = 0; peer < nodes; ++peer) {
     if (peer == channel_.rank) continue;
     awaited.insert(peer);
-    channel_.outbox.append(peer, SyncMessage{.type = MessageType::kMark, .number = number});
+    channel_.outbox.append(peer, mark);
   }
   syncs_.push_back({&operation, number, std::move(awaited)});
 }

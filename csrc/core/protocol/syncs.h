@@ -23,6 +23,8 @@ class Syncs {
 
   void begin(Operation& operation);
   void on_mark(NodeId from, const SyncMessage& message);
+  // Answers the patient MARKs that have arrived since the last call. They share one flush.
+  void answer_patient_marks();
   void on_echo(NodeId from, const SyncMessage& message);
   // Sends MARKs and ECHOs whose preceding changes are flushed.
   void send_flushed();
@@ -36,12 +38,14 @@ class Syncs {
     Operation* sync;    // the wait_sync of a MARK; null for an ECHO
     NodeId to;
     std::uint32_t number;
+    bool patient;  // of an ECHO
   };
   // An ECHO that must be sent after flushed changes and after `held_back` refreshes that were held back for
   // the node.
   struct BehindHeldBack {
     NodeId to;
     std::uint32_t number;
+    bool patient;
     std::uint64_t held_back;
   };
   void after_flush(const AfterFlush& message);
@@ -52,6 +56,7 @@ class Syncs {
   Flusher& flusher_;
   std::deque<AfterFlush> after_flush_;
   std::vector<BehindHeldBack> echoes_;
+  std::vector<PatientMark> patient_marks_;  // MARKs that have arrived and were not answered yet
   std::vector<PendingSync> syncs_;
   std::uint32_t next_mark_ = 0;
 };

@@ -44,9 +44,9 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange, int times_a
 Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange, int times_alone)
     : spec_(scenario_spec(nodes, rule, exchange, times_alone)), world_(spec_, &log_) {}
 
-void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
+void Scenario::call(NodeId node, const Call& call) {
   const auto submitted = world_.history().size();
-  world_.perform(node, 0, {kind, true, std::move(keys), 0, 0});
+  world_.perform(node, 0, call);
   // A call that the worker could complete alone needs no tick of the channel, which would have further
   // effects.
   if (world_.history()[submitted].end == kOpen) tick(node);

@@ -87,6 +87,10 @@ void World::perform(Caller& caller, const Call& given) {
       break;
     case CallKind::kWaitAll:
       caller.waits_for_all = !caller.pending.empty();
+      // A worker can also wait by asking repeatedly whether the call is complete, which hurries nothing.
+      for (const auto& pending : caller.pending) {
+        if (random_.chance(0.5)) hurry_sync(cluster_.node(caller.node), pending->operation);
+      }
       break;
     case CallKind::kFreeze:
       freeze(cluster_.node(caller.node));
@@ -132,6 +136,7 @@ void World::call_operation(Caller& caller, const Call& call) {
   Operation& operation = pending.operation;
   if (call.kind == CallKind::kSync) {
     operation.left.store(static_cast<std::uint32_t>(cluster_.channels()) + 1);
+    operation.patient.store(call.patient);
     node.epochs.wait(operation);
     caller.parts_left = cluster_.channels();
   } else if (call.kind == CallKind::kBarrier) {
