@@ -396,9 +396,11 @@ struct Assigning {
   }
   // An id that a node assigns and whose requests use the first channel.
   std::int64_t id_of(NodeId rank) const {
-    Key id = 0;
-    while (node.directory.home_by_hash(id) != rank || node.directory.channel(id) != 0) ++id;
-    return static_cast<std::int64_t>(id);
+    return next_id_of(rank, 0);
+  }
+  std::int64_t next_id_of(NodeId rank, std::int64_t id) const {
+    while (node.directory.node_of_id(id) != rank || node.directory.channel(static_cast<Key>(id)) != 0) ++id;
+    return id;
   }
   std::string handle(NodeId from, const Frame& frame) {
     try {
@@ -460,11 +462,8 @@ TEST(rows_are_answered_once_by_the_node_that_was_asked_and_from_its_share) {
 TEST(a_row_is_the_answer_for_one_id) {
   Assigning receiver;
   const std::int64_t first = receiver.id_of(kSender);
-  Key second = static_cast<Key>(first) + 1;
-  while (receiver.node.directory.home_by_hash(second) != kSender ||
-         receiver.node.directory.channel(second) != 0)
-    ++second;
-  const std::int64_t ids[] = {first, static_cast<std::int64_t>(second)};
+  const std::int64_t second = receiver.next_id_of(kSender, first + 1);
+  const std::int64_t ids[] = {first, second};
   std::int64_t rows[] = {-1, -1};
   for (std::size_t i = 0; i < 2; ++i)
     receiver.worker.rows_of(receiver.node.tables[0], {&ids[i], 1}, {&rows[i], 1}, true);

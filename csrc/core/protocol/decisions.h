@@ -102,7 +102,7 @@ struct Decisions {
 
   // Returns the node that assigns a row to an id. A hash of the id determines it, so all nodes agree on it.
   ADAPS_DECISION NodeId assigning_node(const Directory& directory, std::int64_t id, NodeId) const {
-    return directory.home_by_hash(static_cast<Key>(id));
+    return directory.node_of_id(id);
   }
   // Returns the rows that a node assigns. The shares of two nodes have no row in common.
   ADAPS_DECISION RowRange share(std::uint64_t rows, NodeId nodes, NodeId rank) const {

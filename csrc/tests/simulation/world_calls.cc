@@ -485,7 +485,7 @@ void World::check_rows(const Pending& pending) {
     std::uint64_t ids = 0;
     for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
       ids += has_id(spec_, i) && table.contains(spec_.keys[i]) &&
-                     cluster_.node(0).directory.home_by_hash(static_cast<Key>(spec_.ids[i])) == full
+                     cluster_.node(0).directory.node_of_id(spec_.ids[i]) == full
                  ? 1
                  : 0;
     }
