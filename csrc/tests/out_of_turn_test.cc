@@ -277,7 +277,8 @@ const std::vector<ClusterRow>& cluster_rows() {
   static const std::vector<ClusterRow> rows = {
       {"MARK", MessageType::kMark, frame_of(SyncMessage{.type = MessageType::kMark}), "tttt", "tttt", "tttt",
        true},
-      {"MARK, patient", MessageType::kMark, frame_of(SyncMessage{.patient = 1}), "tttt", "tttt", "tttt", true},
+      {"MARK, patient", MessageType::kMark, frame_of(SyncMessage{.patient = 1}), "tttt", "tttt", "tttt",
+       true},
       {"ECHO", MessageType::kEcho, frame_of(SyncMessage{.type = MessageType::kEcho}), "vvvv", "vvvv", "vvvv",
        true},
       {"BARRIER", MessageType::kBarrier, frame_of(BarrierMessage{}), "tttv", "vvvv", "vvvv", false},
@@ -395,9 +396,7 @@ struct Assigning {
     for (const auto& partition : node.partitions) partition->set_waker([] {});
   }
   // An id that a node assigns and whose requests use the first channel.
-  std::int64_t id_of(NodeId rank) const {
-    return next_id_of(rank, 0);
-  }
+  std::int64_t id_of(NodeId rank) const { return next_id_of(rank, 0); }
   std::int64_t next_id_of(NodeId rank, std::int64_t id) const {
     while (node.directory.node_of_id(id) != rank || node.directory.channel(static_cast<Key>(id)) != 0) ++id;
     return id;

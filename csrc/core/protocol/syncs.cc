@@ -34,7 +34,9 @@ std::uint64_t Decisions::flush_before_echo(Flusher& flusher) const {
   return flusher.end();
 }
 
-std::uint64_t Decisions::flush_for_patient(Flusher& flusher) const { return Decisions::flush_before_echo(flusher); }
+std::uint64_t Decisions::flush_for_patient(Flusher& flusher) const {
+  return Decisions::flush_before_echo(flusher);
+}
 
 void Syncs::after_flush(const AfterFlush& message) {
   after_flush_.push_back(message);
@@ -74,7 +76,8 @@ void Syncs::send_mark(Operation& operation) {
   }
   if (!decisions().needs_own_mark(syncs_, operation)) return;
   const std::uint32_t number = next_mark_++;
-  const SyncMessage mark{.patient = operation.patient.load() ? std::uint8_t{1} : std::uint8_t{0}, .number = number};
+  const SyncMessage mark{.patient = operation.patient.load() ? std::uint8_t{1} : std::uint8_t{0},
+                         .number = number};
   NodeSet awaited(nodes);
   for (NodeId peer = 0; peer < nodes; ++peer) {
     if (peer == channel_.rank) continue;

@@ -22,7 +22,8 @@ class Directory {
   NodeId home(Key key) const { return placed_.empty() ? home_by_hash(key) : placed(key); }
   // Of as many consecutive keys as there are nodes, beginning with a multiple, each node is the home of one.
   // The most used rows of a table are often the first ones, and all rows of a dense layer are used in every
-  // step. If each key had an independent hash, some nodes would serve several times as many of them as others.
+  // step. If each key had an independent hash, some nodes would serve several times as many of them as
+  // others.
   NodeId home_by_hash(Key key) const {
     const std::uint64_t turned = key % nodes_ + scaled_hash(key / nodes_);
     return static_cast<NodeId>(turned < nodes_ ? turned : turned - nodes_);

@@ -27,7 +27,9 @@ class Scenario {
     call(node, {CallKind::kSet, true, std::vector<std::uint32_t>(times, 0)});
   }
   void sync(NodeId node) { call(node, {CallKind::kSync, true}); }
-  void patient_sync(NodeId node) { call(node, {.kind = CallKind::kSync, .asynchronous = true, .patient = true}); }
+  void patient_sync(NodeId node) {
+    call(node, {.kind = CallKind::kSync, .asynchronous = true, .patient = true});
+  }
   void intent(NodeId node, std::uint32_t key = 0);
   void end_intent(NodeId node);
   // Runs a round, which sends the dirty keys.

@@ -330,7 +330,8 @@ TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
 }
 
 TEST(a_key_leaves_its_home_node_when_one_node_was_alone_three_times) {
-  for (const Mutant mutant : {Mutant::leaves_home_at_once, Mutant::leaves_home_late, Mutant::never_leaves_home})
+  for (const Mutant mutant :
+       {Mutant::leaves_home_at_once, Mutant::leaves_home_late, Mutant::never_leaves_home})
     expect_caught(alone_three_times, mutant, 3, "owner", RuleKind::kSgd, 0, 3);
 }
 
