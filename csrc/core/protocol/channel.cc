@@ -95,7 +95,6 @@ Micros Channel::on_tick() {
   slice.begin();
   flusher_.send_kept_back();
   slice.begin();
-  syncs_.answer_patient_marks();
   flush_if_due();
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
   send_with_frames();
@@ -118,22 +117,28 @@ void Channel::run_round() {
   context_.counters.rounds.add();
   if (!context_.node.frozen.load()) intent_handler_.act_on_intents(last_round_);
   flusher_.request();
-  if (flusher_.due()) flush(false);
+  if (flusher_.due()) flush(everything_is_due());
 }
 
 // A wait_sync waits for the next round only if no worker waits for it yet.
 void Channel::flush_if_due() {
-  const Epochs& epochs = context_.node.epochs;
-  const bool everything = decisions().all_are_due(epochs.anyone_waits()) && flusher_.has_dirty();
+  const bool everything = everything_is_due();
   if (everything) flusher_.request();
-  if (flusher_.due() || (everything && epochs.anyone_hurries())) flush(everything);
+  const bool hurries = context_.node.epochs.anyone_hurries() || syncs_.hurries();
+  if (flusher_.due() || (everything && hurries)) flush(everything);
   if (!flusher_.under_way()) return;
   flusher_.continue_flush();
   syncs_.send_flushed();
 }
 
+bool Channel::everything_is_due() const {
+  const bool waited = decisions().all_are_due(context_.node.epochs.anyone_waits());
+  return (waited && flusher_.has_dirty()) || syncs_.has_patient();
+}
+
 void Channel::flush(bool everything) {
   flusher_.flush(everything);
+  if (decisions().covers_patient(everything)) syncs_.take_up_patient();
   syncs_.send_flushed();
 }
 

@@ -83,6 +83,7 @@ class Channel : public TransportEvents {
   void work_off_batch();
   void run_round();
   void flush_if_due();
+  bool everything_is_due() const;
   void flush(bool everything);
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);

@@ -360,13 +360,15 @@ struct Decisions {
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
-  // Keeps a patient MARK until the end of the channel's turn.
+  // Keeps a patient MARK until the next flush of all changes.
   ADAPS_DECISION void keep_mark(std::vector<PatientMark>& kept, const PatientMark& mark) const {
     kept.push_back(mark);
   }
-  // Like flush_before_echo, for all patient MARKs that were kept.
-  ADAPS_DECISION std::uint64_t flush_for_patient(Flusher& flusher) const;
-  // Returns the patient MARKs that one flush answers: all of them, each once.
+  // Whether a flush shows all changes, so that patient MARKs can be answered behind it.
+  ADAPS_DECISION bool covers_patient(bool everything) const { return everything; }
+  // Returns the position in the flushes after which they are answered.
+  ADAPS_DECISION std::uint64_t end_for_patient(const Flusher& flusher) const;
+  // Returns the patient MARKs that are answered behind one flush: all of them, each once.
   ADAPS_DECISION std::vector<PatientMark> take_marks(std::vector<PatientMark>& kept) const {
     return std::exchange(kept, {});
   }

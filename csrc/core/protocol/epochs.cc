@@ -34,8 +34,7 @@ void Epochs::wait(Operation& operation) {
 bool Epochs::hurry(Operation& operation) {
   const std::lock_guard guard(mutex_);
   if (!operation.patient.exchange(false)) return false;
-  if (std::find(waiters_.begin(), waiters_.end(), &operation) == waiters_.end()) return false;
-  hurrying_.fetch_add(1);
+  hurrying_.fetch_add(static_cast<int>(std::count(waiters_.begin(), waiters_.end(), &operation)));
   return true;
 }
 

@@ -21,8 +21,7 @@ class Epochs {
   // Closes the current epoch for a wait_sync. Calls the operation's finish() when all writes of this epoch
   // and of all earlier ones are applied.
   void wait(Operation& operation);
-  // Makes an operation impatient, because a worker waits for it now. Returns whether it was patient and waits
-  // for writes.
+  // Makes an operation impatient, because a worker waits for it now. Returns whether it was patient.
   bool hurry(Operation& operation);
   bool anyone_waits() const { return waiting_.load(std::memory_order_seq_cst) > 0; }
   // Whether an operation waits that is not patient.

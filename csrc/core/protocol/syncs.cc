@@ -1,11 +1,16 @@
 #include "protocol/syncs.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 namespace adaps {
 
 void Syncs::begin(Operation& operation) {
+  if (operation.patient.load()) {
+    patient_calls_.push_back(&operation);
+    return;
+  }
   flusher_.flush(true);
   after_flush({flusher_.end(), &operation, 0, 0, false});
 }
@@ -19,23 +24,23 @@ void Syncs::on_mark(NodeId from, const SyncMessage& message) {
   after_flush({decisions().flush_before_echo(flusher_), nullptr, from, message.number, false});
 }
 
-// All nodes make such calls after the same steps. If each MARK had its own flush, an owner with n holders
-// would send each of its rows n times to all of them. Refreshes for patient calls wait as those of a round.
-void Syncs::answer_patient_marks() {
-  if (patient_marks_.empty()) return;
-  const std::uint64_t end = decisions().flush_for_patient(flusher_);
-  for (const PatientMark& mark : decisions().take_marks(patient_marks_))
-    after_flush_.push_back({end, nullptr, mark.from, mark.number, true});
-  send_flushed();
-}
-
 std::uint64_t Decisions::flush_before_echo(Flusher& flusher) const {
   flusher.flush(true);
   return flusher.end();
 }
 
-std::uint64_t Decisions::flush_for_patient(Flusher& flusher) const {
-  return Decisions::flush_before_echo(flusher);
+std::uint64_t Decisions::end_for_patient(const Flusher& flusher) const { return flusher.end(); }
+
+bool Syncs::hurries() const {
+  return std::any_of(patient_calls_.begin(), patient_calls_.end(),
+                     [](const Operation* call) { return !call->patient.load(); });
+}
+
+void Syncs::take_up_patient() {
+  const std::uint64_t end = decisions().end_for_patient(flusher_);
+  for (Operation* call : std::exchange(patient_calls_, {})) after_flush_.push_back({end, call, 0, 0, false});
+  for (const PatientMark& mark : decisions().take_marks(patient_marks_))
+    after_flush_.push_back({end, nullptr, mark.from, mark.number, true});
 }
 
 void Syncs::after_flush(const AfterFlush& message) {

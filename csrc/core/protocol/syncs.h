@@ -23,8 +23,14 @@ class Syncs {
 
   void begin(Operation& operation);
   void on_mark(NodeId from, const SyncMessage& message);
-  // Answers the patient MARKs that have arrived since the last call. They share one flush.
-  void answer_patient_marks();
+  // Patient calls of this node, and MARKs of such calls of other nodes, wait until all changes are flushed in
+  // a round. All nodes make these calls after the same steps. If each of them had its own flush, an owner
+  // with n holders would send each of its rows n times to all of them.
+  bool has_patient() const { return !patient_calls_.empty() || !patient_marks_.empty(); }
+  // Whether a worker waits for one of these calls now.
+  bool hurries() const;
+  // Called when a flush of all changes has begun: sends MARKs and ECHOs when it ends.
+  void take_up_patient();
   void on_echo(NodeId from, const SyncMessage& message);
   // Sends MARKs and ECHOs whose preceding changes are flushed.
   void send_flushed();
@@ -56,7 +62,8 @@ class Syncs {
   Flusher& flusher_;
   std::deque<AfterFlush> after_flush_;
   std::vector<BehindHeldBack> echoes_;
-  std::vector<PatientMark> patient_marks_;  // MARKs that have arrived and were not answered yet
+  std::vector<Operation*> patient_calls_;
+  std::vector<PatientMark> patient_marks_;
   std::vector<PendingSync> syncs_;
   std::uint32_t next_mark_ = 0;
 };
