@@ -123,7 +123,7 @@ void Channel::run_round() {
 // A wait_sync waits for the next round only if no worker waits for it yet.
 void Channel::flush_if_due() {
   const bool everything = everything_is_due();
-  if (everything) flusher_.request();
+  if (everything) flusher_.request_everything();
   const bool hurries = context_.node.epochs.anyone_hurries() || syncs_.hurries();
   if (flusher_.due() || (everything && hurries)) flush(everything);
   if (!flusher_.under_way()) return;

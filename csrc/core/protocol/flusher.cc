@@ -76,7 +76,8 @@ void Flusher::finish() {
   const Settings& settings = channel_.node.settings;
   const auto bytes = static_cast<double>(std::exchange(bytes_, 0));
   const auto pause = static_cast<Micros>(bytes / settings.max_round_bytes_per_second * 1e6);
-  allowed_ = channel_.now + std::max(settings.round_distance(), pause);
+  ended_ = channel_.now;
+  allowed_ = ended_ + std::max(settings.round_distance(), pause);
 }
 
 // Sends the key's changes. With `at_once`, changes do not wait until a frame leaves. A change that must wait

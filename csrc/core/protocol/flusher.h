@@ -31,6 +31,11 @@ class Flusher {
 
   // Requests a flush as soon as the rate limit allows it.
   void request() { wanted_ = channel_.now; }
+  // Requests a flush of all changes, because a wait_sync needs it. The rate limit delays it only briefly.
+  void request_everything() {
+    request();
+    allowed_ = std::min(allowed_, ended_ + kPatience);
+  }
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // Time of the next flush; kNever if no change waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
@@ -50,6 +55,8 @@ class Flusher {
   std::uint64_t flushed() const { return flushed_; }
 
  private:
+  static constexpr Micros kPatience = 2'000;
+
   void flush_key(Key number, bool at_once);
   void keep_back(LockedKey& key);
   void leave_now(LockedKey& key);
@@ -63,6 +70,7 @@ class Flusher {
   FlushCadence cadence_;
   Micros allowed_ = 0;                      // earliest time of the next flush, because of the rate limit
   Micros wanted_ = kNever;                  // latest time of the next flush
+  Micros ended_ = -kPatience;               // end of the last flush
   std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
