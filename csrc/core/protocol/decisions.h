@@ -355,7 +355,8 @@ struct Decisions {
 
   // --- wait_sync ---
 
-  // Whether a wait_sync needs a separate MARK. An earlier MARK does not cover later writes.
+  // Whether a wait_sync needs a MARK that was not sent before the call. An earlier one does not cover later
+  // writes.
   ADAPS_DECISION bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.

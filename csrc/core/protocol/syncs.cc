@@ -49,16 +49,18 @@ void Syncs::after_flush(const AfterFlush& message) {
 }
 
 void Syncs::send_flushed() {
+  std::vector<Operation*> calls;
   while (!after_flush_.empty() && after_flush_.front().end <= flusher_.flushed()) {
     const AfterFlush message = after_flush_.front();
     after_flush_.pop_front();
     if (message.sync != nullptr) {
-      send_mark(*message.sync);
+      calls.push_back(message.sync);
     } else {
       const std::uint64_t held_back = decisions().held_back_before_echo(refreshes_.held_back(message.to));
       echoes_.push_back({message.to, message.number, message.patient, held_back});
     }
   }
+  send_mark(calls);
   send_echoes();
 }
 
@@ -73,23 +75,26 @@ void Syncs::send_echoes() {
   });
 }
 
-void Syncs::send_mark(Operation& operation) {
+// Sends one MARK for all of these calls.
+void Syncs::send_mark(std::vector<Operation*>& calls) {
   const NodeId nodes = channel_.node.settings.nodes;
   if (nodes == 1) {
-    operation.finish();
+    for (Operation* call : calls) call->finish();
     return;
   }
-  if (!decisions().needs_own_mark(syncs_, operation)) return;
+  std::erase_if(calls, [&](Operation* call) { return !decisions().needs_own_mark(syncs_, *call); });
+  if (calls.empty()) return;
   const std::uint32_t number = next_mark_++;
-  const SyncMessage mark{.patient = operation.patient.load() ? std::uint8_t{1} : std::uint8_t{0},
-                         .number = number};
+  const bool patient =
+      std::all_of(calls.begin(), calls.end(), [](const Operation* call) { return call->patient.load(); });
+  const SyncMessage mark{.patient = static_cast<std::uint8_t>(patient), .number = number};
   NodeSet awaited(nodes);
   for (NodeId peer = 0; peer < nodes; ++peer) {
     if (peer == channel_.rank) continue;
     awaited.insert(peer);
     channel_.outbox.append(peer, mark);
   }
-  syncs_.push_back({&operation, number, std::move(awaited)});
+  for (Operation* call : calls) syncs_.push_back({call, number, awaited});
 }
 
 void Syncs::on_echo(NodeId from, const SyncMessage& message) {

@@ -55,7 +55,7 @@ class Syncs {
     std::uint64_t held_back;
   };
   void after_flush(const AfterFlush& message);
-  void send_mark(Operation& operation);
+  void send_mark(std::vector<Operation*>& calls);
 
   ChannelContext& channel_;
   Refreshes& refreshes_;
