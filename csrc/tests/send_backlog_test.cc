@@ -174,6 +174,22 @@ TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
+TEST(patient_wait_syncs_of_all_nodes_share_the_refreshes_of_an_owner) {
+  constexpr NodeId kHolders = 6;
+  Nodes nodes(kHolders + 1);
+  std::vector<Ticket> syncs;
+  for (NodeId rank = 1; rank <= kHolders; ++rank) {
+    nodes.write(rank);
+    syncs.push_back(nodes.worker(rank).wait_sync(true));
+  }
+  nodes.run({});
+  for (NodeId rank = 1; rank <= kHolders; ++rank) {
+    CHECK(nodes.worker(rank).is_done(syncs[rank - 1U]));
+    CHECK(nodes.read(rank) == all(kHolders));
+  }
+  CHECK_EQ(nodes.refreshes(), kHolders * kKeys);
+}
+
 TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
   constexpr std::size_t kLimit = 5 * kRefreshBytes;
   Nodes nodes(3, kLimit);
