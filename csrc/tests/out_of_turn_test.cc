@@ -378,7 +378,7 @@ TEST(each_node_echoes_a_mark_once) {
   NodeState node(tables(), settings(1));
   for (const auto& partition : node.partitions) partition->set_waker([] {});
   Worker worker(node, 0);
-  worker.wait_sync(true);
+  worker.hurry(worker.wait_sync(true));
   Channel& channel = *node.channels[0];
   channel.on_tick();
   const SyncMessage echo{.type = MessageType::kEcho, .number = 0};

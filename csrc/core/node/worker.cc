@@ -572,6 +572,7 @@ Ticket Worker::wait_sync(bool asynchronous) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const auto operation = std::make_shared<Operation>(OperationKind::kSync, index_, state.completion);
   operation->left.store(static_cast<std::uint32_t>(node_.partitions.size()) + 1);
+  operation->clock = state.clock.load();
   operation->patient.store(asynchronous && node_.settings.nodes > 1);
   node_.epochs.wait(*operation);
   for (const auto& partition : node_.partitions) partition->submit_sync(*operation);

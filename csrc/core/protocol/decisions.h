@@ -241,8 +241,8 @@ struct Decisions {
   // Returns the clock of the next requested round: the first clock when changes are due.
   ADAPS_DECISION Clock round_at(Clock due) const { return due; }
   // Whether keys that become dirty may be added to a flush that has begun. Otherwise a key could be sent
-  // twice.
-  ADAPS_DECISION bool may_join_flush(bool everything) const { return everything; }
+  // twice. They may if a wait_sync needs the flush.
+  ADAPS_DECISION bool may_join_flush(bool for_sync) const { return for_sync; }
   // Decodes a row that came through a lossy wire, with that row's scale.
   ADAPS_DECISION void decode(const Table& table, Wire wire, std::span<const float> words,
                              std::span<float> floats) const {
@@ -361,12 +361,12 @@ struct Decisions {
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
-  // Keeps a patient MARK until the next flush of all changes.
+  // Keeps a patient MARK until the next flush of all refreshes.
   ADAPS_DECISION void keep_mark(std::vector<PatientMark>& kept, const PatientMark& mark) const {
     kept.push_back(mark);
   }
-  // Whether a flush shows all changes, so that patient MARKs can be answered behind it.
-  ADAPS_DECISION bool covers_patient(bool everything) const { return everything; }
+  // Whether patient MARKs are answered behind a flush: it must include all refreshes.
+  ADAPS_DECISION bool covers_marks(bool all_refreshes) const { return all_refreshes; }
   // Returns the position in the flushes after which they are answered.
   ADAPS_DECISION std::uint64_t end_for_patient(const Flusher& flusher) const;
   // Returns the patient MARKs that are answered behind one flush: all of them, each once.

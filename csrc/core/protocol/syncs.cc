@@ -8,10 +8,10 @@ namespace adaps {
 
 void Syncs::begin(Operation& operation) {
   if (operation.patient.load()) {
-    patient_calls_.push_back(&operation);
+    patient_calls_.push_back({&operation, channel_.now});
     return;
   }
-  flusher_.flush(true);
+  flusher_.flush(Beyond::kEverything);
   after_flush({flusher_.end(), &operation, 0, 0, false});
 }
 
@@ -25,20 +25,45 @@ void Syncs::on_mark(NodeId from, const SyncMessage& message) {
 }
 
 std::uint64_t Decisions::flush_before_echo(Flusher& flusher) const {
-  flusher.flush(true);
+  flusher.flush(Beyond::kEverything);
   return flusher.end();
 }
 
 std::uint64_t Decisions::end_for_patient(const Flusher& flusher) const { return flusher.end(); }
 
-bool Syncs::hurries() const {
-  return std::any_of(patient_calls_.begin(), patient_calls_.end(),
-                     [](const Operation* call) { return !call->patient.load(); });
+// When the worker's clock has advanced, intents for its last step have ended. A replica that was only needed
+// for this step is dropped with its change, so the change needs no other message.
+bool Syncs::is_due(const PatientCall& call) const {
+  const auto worker = static_cast<std::size_t>(call.operation->worker);
+  return !call.operation->patient.load() || channel_.now >= call.since + kPatience ||
+         channel_.node.workers[worker]->clock.load(std::memory_order_relaxed) > call.operation->clock;
 }
 
-void Syncs::take_up_patient() {
+Micros Syncs::latest_begin() const {
+  if (patient_calls_.empty()) return kNever;
+  const Micros latest = patient_calls_.front().since + kPatience;
+  return latest > channel_.now ? latest : kNever;
+}
+
+bool Syncs::hurries() const {
+  return std::any_of(patient_calls_.begin(), patient_calls_.end(),
+                     [](const PatientCall& call) { return !call.operation->patient.load(); });
+}
+
+Beyond Syncs::needed_for_patient() const {
+  const bool begins = std::any_of(patient_calls_.begin(), patient_calls_.end(),
+                                  [this](const PatientCall& call) { return is_due(call); });
+  return (begins ? Beyond::kChanges : Beyond::kNothing) |
+         (patient_marks_.empty() ? Beyond::kNothing : Beyond::kRefreshes);
+}
+
+void Syncs::take_up_patient(Beyond flushed) {
   const std::uint64_t end = decisions().end_for_patient(flusher_);
-  for (Operation* call : std::exchange(patient_calls_, {})) after_flush_.push_back({end, call, 0, 0, false});
+  if (includes(flushed, Beyond::kChanges)) {
+    for (const PatientCall& call : std::exchange(patient_calls_, {}))
+      after_flush_.push_back({end, call.operation, 0, 0, false});
+  }
+  if (patient_marks_.empty() || !decisions().covers_marks(includes(flushed, Beyond::kRefreshes))) return;
   for (const PatientMark& mark : decisions().take_marks(patient_marks_))
     after_flush_.push_back({end, nullptr, mark.from, mark.number, true});
 }

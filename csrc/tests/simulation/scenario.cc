@@ -52,6 +52,12 @@ void Scenario::call(NodeId node, const Call& call) {
   if (world_.history()[submitted].end == kOpen) tick(node);
 }
 
+void Scenario::patient_sync(NodeId node) {
+  constexpr Micros kPatience = 10'000;
+  call(node, {.kind = CallKind::kSync, .asynchronous = true, .patient = true});
+  tick(node, kPatience);
+}
+
 void Scenario::intent(NodeId node, std::uint32_t key) {
   world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, 1});
   tick(node);
@@ -67,9 +73,9 @@ void Scenario::flush(NodeId node) {
   tick(node);
 }
 
-void Scenario::tick(NodeId node) {
+void Scenario::tick(NodeId node, Micros later) {
   SimulatedNetwork& network = world_.cluster().network();
-  network.advance(network.now() + 10);  // the next round may begin
+  network.advance(network.now() + later);
   world_.cluster().tick(node, 0);
   world_.settle(node);
 }

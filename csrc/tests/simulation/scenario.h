@@ -27,15 +27,14 @@ class Scenario {
     call(node, {CallKind::kSet, true, std::vector<std::uint32_t>(times, 0)});
   }
   void sync(NodeId node) { call(node, {CallKind::kSync, true}); }
-  void patient_sync(NodeId node) {
-    call(node, {.kind = CallKind::kSync, .asynchronous = true, .patient = true});
-  }
+  // Begins at once, because enough time passes.
+  void patient_sync(NodeId node);
   void intent(NodeId node, std::uint32_t key = 0);
   void end_intent(NodeId node);
   // Runs a round, which sends the dirty keys.
   void flush(NodeId node);
-  // Runs the channel after messages have arrived.
-  void tick(NodeId node);
+  // Runs the channel after messages have arrived. By default, the next round may just begin.
+  void tick(NodeId node, Micros later = 10);
 
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   void deliver(NodeId from, NodeId to, std::size_t messages = kAll);

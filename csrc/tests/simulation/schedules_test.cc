@@ -138,7 +138,8 @@ void patient_syncs(Scenario& s) {
     s.intent(b, key);
   }
   s.deliver_all();  // a owns the keys, b has replicas
-  for (const std::uint32_t key : {0, 1, 2}) s.push(a, key);
+  for (const std::uint32_t key : {0, 1, 2}) s.push(c, key);
+  s.deliver_all();
   s.pull(a, 2);  // shows that the last push is applied
   s.patient_sync(b);
   s.patient_sync(c);
@@ -146,7 +147,8 @@ void patient_syncs(Scenario& s) {
   s.deliver(c, a);
   s.deliver(b, c);
   s.deliver(c, b);
-  for (const NodeId node : {a, b, c}) s.tick(node);
+  s.tick(a);
+  s.tick(c, 2'000);
   s.deliver(c, b);
   s.deliver(a, b);
   s.pull(b, 2);

@@ -136,6 +136,7 @@ void World::call_operation(Caller& caller, const Call& call) {
   Operation& operation = pending.operation;
   if (call.kind == CallKind::kSync) {
     operation.left.store(static_cast<std::uint32_t>(cluster_.channels()) + 1);
+    operation.clock = clock(caller.node, caller.worker);
     operation.patient.store(call.patient);
     node.epochs.wait(operation);
     caller.parts_left = cluster_.channels();
@@ -521,8 +522,10 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
-  // A barrier waits for other workers and all their previous calls, so it has no time limit.
-  if (record.kind != CallKind::kBarrier && record.ended - record.started > kAges / 2)
+  // A barrier waits for other workers and all their previous calls, so it has no time limit. A patient
+  // wait_sync waits for frames of other nodes.
+  const bool is_patient = record.kind == CallKind::kSync && record.asynchronous;
+  if (record.kind != CallKind::kBarrier && !is_patient && record.ended - record.started > kAges / 2)
     throw Violation("promptness: ", name_of(record.kind), " waits for a frame that waits");
   const bool reads_state = record.kind == CallKind::kPullState;
   if ((record.kind == CallKind::kPull || reads_state) && spec_.reads_tell()) {
