@@ -361,12 +361,12 @@ struct Decisions {
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
-  // Keeps a patient MARK until the next flush of all refreshes.
+  // Keeps a patient MARK until the next flush.
   ADAPS_DECISION void keep_mark(std::vector<PatientMark>& kept, const PatientMark& mark) const {
     kept.push_back(mark);
   }
-  // Whether patient MARKs are answered behind a flush: it must include all refreshes.
-  ADAPS_DECISION bool covers_marks(bool all_refreshes) const { return all_refreshes; }
+  // Whether the next flush includes all refreshes, because patient MARKs are answered behind it.
+  ADAPS_DECISION bool all_refreshes_are_due(bool any_mark) const { return any_mark; }
   // Returns the position in the flushes after which they are answered.
   ADAPS_DECISION std::uint64_t end_for_patient(const Flusher& flusher) const;
   // Returns the patient MARKs that are answered behind one flush: all of them, each once.

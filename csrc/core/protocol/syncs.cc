@@ -53,8 +53,8 @@ bool Syncs::hurries() const {
 Beyond Syncs::needed_for_patient() const {
   const bool begins = std::any_of(patient_calls_.begin(), patient_calls_.end(),
                                   [this](const PatientCall& call) { return is_due(call); });
-  return (begins ? Beyond::kChanges : Beyond::kNothing) |
-         (patient_marks_.empty() ? Beyond::kNothing : Beyond::kRefreshes);
+  const bool answers = decisions().all_refreshes_are_due(!patient_marks_.empty());
+  return (begins ? Beyond::kChanges : Beyond::kNothing) | (answers ? Beyond::kRefreshes : Beyond::kNothing);
 }
 
 void Syncs::take_up_patient(Beyond flushed) {
@@ -63,7 +63,7 @@ void Syncs::take_up_patient(Beyond flushed) {
     for (const PatientCall& call : std::exchange(patient_calls_, {}))
       after_flush_.push_back({end, call.operation, 0, 0, false});
   }
-  if (patient_marks_.empty() || !decisions().covers_marks(includes(flushed, Beyond::kRefreshes))) return;
+  if (patient_marks_.empty()) return;
   for (const PatientMark& mark : decisions().take_marks(patient_marks_))
     after_flush_.push_back({end, nullptr, mark.from, mark.number, true});
 }

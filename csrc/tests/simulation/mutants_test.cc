@@ -9,7 +9,7 @@ using namespace adaps::simulation;
 
 namespace {
 
-constexpr std::uint64_t kWorlds = 5000;
+constexpr std::uint64_t kWorlds = 20'000;
 
 // Mutants that random worlds do not find. Some need a coincidence of many events; schedules_test.cc has a
 // schedule for each. Some need a checkpoint or an export; see snapshots_test.cc. Some are only visible after
