@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -243,6 +244,12 @@ struct Decisions {
   // Whether keys that become dirty may be added to a flush that has begun. Otherwise a key could be sent
   // twice. They may if a wait_sync needs the flush.
   ADAPS_DECISION bool may_join_flush(bool for_sync) const { return for_sync; }
+  // Removes repetitions from the keys that a flush sends because of clocks. A key is listed again if its slot
+  // was released after it became dirty, and the key then became dirty in a new slot.
+  ADAPS_DECISION void list_once(std::vector<Key>& keys) const {
+    std::unordered_set<Key> seen(keys.size());
+    std::erase_if(keys, [&](Key key) { return !seen.insert(key).second; });
+  }
   // Decodes a row that came through a lossy wire, with that row's scale.
   ADAPS_DECISION void decode(const Table& table, Wire wire, std::span<const float> words,
                              std::span<float> floats) const {

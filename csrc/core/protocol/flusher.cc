@@ -21,8 +21,7 @@ void Flusher::flush(Beyond beyond) {
   const bool joins = under_way();
   wanted_ = kNever;
   channel_.partition.dirty.take(newly_dirty_);
-  if (joins && cadence_.any_by_clocks() && !decisions().may_join_flush(more)) let_wait();
-  end_ += newly_dirty_.size();
+  if (cadence_.any_by_clocks() && !(joins && decisions().may_join_flush(more))) let_wait();
   if (joins) {
     keys_.insert(keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
   } else {
@@ -31,10 +30,11 @@ void Flusher::flush(Beyond beyond) {
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
     due_[i] = beyond == Beyond::kEverything || (joins ? due_[i] : cadence_.due(i, channel_.now, clock));
     if ((!due_[i] && !more) || (joins && !more && cadence_.by_clocks(i))) continue;
+    if (cadence_.by_clocks(i)) decisions().list_once(deferred_[i]);
     keys_.insert(keys_.end(), deferred_[i].begin(), deferred_[i].end());
-    end_ += deferred_[i].size();
     deferred_[i].clear();
   }
+  end_ = flushed_ + keys_.size() - next_;
   beyond_ = joins ? beyond_ | beyond : beyond;
   continue_flush();
 }
@@ -175,7 +175,8 @@ void Flusher::send_kept_back(NodeId owner) {
 }
 
 // Defers keys that became dirty, if a policy has set the number of clocks for them. They are not added to a
-// flush that has begun, because it may already have sent them.
+// flush that has begun, because it may already have sent them. All of them are deferred, so that a key that
+// is listed twice is found when its group is due.
 void Flusher::let_wait() {
   const Table* hint = nullptr;
   std::erase_if(newly_dirty_, [&](Key key) {

@@ -20,7 +20,7 @@ constexpr Mutant kByScheduleOnly[] = {
     Mutant::exchange_joins_flush, Mutant::rounds_to_nearest,       Mutant::rounds_alike_each_time,
     Mutant::leaves_home_at_once,  Mutant::leaves_home_late,        Mutant::never_leaves_home,
     Mutant::alone_among_several,  Mutant::changes_do_not_count,    Mutant::alone_no_bump,
-    Mutant::told_for_good,        Mutant::patient_echo_first};
+    Mutant::told_for_good,        Mutant::patient_echo_first,      Mutant::exchange_lists_twice};
 
 bool left_out(Mutant mutant) {
   return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=

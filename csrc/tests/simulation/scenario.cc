@@ -58,8 +58,8 @@ void Scenario::patient_sync(NodeId node) {
   tick(node, kPatience);
 }
 
-void Scenario::intent(NodeId node, std::uint32_t key) {
-  world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, 1});
+void Scenario::intent(NodeId node, std::uint32_t key, Clock length) {
+  world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, length});
   tick(node);
 }
 

@@ -29,7 +29,7 @@ class Scenario {
   void sync(NodeId node) { call(node, {CallKind::kSync, true}); }
   // Begins at once, because enough time passes.
   void patient_sync(NodeId node);
-  void intent(NodeId node, std::uint32_t key = 0);
+  void intent(NodeId node, std::uint32_t key = 0, Clock length = 1);
   void end_intent(NodeId node);
   // Runs a round, which sends the dirty keys.
   void flush(NodeId node);

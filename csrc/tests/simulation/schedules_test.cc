@@ -221,6 +221,25 @@ void dirty_again_while_flushed(Scenario& s) {
   s.deliver_all();
 }
 
+// A replica is dropped while its change is not due. The node becomes a holder again, and changes the key
+// before and after the due change is sent.
+void dirty_in_two_slots(Scenario& s) {
+  const NodeId home = 0, n = 1;
+  for (std::uint32_t key = 0; key < 3; ++key) s.intent(home, key);
+  s.intent(n);
+  s.deliver_all();
+  s.push(n);
+  s.flush(n);
+  s.end_intent(n);
+  s.deliver_all();
+  for (std::uint32_t key = 0; key < 3; ++key) s.intent(n, key, 2);
+  s.deliver_all();
+  for (std::uint32_t key : {1, 2, 0}) s.push(n, key);
+  s.end_intent(n);  // all changes are due at the second clock; they take several slices
+  s.push(n);
+  s.deliver_all();
+}
+
 // The same node uses a key three times, and no other node does.
 void alone_three_times(Scenario& s) {
   const NodeId home = 0, n = 1;
@@ -347,4 +366,5 @@ TEST(interest_of_another_node_ends_the_times_alone) {
 
 TEST(a_flush_sends_a_key_once) {
   expect_caught(dirty_again_while_flushed, Mutant::exchange_joins_flush, 3, "exchange", RuleKind::kSgd, 1);
+  expect_caught(dirty_in_two_slots, Mutant::exchange_lists_twice, 2, "exchange", RuleKind::kSgd, 2);
 }
