@@ -549,7 +549,8 @@ all workers makes all writes of all workers visible to all workers.
 Parameters
 ----------
 asynchronous : bool
-    Whether to return a ticket at once. The ticket is complete when a blocking call would have returned.
+    Whether to return a ticket at once. The ticket is complete when the conditions above are true. While no
+    worker waits for it, other nodes do not hurry: they send their changes as part of their next exchange.
 
 Returns
 -------

@@ -59,6 +59,28 @@ TEST(a_wait_includes_all_earlier_epochs) {
   CHECK(second.done());
 }
 
+TEST(a_patient_wait_hurries_as_soon_as_a_worker_waits) {
+  Epochs epochs;
+  const std::uint64_t write = epochs.add();
+  Waiting waiting;
+  waiting.operation.patient.store(true);
+  epochs.wait(waiting.operation);
+  CHECK(epochs.anyone_waits());
+  CHECK(!epochs.anyone_hurries());
+  CHECK(epochs.hurry(waiting.operation));
+  CHECK(epochs.anyone_hurries());
+  CHECK(!epochs.hurry(waiting.operation));
+  epochs.remove(write);
+  CHECK(waiting.done());
+  CHECK(!epochs.anyone_hurries());
+  Waiting late;
+  late.operation.patient.store(true);
+  epochs.wait(late.operation);
+  CHECK(late.done());
+  CHECK(epochs.hurry(late.operation));  // its MARK may still wait
+  CHECK(!epochs.anyone_hurries());
+}
+
 TEST(more_waits_than_counters_in_the_ring) {
   Epochs epochs;
   for (int i = 0; i < 5000; ++i) {

@@ -7,6 +7,7 @@
 #include "node/node_state.h"
 #include "node/worker.h"
 #include "node_fixtures.h"
+#include "protocol/message.h"
 
 using namespace adaps;
 
@@ -66,4 +67,39 @@ TEST(a_call_sends_waiting_intents_for_its_keys) {
   int ticks = 0;
   while (messages_sent() == 0) ++ticks;
   CHECK(ticks >= 15 && ticks <= 22);
+}
+
+TEST(a_patient_wait_sync_begins_in_a_round_or_when_a_worker_waits) {
+  Settings settings = of(2);
+  settings.max_rounds_per_second = 1.0;
+  NodeState node({{.name = "t", .rows = 64, .length = 4}}, settings);
+  for (const auto& partition : node.partitions) partition->set_waker([] {});
+  Worker worker(node, 0);
+  Channel& channel = *node.channels[0];
+  Micros now = 0;
+  const auto marks_sent = [&] {
+    channel.set_now(++now);
+    channel.on_tick();
+    std::vector<int> patient;
+    channel.outbox().drain([&](NodeId, const Frame& frame) {
+      Reader reader(frame);
+      while (!reader.at_end()) patient.push_back(reader.read<SyncMessage>().patient);
+    });
+    return patient;
+  };
+  worker.wait_sync(true);
+  CHECK(marks_sent().empty());
+  worker.advance_clock();
+  CHECK(marks_sent() == std::vector<int>{1});
+  worker.wait_sync(true);
+  const Ticket awaited = worker.wait_sync(true);
+  worker.advance_clock();
+  CHECK(marks_sent().empty());
+  worker.hurry(awaited);
+  CHECK(marks_sent() == std::vector<int>{0});  // one MARK for both calls
+  worker.wait_sync(true);
+  CHECK(marks_sent().empty());
+  now += 10'000;  // neither rare rounds nor a clock that stands still delay it for longer
+  CHECK(marks_sent() == std::vector<int>{1});
+  node.fail(1, "the end");
 }

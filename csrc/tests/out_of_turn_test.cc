@@ -277,6 +277,8 @@ const std::vector<ClusterRow>& cluster_rows() {
   static const std::vector<ClusterRow> rows = {
       {"MARK", MessageType::kMark, frame_of(SyncMessage{.type = MessageType::kMark}), "tttt", "tttt", "tttt",
        true},
+      {"MARK, patient", MessageType::kMark, frame_of(SyncMessage{.patient = 1}), "tttt", "tttt", "tttt",
+       true},
       {"ECHO", MessageType::kEcho, frame_of(SyncMessage{.type = MessageType::kEcho}), "vvvv", "vvvv", "vvvv",
        true},
       {"BARRIER", MessageType::kBarrier, frame_of(BarrierMessage{}), "tttv", "vvvv", "vvvv", false},
@@ -376,7 +378,7 @@ TEST(each_node_echoes_a_mark_once) {
   NodeState node(tables(), settings(1));
   for (const auto& partition : node.partitions) partition->set_waker([] {});
   Worker worker(node, 0);
-  worker.wait_sync(true);
+  worker.hurry(worker.wait_sync(true));
   Channel& channel = *node.channels[0];
   channel.on_tick();
   const SyncMessage echo{.type = MessageType::kEcho, .number = 0};
@@ -394,10 +396,10 @@ struct Assigning {
     for (const auto& partition : node.partitions) partition->set_waker([] {});
   }
   // An id that a node assigns and whose requests use the first channel.
-  std::int64_t id_of(NodeId rank) const {
-    Key id = 0;
-    while (node.directory.home_by_hash(id) != rank || node.directory.channel(id) != 0) ++id;
-    return static_cast<std::int64_t>(id);
+  std::int64_t id_of(NodeId rank) const { return next_id_of(rank, 0); }
+  std::int64_t next_id_of(NodeId rank, std::int64_t id) const {
+    while (node.directory.node_of_id(id) != rank || node.directory.channel(static_cast<Key>(id)) != 0) ++id;
+    return id;
   }
   std::string handle(NodeId from, const Frame& frame) {
     try {
@@ -459,11 +461,8 @@ TEST(rows_are_answered_once_by_the_node_that_was_asked_and_from_its_share) {
 TEST(a_row_is_the_answer_for_one_id) {
   Assigning receiver;
   const std::int64_t first = receiver.id_of(kSender);
-  Key second = static_cast<Key>(first) + 1;
-  while (receiver.node.directory.home_by_hash(second) != kSender ||
-         receiver.node.directory.channel(second) != 0)
-    ++second;
-  const std::int64_t ids[] = {first, static_cast<std::int64_t>(second)};
+  const std::int64_t second = receiver.next_id_of(kSender, first + 1);
+  const std::int64_t ids[] = {first, second};
   std::int64_t rows[] = {-1, -1};
   for (std::size_t i = 0; i < 2; ++i)
     receiver.worker.rows_of(receiver.node.tables[0], {&ids[i], 1}, {&rows[i], 1}, true);

@@ -58,6 +58,12 @@ class Nodes {
   void write(NodeId rank = 0) {
     workers_[rank]->push(keys, std::vector<float>(kKeys * kLength, 1.0F).data(), kKeys * kLength, false);
   }
+  // Begins a wait_sync for which a worker waits.
+  Ticket sync(NodeId rank) {
+    const Ticket ticket = workers_[rank]->wait_sync(true);
+    workers_[rank]->hurry(ticket);
+    return ticket;
+  }
   NodeId home(Key key) { return nodes_[0]->directory.home(key); }
   std::vector<float> read(NodeId rank) {
     std::vector<float> values(kKeys * kLength);
@@ -142,7 +148,7 @@ TEST(wait_sync_makes_held_back_refreshes_visible) {
     nodes.write();
     nodes.run({{0, 1}});
   }
-  const Ticket sync = nodes.worker(1).wait_sync(true);
+  const Ticket sync = nodes.sync(1);
   nodes.run({{0, 1}});
   CHECK(!nodes.worker(1).is_done(sync));
   nodes.write();
@@ -157,7 +163,7 @@ TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   Nodes nodes(3);
   for (int i = 0; i < kRounds; ++i) {
     nodes.write();
-    const Ticket sync = nodes.worker(2).wait_sync(true);
+    const Ticket sync = nodes.sync(2);
     nodes.run({{0, 1}, {1, 2}});
     CHECK(nodes.read(2) == all(i + 1));
     CHECK(!nodes.worker(2).is_done(sync));
@@ -166,6 +172,22 @@ TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   nodes.run({});
   nodes.worker(2).waitall();
   CHECK(nodes.read(1) == all(kRounds));
+}
+
+TEST(patient_wait_syncs_of_all_nodes_share_the_refreshes_of_an_owner) {
+  constexpr NodeId kHolders = 6;
+  Nodes nodes(kHolders + 1);
+  std::vector<Ticket> syncs;
+  for (NodeId rank = 1; rank <= kHolders; ++rank) {
+    nodes.write(rank);
+    syncs.push_back(nodes.worker(rank).wait_sync(true));
+  }
+  nodes.run({});
+  for (NodeId rank = 1; rank <= kHolders; ++rank) {
+    CHECK(nodes.worker(rank).is_done(syncs[rank - 1U]));
+    CHECK(nodes.read(rank) == all(kHolders));
+  }
+  CHECK_EQ(nodes.refreshes(), kHolders * kKeys);
 }
 
 TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
@@ -181,7 +203,7 @@ TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
     CHECK(nodes.waiting(1, 0) > 0);
   }
   CHECK(nodes.read(1) == all(3));  // its own changes
-  const Ticket sync = nodes.worker(1).wait_sync(true);
+  const Ticket sync = nodes.sync(1);
   nodes.run({});
   CHECK(nodes.worker(1).is_done(sync));
   for (const NodeId rank : {0, 1, 2}) CHECK(nodes.read(rank) == all(6));
@@ -194,7 +216,7 @@ TEST(two_nodes_with_full_links_to_each_other_both_continue) {
     nodes.write(1);
     nodes.run({{0, 1}, {1, 0}});
   }
-  const Ticket syncs[] = {nodes.worker(0).wait_sync(true), nodes.worker(1).wait_sync(true)};
+  const Ticket syncs[] = {nodes.sync(0), nodes.sync(1)};
   nodes.run({{0, 1}, {1, 0}});
   for (const NodeId rank : {0, 1}) CHECK(!nodes.worker(rank).is_done(syncs[rank]));
   nodes.run({});

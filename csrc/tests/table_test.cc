@@ -212,6 +212,19 @@ TEST(keys_are_spread_over_nodes_and_channels) {
   }
 }
 
+TEST(each_node_is_the_home_of_one_of_consecutive_keys) {
+  constexpr NodeId kNodes = 7;
+  const Directory directory(kNodes, 1);
+  std::vector<int> first(kNodes);
+  for (Key block = 0; block < 700; ++block) {
+    std::vector<bool> found(kNodes);
+    for (Key key = block * kNodes; key < (block + 1) * kNodes; ++key) found[directory.home(key)] = true;
+    for (const bool is_home : found) CHECK(is_home);
+    ++first[directory.home(block * kNodes)];
+  }
+  for (const int blocks : first) CHECK(std::abs(blocks - 100) < 50);  // 5 standard deviations
+}
+
 TEST(relocation_counts_are_compared_around_the_end_of_their_range) {
   CHECK(newer_entry(1, 0));
   CHECK(!newer_entry(0, 0));

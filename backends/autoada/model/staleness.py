@@ -37,10 +37,12 @@ class StalenessLimit:
         if self._alone or self.steps < self._next:
             return
         self._next = next(self._requests)
+        if self._limit == 1:
+            self._worker.wait_sync()
+            return
         before, self._asked = self._asked, self._worker.wait_sync(asynchronous=True)
-        awaited = self._asked if self._limit == 1 else before
-        if awaited is not None:
-            self._worker.wait(awaited)
+        if before is not None:
+            self._worker.wait(before)
 
 
 class SynchronousSteps:

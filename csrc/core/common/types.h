@@ -66,8 +66,8 @@ struct Settings {
   // Maximum number of rounds per second, in which a channel sends the changes that are due. A channel runs a
   // round only if there are changes to send.
   double max_rounds_per_second = 500.0;
-  // Maximum number of bytes per second that a channel sends in rounds. The time between rounds is chosen
-  // accordingly.
+  // Maximum number of bytes per second that a node sends in rounds. Its channels have equal shares. The time
+  // between rounds is chosen accordingly.
   double max_round_bytes_per_second = 400e6;
   // Maximum time for which a message is kept, so that later messages to the same node are sent in the same
   // frame. Messages that a caller waits for are not kept. If not set, frame_wait.h determines the time; with

@@ -369,9 +369,14 @@ void Worker::wait_until_queue_drains() {
                      [this] { return may_queue_more(node_, index_); });
 }
 
+void Worker::hurry(Ticket ticket) {
+  if (const std::shared_ptr<Operation>* operation = find(ticket)) hurry_sync(node_, **operation);
+}
+
 // A failed or interrupted operation is abandoned. It stays in memory, because channels may still refer to it,
 // but they do not access its arrays any more.
 void Worker::block(const std::shared_ptr<Operation>& operation) {
+  hurry_sync(node_, *operation);
   Completion& completion = operation->completion;
   std::unique_lock lock(completion.mutex);
   try {
@@ -567,6 +572,8 @@ Ticket Worker::wait_sync(bool asynchronous) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const auto operation = std::make_shared<Operation>(OperationKind::kSync, index_, state.completion);
   operation->left.store(static_cast<std::uint32_t>(node_.partitions.size()) + 1);
+  operation->clock = state.clock.load();
+  operation->patient.store(asynchronous && node_.settings.nodes > 1);
   node_.epochs.wait(*operation);
   for (const auto& partition : node_.partitions) partition->submit_sync(*operation);
   if (asynchronous) {

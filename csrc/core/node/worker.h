@@ -121,9 +121,12 @@ class Worker {
   bool is_done(Ticket ticket);
   // Throws std::invalid_argument for an unknown ticket.
   void wait(Ticket ticket);
+  // Has the same effect on channels as wait, and returns at once.
+  void hurry(Ticket ticket);
   void waitall();
   // Completes when two conditions are true: all writes of this node are applied at their owners, and all
-  // writes that any owner had applied before the call are visible on this node.
+  // writes that any owner had applied before the call are visible on this node. An asynchronous call does not
+  // hurry the other nodes: it completes with their next exchanges of changes.
   Ticket wait_sync(bool asynchronous = false);
   // Waits for all workers of all nodes.
   void barrier();

@@ -95,13 +95,7 @@ Micros Channel::on_tick() {
   slice.begin();
   flusher_.send_kept_back();
   slice.begin();
-  if (flusher_.due()) flush(false);
-  if (flusher_.under_way()) {
-    flusher_.continue_flush();
-    syncs_.send_flushed();
-  }
-  // A wait_sync does not wait for the next round.
-  if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
+  flush_if_due();
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
   send_with_frames();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
@@ -109,7 +103,8 @@ Micros Channel::on_tick() {
   if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
   if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
     return now;
-  Micros next = std::min({membership_.stall_due(), flusher_.next(), context_.outbox.next_departure()});
+  Micros next = std::min(
+      {membership_.stall_due(), flusher_.next(), context_.outbox.next_departure(), syncs_.latest_begin()});
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());
   return next;
@@ -123,11 +118,31 @@ void Channel::run_round() {
   context_.counters.rounds.add();
   if (!context_.node.frozen.load()) intent_handler_.act_on_intents(last_round_);
   flusher_.request();
-  if (flusher_.due()) flush(false);
+  if (flusher_.due()) flush(needed_for_syncs());
 }
 
-void Channel::flush(bool everything) {
-  flusher_.flush(everything);
+// A wait_sync waits for the next round only if no worker waits for it yet.
+void Channel::flush_if_due() {
+  const Beyond needed = needed_for_syncs();
+  if (needed != Beyond::kNothing) flusher_.request_for_sync();
+  if (flusher_.due() || (needed != Beyond::kNothing && hurries())) flush(needed);
+  if (!flusher_.under_way()) return;
+  flusher_.continue_flush();
+  syncs_.send_flushed();
+}
+
+bool Channel::hurries() const { return context_.node.epochs.anyone_hurries() || syncs_.hurries(); }
+
+Beyond Channel::needed_for_syncs() const {
+  const bool waits = decisions().all_are_due(context_.node.epochs.anyone_waits()) && flusher_.has_dirty();
+  if (waits && hurries()) return Beyond::kEverything;
+  return syncs_.needed_for_patient() |
+         (waits && !syncs_.has_patient_calls() ? Beyond::kChanges : Beyond::kNothing);
+}
+
+void Channel::flush(Beyond beyond) {
+  flusher_.flush(beyond);
+  syncs_.take_up_patient(beyond);
   syncs_.send_flushed();
 }
 
@@ -136,7 +151,7 @@ void Channel::send_with_frames() {
   Outbox& outbox = context_.outbox;
   if (!outbox.lets_wait()) return;
   // When all workers have left, their remaining changes are sent.
-  if (decisions().leaves_for_sync(context_.node.epochs.anyone_waits()) || context_.node.barrier.all_left())
+  if (decisions().leaves_for_sync(context_.node.epochs.anyone_hurries()) || context_.node.barrier.all_left())
     outbox.leave_all_now();
   const std::uint64_t before = outbox.appended();
   context_.slice.begin();

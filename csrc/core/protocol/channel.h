@@ -82,7 +82,10 @@ class Channel : public TransportEvents {
   void take_submissions();
   void work_off_batch();
   void run_round();
-  void flush(bool everything);
+  void flush_if_due();
+  bool hurries() const;
+  Beyond needed_for_syncs() const;
+  void flush(Beyond beyond);
   void send_with_frames();
   void send_first(std::size_t requests, bool many_left);
   // Continues requests that waited until a replica was set up, or until its change was applied at the owner.

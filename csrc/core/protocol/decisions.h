@@ -10,6 +10,8 @@
 #include <cstring>
 #include <deque>
 #include <span>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "common/node_set.h"
@@ -44,6 +46,12 @@ struct PendingSync {
   Operation* operation;
   std::uint32_t number;
   NodeSet awaited;  // nodes whose ECHO has not arrived
+};
+
+// A MARK of a wait_sync for which no worker waits yet.
+struct PatientMark {
+  NodeId from;
+  std::uint32_t number;
 };
 
 struct Decisions {
@@ -95,7 +103,7 @@ struct Decisions {
 
   // Returns the node that assigns a row to an id. A hash of the id determines it, so all nodes agree on it.
   ADAPS_DECISION NodeId assigning_node(const Directory& directory, std::int64_t id, NodeId) const {
-    return directory.home_by_hash(static_cast<Key>(id));
+    return directory.node_of_id(id);
   }
   // Returns the rows that a node assigns. The shares of two nodes have no row in common.
   ADAPS_DECISION RowRange share(std::uint64_t rows, NodeId nodes, NodeId rank) const {
@@ -234,8 +242,14 @@ struct Decisions {
   // Returns the clock of the next requested round: the first clock when changes are due.
   ADAPS_DECISION Clock round_at(Clock due) const { return due; }
   // Whether keys that become dirty may be added to a flush that has begun. Otherwise a key could be sent
-  // twice.
-  ADAPS_DECISION bool may_join_flush(bool everything) const { return everything; }
+  // twice. They may if a wait_sync needs the flush.
+  ADAPS_DECISION bool may_join_flush(bool for_sync) const { return for_sync; }
+  // Removes repetitions from the keys that a flush sends because of clocks. A key is listed again if its slot
+  // was released after it became dirty, and the key then became dirty in a new slot.
+  ADAPS_DECISION void list_once(std::vector<Key>& keys) const {
+    std::unordered_set<Key> seen(keys.size());
+    std::erase_if(keys, [&](Key key) { return !seen.insert(key).second; });
+  }
   // Decodes a row that came through a lossy wire, with that row's scale.
   ADAPS_DECISION void decode(const Table& table, Wire wire, std::span<const float> words,
                              std::span<float> floats) const {
@@ -348,11 +362,27 @@ struct Decisions {
 
   // --- wait_sync ---
 
-  // Whether a wait_sync needs a separate MARK. An earlier MARK does not cover later writes.
+  // Whether a wait_sync needs a MARK that was not sent before the call. An earlier one does not cover later
+  // writes.
   ADAPS_DECISION bool needs_own_mark(std::vector<PendingSync>&, Operation&) const { return true; }
   // Flushes all changes that existed when MARK arrived, and returns the position in the flushes at which
   // these changes end. The ECHO is sent after them.
   ADAPS_DECISION std::uint64_t flush_before_echo(Flusher& flusher) const;
+  // Keeps a patient MARK until the next flush.
+  ADAPS_DECISION void keep_mark(std::vector<PatientMark>& kept, const PatientMark& mark) const {
+    kept.push_back(mark);
+  }
+  // Whether the next flush includes all refreshes, because patient MARKs are answered behind it.
+  ADAPS_DECISION bool all_refreshes_are_due(bool any_mark) const { return any_mark; }
+  // Returns the position in the flushes after which they are answered.
+  ADAPS_DECISION std::uint64_t end_for_patient(const Flusher& flusher) const;
+  // Returns the patient MARKs that are answered behind one flush: all of them, each once.
+  ADAPS_DECISION std::vector<PatientMark> take_marks(std::vector<PatientMark>& kept) const {
+    return std::exchange(kept, {});
+  }
+  // Whether all changes are due because a wait_sync of this node waits for them to be applied. They are sent
+  // in the next round or, if a worker waits, at once.
+  ADAPS_DECISION bool all_are_due(bool anyone_waits) const { return anyone_waits; }
   // Returns how many held-back refreshes are sent before the ECHO: all of them.
   ADAPS_DECISION std::uint64_t held_back_before_echo(std::uint64_t held_back) const { return held_back; }
   // Queues a refresh that is held back.
@@ -380,8 +410,8 @@ struct Decisions {
   ADAPS_DECISION Frame& frame_for(std::vector<Frame>& frames, bool) const { return frames.back(); }
   // Whether a waiting frame is due.
   ADAPS_DECISION bool is_time(Micros due, Micros now) const { return due <= now; }
-  // Whether a frame leaves at once because a wait_sync of this node waits for its changes to be applied.
-  ADAPS_DECISION bool leaves_for_sync(bool anyone_waits) const { return anyone_waits; }
+  // Whether a frame leaves at once because a worker of this node waits for its changes to be applied.
+  ADAPS_DECISION bool leaves_for_sync(bool anyone_hurries) const { return anyone_hurries; }
   // Whether a frame leaves at once because a wait_sync of its receiver waits for the refreshes in the frame.
   ADAPS_DECISION bool leaves_for_echo() const { return true; }
   // Whether changes that were kept until the departure of a frame are sent in this frame.

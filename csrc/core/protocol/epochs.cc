@@ -1,5 +1,6 @@
 #include "protocol/epochs.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace adaps {
@@ -25,8 +26,16 @@ void Epochs::wait(Operation& operation) {
     operation.epoch = current_.fetch_add(1);
     waiters_.push_back(&operation);
     waiting_.fetch_add(1);
+    if (!operation.patient.load()) hurrying_.fetch_add(1);
   }
   check();
+}
+
+bool Epochs::hurry(Operation& operation) {
+  const std::lock_guard guard(mutex_);
+  if (!operation.patient.exchange(false)) return false;
+  hurrying_.fetch_add(static_cast<int>(std::count(waiters_.begin(), waiters_.end(), &operation)));
+  return true;
 }
 
 void Epochs::check() {
@@ -36,6 +45,7 @@ void Epochs::check() {
   std::erase_if(waiters_, [&](Operation* operation) {
     if (operation->epoch >= oldest_) return false;
     waiting_.fetch_sub(1);
+    if (!operation->patient.load()) hurrying_.fetch_sub(1);
     operation->finish();
     return true;
   });
@@ -44,6 +54,7 @@ void Epochs::check() {
 std::vector<Operation*> Epochs::abandon() {
   const std::lock_guard guard(mutex_);
   waiting_.store(0);
+  hurrying_.store(0);
   return std::exchange(waiters_, {});
 }
 

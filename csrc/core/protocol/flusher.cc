@@ -13,34 +13,36 @@ Flusher::Flusher(ChannelContext& channel, Replicas& replicas)
       kept_back_(channel.node.settings.nodes),
       room_awaited_(channel.node.settings.nodes) {}
 
-void Flusher::flush(bool everything) {
+void Flusher::flush(Beyond beyond) {
   // The clock does not advance after all workers of the node have left, so all changes are due.
-  everything = everything || (cadence_.any_by_clocks() && channel_.node.barrier.all_left());
+  if (cadence_.any_by_clocks() && channel_.node.barrier.all_left()) beyond = Beyond::kEverything;
+  const bool more = beyond != Beyond::kNothing;
   const Clock clock = newest_clock();
   const bool joins = under_way();
   wanted_ = kNever;
   channel_.partition.dirty.take(newly_dirty_);
-  if (joins && cadence_.any_by_clocks() && !decisions().may_join_flush(everything)) let_wait();
-  end_ += newly_dirty_.size();
+  if (cadence_.any_by_clocks() && !(joins && decisions().may_join_flush(more))) let_wait();
   if (joins) {
     keys_.insert(keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
   } else {
     keys_.swap(newly_dirty_);
   }
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
-    due_[i] = everything || (joins ? due_[i] : cadence_.due(i, channel_.now, clock));
-    if (!due_[i] || (joins && !everything && cadence_.by_clocks(i))) continue;
+    due_[i] = beyond == Beyond::kEverything || (joins ? due_[i] : cadence_.due(i, channel_.now, clock));
+    if ((!due_[i] && !more) || (joins && !more && cadence_.by_clocks(i))) continue;
+    if (cadence_.by_clocks(i)) decisions().list_once(deferred_[i]);
     keys_.insert(keys_.end(), deferred_[i].begin(), deferred_[i].end());
-    end_ += deferred_[i].size();
     deferred_[i].clear();
   }
+  end_ = flushed_ + keys_.size() - next_;
+  beyond_ = joins ? beyond_ | beyond : beyond;
   continue_flush();
 }
 
 void Flusher::continue_flush() {
   const Clock clock = newest_clock();
   const std::uint64_t before = channel_.outbox.appended();
-  const bool awaited = decisions().leaves_for_sync(channel_.node.epochs.anyone_waits());
+  const bool awaited = decisions().leaves_for_sync(channel_.node.epochs.anyone_hurries());
   const std::size_t first = next_;
   const Table* hint = nullptr;
   const bool through = channel_.process_slice(keys_, next_, [&](Key key) {
@@ -48,6 +50,8 @@ void Flusher::continue_flush() {
     if (due_[group]) {
       flush_key(key, awaited || cadence_.by_clocks(group));
       cadence_.flushed(group, channel_.now, clock);
+    } else if (goes_beyond(key)) {
+      flush_key(key, awaited || cadence_.by_clocks(group));
     } else {
       deferred_[group].push_back(key);
     }
@@ -55,6 +59,13 @@ void Flusher::continue_flush() {
   flushed_ += next_ - first;
   bytes_ += channel_.outbox.appended() - before;
   if (through) finish();
+}
+
+// Whether the flush sends the key's change although it is not due.
+bool Flusher::goes_beyond(Key key) const {
+  if (beyond_ == Beyond::kNothing) return false;
+  const bool owned = is_owned(channel_.node.store.peek(key));
+  return includes(beyond_, owned ? Beyond::kRefreshes : Beyond::kChanges);
 }
 
 void Flusher::finish() {
@@ -74,9 +85,11 @@ void Flusher::finish() {
   }
   if (cadence_.any_by_clocks()) channel_.partition.request_round_at(decisions().round_at(due_at));
   const Settings& settings = channel_.node.settings;
-  const auto bytes = static_cast<double>(std::exchange(bytes_, 0));
+  // The channels of a node share its network card.
+  const auto bytes = static_cast<double>(std::exchange(bytes_, 0)) * settings.channels;
   const auto pause = static_cast<Micros>(bytes / settings.max_round_bytes_per_second * 1e6);
-  allowed_ = channel_.now + std::max(settings.round_distance(), pause);
+  ended_ = channel_.now;
+  allowed_ = ended_ + std::max(settings.round_distance(), pause);
 }
 
 // Sends the key's changes. With `at_once`, changes do not wait until a frame leaves. A change that must wait
@@ -162,7 +175,8 @@ void Flusher::send_kept_back(NodeId owner) {
 }
 
 // Defers keys that became dirty, if a policy has set the number of clocks for them. They are not added to a
-// flush that has begun, because it may already have sent them.
+// flush that has begun, because it may already have sent them. All of them are deferred, so that a key that
+// is listed twice is found when its group is due.
 void Flusher::let_wait() {
   const Table* hint = nullptr;
   std::erase_if(newly_dirty_, [&](Key key) {

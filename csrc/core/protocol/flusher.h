@@ -16,14 +16,26 @@
 
 namespace adaps {
 
+// The changes that a flush sends in addition to those that are due.
+enum class Beyond : std::uint8_t {
+  kNothing = 0,
+  kRefreshes = 1,  // new values of owned keys
+  kChanges = 2,    // changes of replicas
+  kEverything = 3,
+};
+constexpr Beyond operator|(Beyond a, Beyond b) {
+  return static_cast<Beyond>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
+}
+constexpr bool includes(Beyond all, Beyond some) { return (all | some) == all; }
+
 class Flusher {
  public:
   Flusher(ChannelContext& channel, Replicas& replicas);
 
-  // Sends the changes of as many dirty keys as the slice allows. Changes that are not due yet are deferred.
-  // If a flush has already begun, the keys are added to it, except those whose number of clocks a policy has
-  // set.
-  void flush(bool everything);
+  // Sends the changes of as many dirty keys as the slice allows. Other changes that are not due yet are
+  // deferred. If a flush has already begun, the keys are added to it, except those whose number of clocks a
+  // policy has set.
+  void flush(Beyond beyond);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
   // Whether a flush of all changes would send a message.
@@ -31,6 +43,11 @@ class Flusher {
 
   // Requests a flush as soon as the rate limit allows it.
   void request() { wanted_ = channel_.now; }
+  // Requests a flush because a wait_sync needs it. The rate limit delays it only briefly.
+  void request_for_sync() {
+    request();
+    allowed_ = std::min(allowed_, ended_ + kPatience);
+  }
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // Time of the next flush; kNever if no change waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
@@ -50,9 +67,12 @@ class Flusher {
   std::uint64_t flushed() const { return flushed_; }
 
  private:
+  static constexpr Micros kPatience = 2'000;
+
   void flush_key(Key number, bool at_once);
   void keep_back(LockedKey& key);
   void leave_now(LockedKey& key);
+  bool goes_beyond(Key key) const;
   void finish();
   void let_wait();
   std::size_t group_of(Key key, const Table*& hint) const;
@@ -63,6 +83,7 @@ class Flusher {
   FlushCadence cadence_;
   Micros allowed_ = 0;                      // earliest time of the next flush, because of the rate limit
   Micros wanted_ = kNever;                  // latest time of the next flush
+  Micros ended_ = -kPatience;               // end of the last flush
   std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group
@@ -73,6 +94,7 @@ class Flusher {
   // The flush that has begun:
   std::vector<Key> keys_;
   std::size_t next_ = 0;
+  Beyond beyond_ = Beyond::kNothing;
   std::uint64_t bytes_ = 0;
   // All flushes:
   std::uint64_t end_ = 0;

@@ -51,7 +51,7 @@ void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& 
     throw ProtocolError(described(from) + "requests the rows of " + std::to_string(message.count) + " ids");
   read_numbers(reader, message.count, ids_);
   for (const std::int64_t id : ids_) {
-    if (channel_.node.directory.home_by_hash(static_cast<Key>(id)) != channel_.rank)
+    if (channel_.node.directory.node_of_id(id) != channel_.rank)
       throw ProtocolError(described(from) + "requests the row of id " + std::to_string(id) +
                           ", which another node assigns");
   }

@@ -693,6 +693,11 @@ bool may_queue_more(const NodeContext& node, int worker) {
   return decisions().may_queue_more(completion.queued_bytes.load(), node.settings.max_queued_bytes);
 }
 
+void hurry_sync(NodeContext& node, Operation& operation) {
+  if (operation.kind != OperationKind::kSync || !node.epochs.hurry(operation)) return;
+  for (const auto& partition : node.partitions) partition->request_round();  // wakes the channel
+}
+
 void submit_requests(NodeContext& node, Operation& operation) {
   std::vector<std::vector<KeyRequest*>> by_channel(node.partitions.size());
   const bool gradients = operation.kind == OperationKind::kPushGradients;

@@ -55,6 +55,9 @@ bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, fl
 // 0 means that the row was not readable without a message.
 bool is_changed(const NodeContext& node, std::span<const Key> keys, std::span<std::int64_t> seen);
 
+// Completes a wait_sync as soon as possible, because a worker waits for it now. Has no effect on other calls.
+void hurry_sync(NodeContext& node, Operation& operation);
+
 // Counts the requests that are writes, for wait_sync, and submits all requests to their channels.
 void submit_requests(NodeContext& node, Operation& operation);
 

@@ -139,7 +139,8 @@ struct NewsMessage {
 };
 struct SyncMessage {  // kMark, kEcho
   MessageType type = MessageType::kMark;
-  std::uint8_t unused[3] = {};
+  std::uint8_t patient = 0;  // kMark, 1: no worker waits for the ECHO yet
+  std::uint8_t unused[2] = {};
   std::uint32_t number = 0;  // chosen by the node that calls wait_sync
 };
 struct BarrierMessage {

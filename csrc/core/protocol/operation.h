@@ -107,7 +107,10 @@ struct Operation {
   std::vector<Occurrence> occurrences;
   std::unique_ptr<IdCall> id_call;  // only for kRowsOf
   std::uint64_t epoch = 0;          // only for kSync
-  std::size_t bytes = 0;            // bytes of the operation's messages
+  Clock clock = 0;                  // only for kSync: the worker's clock at the call
+  // only for kSync: no worker waits for the operation yet, so it must not cost other nodes extra messages
+  std::atomic<bool> patient{false};
+  std::size_t bytes = 0;  // bytes of the operation's messages
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // Lock for the caller's arrays. If a worker stops waiting, because of a failure or an interrupt, it

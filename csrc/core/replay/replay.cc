@@ -423,9 +423,11 @@ void Replay::end_work_of(NodeId rank, std::size_t number) {
         break;
       case ReplaySpan::Kind::kRequest:
         ticket = std::exchange(thread.requested, thread.worker->wait_sync(true));
+        if (ticket != kDone) thread.worker->hurry(ticket);
         break;
       case ReplaySpan::Kind::kSynchronize:
         ticket = thread.worker->wait_sync(true);
+        thread.worker->hurry(ticket);
         break;
       default:
         break;

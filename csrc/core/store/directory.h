@@ -20,8 +20,17 @@ class Directory {
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
   NodeId home(Key key) const { return placed_.empty() ? home_by_hash(key) : placed(key); }
+  // Of as many consecutive keys as there are nodes, beginning with a multiple, each node is the home of one.
+  // The most used rows of a table are often the first ones, and all rows of a dense layer are used in every
+  // step. If each key had an independent hash, some nodes would serve several times as many of them as
+  // others.
   NodeId home_by_hash(Key key) const {
-    return static_cast<NodeId>(((mix(key) & 0xffffffffULL) * nodes_) >> 32);
+    const std::uint64_t turned = key % nodes_ + scaled_hash(key / nodes_);
+    return static_cast<NodeId>(turned < nodes_ ? turned : turned - nodes_);
+  }
+  // The node that assigns a row to an id.
+  NodeId node_of_id(std::int64_t id) const {
+    return static_cast<NodeId>(scaled_hash(static_cast<std::uint64_t>(id)));
   }
   int channel(Key key) const {
     return channels_ == 1 ? 0 : static_cast<int>(((mix(key) >> 32) * channels_) >> 32);
@@ -36,6 +45,10 @@ class Directory {
     std::uint32_t hashed;
   };
   NodeId placed(Key key) const;
+  // A hash in [0, nodes).
+  std::uint64_t scaled_hash(std::uint64_t number) const {
+    return ((mix(number) & 0xffffffffULL) * nodes_) >> 32;
+  }
 
   std::uint64_t nodes_;
   std::uint64_t channels_;

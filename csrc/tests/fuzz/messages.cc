@@ -206,7 +206,9 @@ std::vector<Bytes> examples() {
       }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)
-          script.send(number % 2, SyncMessage{.type = type, .number = number});
+          script.send(
+              number % 2,
+              SyncMessage{.type = type, .patient = static_cast<std::uint8_t>(number / 2), .number = number});
       }
       for (std::uint8_t flags = 0; flags < 4; ++flags) {
         const std::uint8_t first = flags % 2;

@@ -131,6 +131,8 @@ class Generator {
           }
           // After a wait_sync, a read is most likely to detect that the wait was too short.
           if (program.back().kind == CallKind::kSync) {
+            if (program.back().patient && random_.chance(0.5))
+              program.push_back({CallKind::kWaitAll, false, {}, 0, 0});
             program.push_back({CallKind::kPull, false, draw_keys(), 0, 0});
           }
         }
@@ -172,9 +174,14 @@ class Generator {
     } else if (x < 0.97 && sets_) {
       call.kind = CallKind::kSet;
     } else {
-      call = {CallKind::kSync, false, {}, 0, 0};
+      call = draw_sync();
     }
     return call;
+  }
+
+  Call draw_sync() {
+    const bool patient = random_.chance(0.4);
+    return {.kind = CallKind::kSync, .asynchronous = patient, .patient = patient};
   }
 
   Call draw_settled_call(Call call) {
@@ -192,7 +199,7 @@ class Generator {
     } else if (x < 0.73 && sets_) {
       call.kind = CallKind::kSet;
     } else {
-      call = {CallKind::kSync, false, {}, 0, 0};
+      call = draw_sync();
     }
     return call;
   }

@@ -296,7 +296,7 @@ void check_ids(World& world) {
     for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
       if (world.key_at(node, i).value_or(*key) != *key) throw Violation("ids: k", i, " has two rows");
     }
-    const NodeId home = Directory(spec.settings.nodes, 1).home_by_hash(static_cast<Key>(spec.ids[i]));
+    const NodeId home = Directory(spec.settings.nodes, 1).node_of_id(spec.ids[i]);
     if (home_of(spec, *key) != home) throw Violation("ids: k", i, " has a row of another node's share");
     if (!world.key_at(home, i)) throw Violation("ids: the node that assigns k", i, " does not know it");
     if (!rows.insert(*key).second) throw Violation("ids: k", i, " has the row of another id");

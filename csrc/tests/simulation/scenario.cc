@@ -44,16 +44,22 @@ WorldSpec scenario_spec(NodeId nodes, RuleKind rule, Clock exchange, int times_a
 Scenario::Scenario(NodeId nodes, RuleKind rule, Clock exchange, int times_alone)
     : spec_(scenario_spec(nodes, rule, exchange, times_alone)), world_(spec_, &log_) {}
 
-void Scenario::call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys) {
+void Scenario::call(NodeId node, const Call& call) {
   const auto submitted = world_.history().size();
-  world_.perform(node, 0, {kind, true, std::move(keys), 0, 0});
+  world_.perform(node, 0, call);
   // A call that the worker could complete alone needs no tick of the channel, which would have further
   // effects.
   if (world_.history()[submitted].end == kOpen) tick(node);
 }
 
-void Scenario::intent(NodeId node, std::uint32_t key) {
-  world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, 1});
+void Scenario::patient_sync(NodeId node) {
+  constexpr Micros kPatience = 10'000;
+  call(node, {.kind = CallKind::kSync, .asynchronous = true, .patient = true});
+  tick(node, kPatience);
+}
+
+void Scenario::intent(NodeId node, std::uint32_t key, Clock length) {
+  world_.perform(node, 0, {CallKind::kIntent, false, {key}, 0, length});
   tick(node);
 }
 
@@ -67,9 +73,9 @@ void Scenario::flush(NodeId node) {
   tick(node);
 }
 
-void Scenario::tick(NodeId node) {
+void Scenario::tick(NodeId node, Micros later) {
   SimulatedNetwork& network = world_.cluster().network();
-  network.advance(network.now() + 10);  // the next round may begin
+  network.advance(network.now() + later);
   world_.cluster().tick(node, 0);
   world_.settle(node);
 }

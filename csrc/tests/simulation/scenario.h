@@ -19,18 +19,22 @@ class Scenario {
   explicit Scenario(NodeId nodes, RuleKind rule = RuleKind::kSgd, Clock exchange = 0, int times_alone = 1);
 
   // All calls are asynchronous.
-  void pull(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPull, {key}); }
-  void push(NodeId node, std::uint32_t key = 0) { call(node, CallKind::kPush, {key}); }
-  void push_gradient(NodeId node) { call(node, CallKind::kPushGradients, {0}); }
+  void pull(NodeId node, std::uint32_t key = 0) { call(node, {CallKind::kPull, true, {key}}); }
+  void push(NodeId node, std::uint32_t key = 0) { call(node, {CallKind::kPush, true, {key}}); }
+  void push_gradient(NodeId node) { call(node, {CallKind::kPushGradients, true, {0}}); }
   // Sets the first key `times` times in one call.
   void set(NodeId node, std::size_t times) {
-    call(node, CallKind::kSet, std::vector<std::uint32_t>(times, 0));
+    call(node, {CallKind::kSet, true, std::vector<std::uint32_t>(times, 0)});
   }
-  void sync(NodeId node) { call(node, CallKind::kSync, {}); }
-  void intent(NodeId node, std::uint32_t key = 0);
+  void sync(NodeId node) { call(node, {CallKind::kSync, true}); }
+  // Begins at once, because enough time passes.
+  void patient_sync(NodeId node);
+  void intent(NodeId node, std::uint32_t key = 0, Clock length = 1);
   void end_intent(NodeId node);
   // Runs a round, which sends the dirty keys.
   void flush(NodeId node);
+  // Runs the channel after messages have arrived. By default, the next round may just begin.
+  void tick(NodeId node, Micros later = 10);
 
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   void deliver(NodeId from, NodeId to, std::size_t messages = kAll);
@@ -46,8 +50,7 @@ class Scenario {
   const std::vector<std::string>& log() const { return log_; }
 
  private:
-  void call(NodeId node, CallKind kind, std::vector<std::uint32_t> keys);
-  void tick(NodeId node);
+  void call(NodeId node, const Call& call);
   NetworkLink link(NodeId from, NodeId to) const { return {0, from, to}; }
 
   std::vector<std::string> log_;

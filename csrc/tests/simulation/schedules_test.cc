@@ -130,6 +130,30 @@ void refresh_and_echo(Scenario& s) {
   s.pull(b);
 }
 
+// Two nodes call wait_sync and do not wait for it yet. One flush of the owner, in three slices, answers both.
+void patient_syncs(Scenario& s) {
+  const NodeId a = 0, b = 1, c = 2;
+  for (const std::uint32_t key : {0, 1, 2}) {
+    s.intent(a, key);
+    s.intent(b, key);
+  }
+  s.deliver_all();  // a owns the keys, b has replicas
+  for (const std::uint32_t key : {0, 1, 2}) s.push(c, key);
+  s.deliver_all();
+  s.pull(a, 2);  // shows that the last push is applied
+  s.patient_sync(b);
+  s.patient_sync(c);
+  s.deliver(b, a);
+  s.deliver(c, a);
+  s.deliver(b, c);
+  s.deliver(c, b);
+  s.tick(a);
+  s.tick(c, 2'000);
+  s.deliver(c, b);
+  s.deliver(a, b);
+  s.pull(b, 2);
+}
+
 // A second wait_sync begins while the answer to the first one's mark is on the network.
 void two_syncs(Scenario& s) {
   const NodeId a = 0, b = 1, c = 2;
@@ -194,6 +218,25 @@ void dirty_again_while_flushed(Scenario& s) {
   s.flush(0);  // takes two slices
   s.push(0, 0);
   s.flush(0);
+  s.deliver_all();
+}
+
+// A replica is dropped while its change is not due. The node becomes a holder again, and changes the key
+// before and after the due change is sent.
+void dirty_in_two_slots(Scenario& s) {
+  const NodeId home = 0, n = 1;
+  for (std::uint32_t key = 0; key < 3; ++key) s.intent(home, key);
+  s.intent(n);
+  s.deliver_all();
+  s.push(n);
+  s.flush(n);
+  s.end_intent(n);
+  s.deliver_all();
+  for (std::uint32_t key = 0; key < 3; ++key) s.intent(n, key, 2);
+  s.deliver_all();
+  for (std::uint32_t key : {1, 2, 0}) s.push(n, key);
+  s.end_intent(n);  // all changes are due at the second clock; they take several slices
+  s.push(n);
   s.deliver_all();
 }
 
@@ -289,6 +332,12 @@ TEST(outdated_news_of_a_location_is_ignored) {
 
 TEST(an_echo_follows_the_refreshes) { expect_caught(refresh_and_echo, Mutant::echo_first, 3, "wait_sync"); }
 
+TEST(patient_marks_share_a_flush) {
+  expect_caught(patient_syncs, Mutant::patient_echo_first, 3, "wait_sync");
+  for (const Mutant mutant : {Mutant::patient_mark_forgotten, Mutant::patient_marks_share_echo})
+    expect_caught(patient_syncs, mutant, 3, "progress");
+}
+
 TEST(an_echo_follows_all_slices_of_the_refreshes) {
   expect_caught(echo_behind_both_slices, Mutant::echo_in_between, 3, "wait_sync");
 }
@@ -302,7 +351,8 @@ TEST(a_wait_sync_does_not_share_a_mark_that_was_sent) {
 }
 
 TEST(a_key_leaves_its_home_node_when_one_node_was_alone_three_times) {
-  for (const Mutant mutant : {Mutant::leaves_home_at_once, Mutant::never_leaves_home})
+  for (const Mutant mutant :
+       {Mutant::leaves_home_at_once, Mutant::leaves_home_late, Mutant::never_leaves_home})
     expect_caught(alone_three_times, mutant, 3, "owner", RuleKind::kSgd, 0, 3);
 }
 
@@ -316,4 +366,5 @@ TEST(interest_of_another_node_ends_the_times_alone) {
 
 TEST(a_flush_sends_a_key_once) {
   expect_caught(dirty_again_while_flushed, Mutant::exchange_joins_flush, 3, "exchange", RuleKind::kSgd, 1);
+  expect_caught(dirty_in_two_slots, Mutant::exchange_lists_twice, 2, "exchange", RuleKind::kSgd, 2);
 }

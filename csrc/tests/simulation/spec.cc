@@ -153,6 +153,7 @@ std::string describe(const Call& call) {
   if (call.kind == CallKind::kIntent || call.kind == CallKind::kPrepareSample)
     text << " [+" << call.start_in << ", +" << call.start_in + call.length << ")";
   if (call.asynchronous) text << " async";
+  if (call.patient) text << " patient";
   return text.str();
 }
 

@@ -45,6 +45,7 @@ struct Call {
   Clock length = 1;
   std::size_t table = 0;  // sample, rows of ids: index of the table
   std::size_t size = 0;   // sample: number of rows
+  bool patient = false;   // wait_sync: no worker waits for it yet
 };
 
 using Program = std::vector<Call>;

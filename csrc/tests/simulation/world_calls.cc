@@ -87,6 +87,10 @@ void World::perform(Caller& caller, const Call& given) {
       break;
     case CallKind::kWaitAll:
       caller.waits_for_all = !caller.pending.empty();
+      // A worker can also wait by asking repeatedly whether the call is complete, which hurries nothing.
+      for (const auto& pending : caller.pending) {
+        if (random_.chance(0.5)) hurry_sync(cluster_.node(caller.node), pending->operation);
+      }
       break;
     case CallKind::kFreeze:
       freeze(cluster_.node(caller.node));
@@ -132,6 +136,8 @@ void World::call_operation(Caller& caller, const Call& call) {
   Operation& operation = pending.operation;
   if (call.kind == CallKind::kSync) {
     operation.left.store(static_cast<std::uint32_t>(cluster_.channels()) + 1);
+    operation.clock = clock(caller.node, caller.worker);
+    operation.patient.store(call.patient);
     node.epochs.wait(operation);
     caller.parts_left = cluster_.channels();
   } else if (call.kind == CallKind::kBarrier) {
@@ -480,7 +486,7 @@ void World::check_rows(const Pending& pending) {
     std::uint64_t ids = 0;
     for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
       ids += has_id(spec_, i) && table.contains(spec_.keys[i]) &&
-                     cluster_.node(0).directory.home_by_hash(static_cast<Key>(spec_.ids[i])) == full
+                     cluster_.node(0).directory.node_of_id(spec_.ids[i]) == full
                  ? 1
                  : 0;
     }
@@ -516,8 +522,10 @@ void World::complete(Caller& caller, Pending& pending) {
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
-  // A barrier waits for other workers and all their previous calls, so it has no time limit.
-  if (record.kind != CallKind::kBarrier && record.ended - record.started > kAges / 2)
+  // A barrier waits for other workers and all their previous calls, so it has no time limit. A patient
+  // wait_sync waits for frames of other nodes.
+  const bool is_patient = record.kind == CallKind::kSync && record.asynchronous;
+  if (record.kind != CallKind::kBarrier && !is_patient && record.ended - record.started > kAges / 2)
     throw Violation("promptness: ", name_of(record.kind), " waits for a frame that waits");
   const bool reads_state = record.kind == CallKind::kPullState;
   if ((record.kind == CallKind::kPull || reads_state) && spec_.reads_tell()) {

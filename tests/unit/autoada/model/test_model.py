@@ -522,10 +522,12 @@ class SynchronizingWorker:
         self.asked: list[int] = []
         self.waited: dict[int, int] = {}
 
-    def wait_sync(self, asynchronous: bool) -> int:
-        assert asynchronous
+    def wait_sync(self, asynchronous: bool = False) -> int:
+        ticket = len(self.asked)
         self.asked.append(self.step)
-        return len(self.asked) - 1
+        if not asynchronous:
+            self.wait(ticket)
+        return ticket
 
     def wait(self, ticket: int) -> None:
         self.waited.setdefault(ticket, self.step)
