@@ -11,6 +11,7 @@ from torch import Tensor
 from adaps._typing import Float32Like, Int64Like
 
 MAX_KEYS: int
+MAX_ADMIT_SEEN: int
 MAX_CAPACITY: int
 MAX_ROW_FLOATS: int
 MAX_WORKERS: int
@@ -80,6 +81,13 @@ class DistributionKind(enum.Enum):
     LOG_UNIFORM = 1
     WEIGHTED = 2
 
+class Evict(enum.Enum):
+    NONE = 0
+    INTENT = 1
+    LRU = 2
+    LFU = 3
+    TTL = 4
+
 class SamplingScheme(enum.Enum):
     NAIVE = 0
     PRELOC = 1
@@ -112,6 +120,9 @@ class TableSpec:
     sampling: SamplingSpec | None
     dtype: Dtype
     has_ids: bool
+    evict: Evict
+    ttl: int
+    admit_seen: int
     def __init__(
         self,
         name: str,
@@ -273,6 +284,7 @@ class ChangedRows:
     def __init__(self, node: Node, table: int) -> None: ...
     def take(self, all: bool) -> int: ...
     def read(self, first: int, rows: Int64Like, values: Float32Like) -> None: ...
+    def deleted(self) -> npt.NDArray[np.int64]: ...
     def settle(self, told: bool) -> None: ...
 
 class TableRestore:

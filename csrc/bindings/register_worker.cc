@@ -18,7 +18,8 @@ Notes
 **Keys** are a C-contiguous int64 array or CPU tensor of any shape, or a list, tuple or range of integers.
 Each key is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and behave
 as if they were given one after the other. Keys of a table with ids must be of rows that `rows_of` returned on
-this node; any other row raises IndexError.
+this node; any other row raises IndexError. If the table evicts rows, so does a row that this worker did not find
+in its present clock and that no intent of its node needs.
 
 **Values** are a C-contiguous float32 array or CPU tensor with the concatenated rows of the keys. Its size is
 the sum of the rows' lengths: ``(len(keys), length)`` for keys of one table. Values are not copied.
@@ -215,10 +216,16 @@ PeerLost
 constexpr char kRowsOf[] =
     R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
 
-All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys. An
-id keeps its row as long as the cluster exists. Ids that this node knows need no message, so the call returns at
-once. The first use of an id on a node may need one message to the node that assigns its row and the answer. A
-node can only use rows of ids that it knows, so call this on each node that uses an id.
+All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys.
+Ids that this node knows need no message, so the call returns at once. The first use of an id on a node may need
+one message to the node that assigns its row and the answer. A node can only use rows of ids that it knows, so
+call this on each node that uses an id.
+
+An id keeps its row as long as the cluster exists, unless the table evicts rows. Then a row belongs to its id
+until this worker's clock advances, and as long as intents of this node need it. Call this again in each clock
+that uses an id without intent. A call with a row of an earlier clock raises IndexError. If the table admits ids
+only when they were seen several times, the row of an id that is not admitted is -1. Each call counts once for
+each of its ids.
 
 Parameters
 ----------
@@ -240,8 +247,8 @@ int or None
 Raises
 ------
 AdapsError
-    If a node has no row left for a new id. The error names table, node and capacity, and `rows_out` is
-    unchanged. Other new ids of the call may have been assigned. An asynchronous call raises this in `wait`.
+    If a node has no row left for a new id, or too few rows that are not in use. The error names table, node and
+    capacity, and `rows_out` is unchanged. Other new ids of the call may have been assigned. An asynchronous call raises this in `wait`.
 ValueError
     If the table was created with `rows`.
 TypeError, ValueError

@@ -290,6 +290,9 @@ const std::vector<ClusterRow>& cluster_rows() {
       {"RESOLVE", MessageType::kResolve, frame_of(ResolveMessage{.count = 1}, 2), "vvvv", "vvvv", "vvvv",
        true},
       {"RESOLVED", MessageType::kResolved, frame_of(ResolvedMessage{}), "vvvv", "vvvv", "vvvv", true},
+      {"RETIRE", MessageType::kRetire, frame_of(RetireMessage{.count = 1}, 3), "vvvv", "vvvv", "vvvv", true},
+      {"RETIRED", MessageType::kRetired, frame_of(RetiredMessage{.count = 1}, 1), "vvvv", "vvvv", "vvvv",
+       true},
       {"LOST, stalled", MessageType::kLost, frame_of(LostMessage{.stalled = 1, .node = 0}), "vvvv", "tttt",
        "vvvv", true},
   };

@@ -87,7 +87,8 @@ enum class TraceKind : std::uint8_t {
   kReplicaSetUp,
   kReplicaDropped,
   kRelocatedHere,
-  kRelocatedAway
+  kRelocatedAway,
+  kRetired
 };
 
 struct TraceEvent {

@@ -26,8 +26,12 @@ struct Sums {
   std::map<std::string, double> by_name;
 };
 
-void add_assigned(Sums& sums, const Table& table) {
-  sums.add("ids_assigned", table.ids() == nullptr ? 0 : table.ids()->assigned());
+void add_ids(Sums& sums, const Table& table) {
+  const RowIds* ids = table.ids();
+  sums.add("ids_assigned", ids == nullptr ? 0 : ids->assigned());
+  sums.add("ids_retired", ids == nullptr ? 0 : ids->retired());
+  sums.add("ids_refused", ids == nullptr ? 0 : ids->refused());
+  sums.add("ids_not_admitted", ids == nullptr ? 0 : ids->not_admitted());
 }
 
 }  // namespace
@@ -73,7 +77,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
       sums.add(std::string("bytes_sent_") + name_of(type), channel->outbox().bytes_of(type));
     }
   }
-  for (std::size_t i = 0; i < state.tables.size(); ++i) add_assigned(sums, state.tables[i]);
+  for (std::size_t i = 0; i < state.tables.size(); ++i) add_ids(sums, state.tables[i]);
   sums.add("resident_bytes", state.store.resident_bytes());
   sums.add("slots", state.store.slots_in_use());
   return sums.by_name;
@@ -82,7 +86,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
 std::map<std::string, double> stats_of(const NodeState& state, std::size_t table) {
   Sums sums;
   for (const auto& worker : state.workers) sums.add(worker->accesses[table]);
-  add_assigned(sums, state.tables[table]);
+  add_ids(sums, state.tables[table]);
   for (const auto& channel : state.channels) {
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
       const auto type = static_cast<MessageType>(i);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -40,7 +42,7 @@ void thaw(NodeContext& node) {
 std::uint64_t count_owned(const NodeContext& node, const Table& table) {
   std::uint64_t owned = 0;
   for (Key key = table.first_key(); key < table.end_key(); ++key)
-    owned += is_owned(node.store.peek(key)) ? 1 : 0;
+    owned += is_owned(node.store.peek(key)) && table.is_usable(key) ? 1 : 0;
   return owned;
 }
 
@@ -53,7 +55,7 @@ Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std
   found.reserve(rows.size());
   Key key = table.first_key() + first;
   for (; key < table.end_key() && found.size() < rows.size(); ++key) {
-    if (is_owned(store.peek(key))) found.push_back(key);
+    if (is_owned(store.peek(key)) && table.is_usable(key)) found.push_back(key);
   }
   std::size_t taken = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -95,8 +97,8 @@ std::size_t ChangedRows::take(bool all) {
         is_owned(seen)
             ? is_needed || is_uncounted(seen) ||
                   !decisions().is_reported(told_[row], arena.header(seen & word::kIndexMask).version())
-            : is_needed && store.untouched_here(key, seen) && table_.is_usable(key);
-    if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
+            : is_needed && store.untouched_here(key, seen);
+    if (is_wanted && table_.is_usable(key)) rows_.push_back(static_cast<std::int64_t>(row));
   }
   versions_.resize(rows_.size());
   // make_unique would also clear the array, which would take time while all workers wait.
@@ -127,7 +129,18 @@ std::size_t ChangedRows::take(bool all) {
   rows_.resize(taken);
   for (std::size_t i = 0; table_.ids() != nullptr && i < taken; ++i)
     ids_.push_back(table_.ids()->id(static_cast<std::uint64_t>(rows_[i])));
+  if (table_.uses() != nullptr) find_deleted();
   return taken;
+}
+
+void ChangedRows::find_deleted() {
+  const RowIds& known = *table_.ids();
+  const RowRange share = own_share(node_, table_);
+  for (std::uint64_t row = share.first; row < share.end; ++row) {
+    if (known.knows(row)) now_ids_.push_back(known.id(row));
+  }
+  std::ranges::copy_if(told_ids_, std::back_inserter(deleted_),
+                       [&](std::int64_t id) { return known.find(id) == RowIds::kUnknown; });
 }
 
 void ChangedRows::read(std::size_t first, std::span<std::int64_t> rows, float* values) const {
@@ -143,6 +156,9 @@ void ChangedRows::settle(bool told) {
     told_[row] = versions_[i];
     if (!has_told_id_.empty()) has_told_id_[row] = true;
   }
+  if (told) told_ids_ = std::move(now_ids_);
+  now_ids_ = {};
+  deleted_ = {};
   rows_ = {};
   ids_ = {};
   versions_ = {};
@@ -219,8 +235,9 @@ void TableRestore::finish() {
   for (Kept& kept : kept_) {
     if (table_.ids() != nullptr) {
       // put() has checked that there is room.
-      [[maybe_unused]] const bool has_room = assign_rows(node_, table_, kept.names, kept.names.data());
-      ADAPS_ASSERT(has_room);
+      [[maybe_unused]] const std::uint64_t needed =
+          assign_rows(node_, table_, kept.names, kept.names.data(), std::nullopt);
+      ADAPS_ASSERT(needed == 0);
       for (const std::int64_t row : kept.names) seen_[static_cast<std::size_t>(row)] = true;
     }
     const float* row = kept.rows.data();

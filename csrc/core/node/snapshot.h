@@ -58,8 +58,13 @@ class ChangedRows {
   void settle(bool told);
 
   std::size_t count() const { return rows_.size(); }
+  // Ids that were exported, and whose rows this node has retired since. take() sets them; settle() clears
+  // them.
+  const std::vector<std::int64_t>& deleted() const { return deleted_; }
 
  private:
+  void find_deleted();
+
   NodeContext& node_;
   const Table& table_;
   const std::size_t length_;
@@ -69,6 +74,10 @@ class ChangedRows {
   std::vector<std::int64_t> ids_;  // of the copied rows; only if rows have ids
   std::vector<Version> versions_;
   std::unique_ptr<float[]> values_;
+  // The ids to which this node assigns rows; only if rows are retired.
+  std::vector<std::int64_t> told_ids_;  // in the last export
+  std::vector<std::int64_t> now_ids_;   // when the rows were copied
+  std::vector<std::int64_t> deleted_;
 };
 
 // Restores a table. Every node calls put() for every row of a checkpoint. The rows are stored separately and

@@ -46,6 +46,13 @@ class Stopwatch {
                           table.spec().name + "' has no id on this node: use rows of rows_of()");
 }
 
+[[noreturn]] void not_in_use(const Table& table, Key key) {
+  throw std::out_of_range("row " + std::to_string(key - table.first_key()) + " of table '" +
+                          table.spec().name +
+                          "' is from an earlier clock and may have another id now: call rows_of() in each "
+                          "clock, or signal intent for the row");
+}
+
 void require_clocks(const std::string& what, Clock start, Clock end) {
   if (start > kMaxClock)
     throw std::invalid_argument(what + " for clock " + std::to_string(start) + "; clocks go to " +
@@ -209,27 +216,41 @@ Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, st
                                 std::to_string(ids.size()) + " ids need one each");
   check_usable();
   rows_.resize(ids.size());
-  if (table.ids()->find(ids, rows_.data()) == 0) {
+  if (find_rows(node_, table, ids, rows_.data(), index_) == 0) {
     std::ranges::copy(rows_, rows.begin());
     return kDone;
   }
+  std::shared_ptr<Operation> operation = request_rows(table, ids, rows.data());
+  if (asynchronous && !operation->done.load(std::memory_order_acquire)) {
+    const Ticket ticket = next_ticket_++;
+    outstanding_.emplace(ticket, std::move(operation));
+    return ticket;
+  }
+  const Stopwatch stopwatch(node_.workers[static_cast<std::size_t>(index_)]->counters.blocked_micros);
+  block_for_rows(std::move(operation));
+  return kDone;
+}
+
+std::shared_ptr<Operation> Worker::request_rows(const Table& table, std::span<const std::int64_t> ids,
+                                                std::int64_t* rows) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   auto operation = std::make_shared<Operation>(OperationKind::kRowsOf, index_, state.completion);
-  operation->id_call = std::make_unique<IdCall>(table, ids, rows.data());
+  operation->id_call = std::make_unique<IdCall>(table, ids, rows);
   start_rows_of(node_, *operation);
-  if (!operation->id_call->requests.empty()) {
-    if (!may_queue_more(node_, index_)) wait_until_queue_drains();
-    submit_id_requests(node_, *operation);
-    if (asynchronous) {
-      const Ticket ticket = next_ticket_++;
-      outstanding_.emplace(ticket, std::move(operation));
-      return ticket;
-    }
-    const Stopwatch stopwatch(state.counters.blocked_micros);
+  if (operation->id_call->requests.empty()) return operation;
+  if (!may_queue_more(node_, index_)) wait_until_queue_drains();
+  submit_id_requests(node_, *operation);
+  return operation;
+}
+
+// A row may be retired again before the worker finds it, if its clock has advanced during the call.
+void Worker::block_for_rows(std::shared_ptr<Operation> operation) {
+  for (;;) {
     block(operation);
+    if (finish_rows_of(node_, *operation)) return;
+    const IdCall& call = *operation->id_call;
+    operation = request_rows(*call.table, call.ids, call.rows);
   }
-  finish_rows_of(node_, *operation);
-  return kDone;
 }
 
 bool Worker::changed(std::span<const Key> keys, std::span<std::int64_t> seen) {
@@ -347,17 +368,18 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     for (const Key key : keys) floats += floats_per_key(kind, tables.find(key, hint));
   }
   if (!tables.any_ids() || (table.contains(largest) && table.ids() == nullptr)) return keys;
+  const std::uint64_t tick = node_.workers[static_cast<std::size_t>(index_)]->tick.load();
   for (const Key key : keys) {
     const Table& of = tables.find(key, hint);
     if (!of.is_usable(key)) [[unlikely]]
       no_id(of, key);
+    if (of.uses() == nullptr) continue;
+    const RowUse use = of.uses()->last_use(key - of.first_key());
+    const bool is_mine = static_cast<int>(use.worker) == index_ || use.worker == RowUse::kSeveral;
+    if (!(is_mine && use.last >= tick) && of.uses()->pins(key - of.first_key()) == 0) [[unlikely]]
+      not_in_use(of, key);
   }
   return keys;
-}
-
-std::span<const Key> Worker::checked_with_effect() {
-  std::erase_if(keys_, [this](Key key) { return !decisions().uses_intent(node_, key); });
-  return keys_;
 }
 
 // No part of the call has been sent yet, so an exception during the wait only ends the call.
@@ -406,8 +428,13 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
     }
     return;
   }
-  keys = checked_with_effect();
-  if (keys.empty()) return;
+  // An intent for rows that may be retired keeps them, also if it has no other effect.
+  std::erase_if(keys_, [this](Key key) {
+    return !decisions().uses_intent(node_, key) && node_.uses_of(key) == nullptr;
+  });
+  if (keys_.empty()) return;
+  keys = keys_;
+  for (const Key key : keys) node_.pin(key);
   start = std::max<Clock>(start, 0);  // 0 is the first clock
   if (node_.partitions.size() == 1) {
     node_.partitions[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
@@ -426,7 +453,8 @@ void Worker::wait_intent(std::span<const Key> keys) {
   std::size_t floats = 0;
   keys = checked(keys, floats);
   check_usable();
-  keys = checked_with_effect();
+  std::erase_if(keys_, [this](Key key) { return !decisions().uses_intent(node_, key); });
+  keys = keys_;
   if (keys.empty()) return;
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.blocked_micros);
@@ -498,6 +526,7 @@ Sampler& Worker::sampler(const Table& table) {
 
 void Worker::advance_clock() {
   const Clock clock = node_.workers[static_cast<std::size_t>(index_)]->clock.fetch_add(1) + 1;
+  node_.end_uses(index_);
   for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
 }
 
@@ -510,6 +539,7 @@ void Worker::skip_to_clock(Clock clock) {
   if (clock <= now) return;
   state.skipped.fetch_add(clock - now);
   state.clock.store(clock);
+  node_.end_uses(index_);
   for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
 }
 
@@ -540,7 +570,10 @@ bool Worker::is_done(Ticket ticket) {
   // wait() reports the failure of a call for rows.
   const bool has_failed = (*operation)->id_call && (*operation)->id_call->full.load() != IdCall::kNone;
   if (has_failed) return true;
-  if ((*operation)->id_call) finish_rows_of(node_, **operation);
+  if (const auto& call = (*operation)->id_call; call && !finish_rows_of(node_, **operation)) {
+    outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows);
+    return false;
+  }
   outstanding_.erase(ticket);
   return true;
 }
@@ -554,8 +587,11 @@ void Worker::wait(Ticket ticket) {
   const Stopwatch stopwatch(kept->kind == OperationKind::kSync ? counters.sync_micros
                                                                : counters.blocked_micros);
   outstanding_.erase(ticket);
-  block(kept);
-  if (kept->id_call) finish_rows_of(node_, *kept);
+  if (kept->id_call) {
+    block_for_rows(kept);
+  } else {
+    block(kept);
+  }
 }
 
 void Worker::waitall() {
@@ -597,6 +633,7 @@ void Worker::finalize() {
   // No one waits for the results of these calls, so a call for rows may have failed.
   while (!outstanding_.empty()) block(outstanding_.extract(outstanding_.begin()).mapped());
   finalized_ = true;
+  node_.end_all_uses(index_);
   if (node_.barrier.leave()) node_.partitions[0]->submit_arrival(false);
 }
 

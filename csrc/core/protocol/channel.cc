@@ -19,6 +19,7 @@ Channel::Channel(NodeContext& node, int index)
       intent_handler_(context_, ownership_, replicas_),
       requests_(context_, refreshes_, replicas_, parked_),
       id_requests_(context_),
+      retirement_(context_, ownership_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
       round_distance_(node.settings.round_distance()),
@@ -78,6 +79,8 @@ Micros Channel::on_tick() {
   context_.backlog.look(now);
   take_submissions();
   work_off_batch();
+  retirement_.run();
+  id_requests_.serve_waiting();
   // Each kind of work has a separate slice, so that much work of one kind does not delay the others.
   const bool frozen = context_.node.frozen.load();
   slice.begin();
@@ -109,7 +112,8 @@ Micros Channel::on_tick() {
   if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
   if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
     return now;
-  Micros next = std::min({membership_.stall_due(), flusher_.next(), context_.outbox.next_departure()});
+  Micros next = std::min(
+      {membership_.stall_due(), flusher_.next(), context_.outbox.next_departure(), retirement_.due()});
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());
   return next;
@@ -243,6 +247,12 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       case MessageType::kResolved:
         id_requests_.on_resolved(from, reader.read<ResolvedMessage>(), reader);
+        break;
+      case MessageType::kRetire:
+        retirement_.on_retire(from, reader.read<RetireMessage>(), reader);
+        break;
+      case MessageType::kRetired:
+        retirement_.on_retired(from, reader.read<RetiredMessage>(), reader);
         break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));

@@ -5,9 +5,9 @@
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
 // The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
-// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends
-// only on parts before it in this list. Membership handles the nodes of the cluster. IntentQueues decides
-// when intents are acted on.
+// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Retirement, Flusher and Syncs. Each
+// part depends only on parts before it in this list. Membership handles the nodes of the cluster.
+// IntentQueues decides when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,7 @@
 #include "protocol/refreshes.h"
 #include "protocol/replicas.h"
 #include "protocol/requests.h"
+#include "protocol/retirement.h"
 #include "protocol/syncs.h"
 #include "transport/transport.h"
 
@@ -97,6 +98,7 @@ class Channel : public TransportEvents {
   IntentHandler intent_handler_;
   Requests requests_;
   IdRequests id_requests_;
+  Retirement retirement_;
   Flusher flusher_;
   Syncs syncs_;
 

@@ -147,6 +147,34 @@ NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_
   for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<WorkerState>(tables.size()));
   for (int i = 0; i < settings.channels; ++i)
     partitions.push_back(std::make_unique<Partition>(settings, tables, workers));
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const TableSpec& spec = tables[i].spec();
+    const std::uint64_t share = share_of(spec.rows, settings.nodes, settings.rank).size();
+    if (tables[i].ids() != nullptr) tables[i].ids()->set_admission(spec.admit_seen, share);
+    if (tables[i].uses() == nullptr) continue;
+    tables[i].uses()->set_order(spec.evict, share, static_cast<Tick>(spec.ttl * settings.workers),
+                                partitions.size());
+  }
+}
+
+void NodeContext::end_uses(int worker) {
+  if (!tables.any_uses()) return;
+  workers[static_cast<std::size_t>(worker)]->tick.store(tick.fetch_add(1) + 1, std::memory_order_release);
+}
+
+void NodeContext::end_all_uses(int worker) {
+  workers[static_cast<std::size_t>(worker)]->tick.store(WorkerState::kLeft, std::memory_order_release);
+}
+
+std::uint64_t NodeContext::used_since(RowUse use) const {
+  if (use.worker != RowUse::kSeveral) return workers[use.worker]->tick.load(std::memory_order_acquire);
+  std::uint64_t since = WorkerState::kLeft;
+  for (const auto& worker : workers) since = std::min(since, worker->tick.load(std::memory_order_acquire));
+  return since;
+}
+
+void NodeContext::wake_channels() const {
+  for (const auto& partition : partitions) partition->wake();
 }
 
 void NodeContext::check() const {

@@ -95,6 +95,30 @@ struct NodeContext {
     return decisions().managing(tables, key).technique.value_or(settings.technique);
   }
 
+  // Records that a worker's clock has advanced, so that the worker no longer uses the rows of its last clock.
+  void end_uses(int worker);
+  // Records that a worker has left, and uses no rows any more.
+  void end_all_uses(int worker);
+  // The tick at which the present clock of a use's worker began. If several workers use the row, the smallest
+  // tick at which the present clock of any worker began.
+  std::uint64_t used_since(RowUse use) const;
+  // Records that a worker uses a row of a table whose rows are retired.
+  void use(RowUses& uses, std::uint64_t row, int worker) const {
+    uses.use(row, tick.load(), static_cast<std::uint32_t>(worker),
+             [this](RowUse use) { return use.last < used_since(use); });
+  }
+  // Records that an intent or an unfinished call needs the row of a key, if the row may be retired.
+  void pin(Key key) const {
+    if (RowUses* uses = uses_of(key)) uses->pin(key - tables.find(key).first_key());
+  }
+  void unpin(Key key) const {
+    if (RowUses* uses = uses_of(key)) uses->unpin(key - tables.find(key).first_key());
+  }
+  // The uses of the rows of a key's table; null if they are never retired.
+  RowUses* uses_of(Key key) const { return tables.any_uses() ? tables.find(key).uses() : nullptr; }
+  // Wakes all channels, because rows are needed or have become free.
+  void wake_channels() const;
+
   // Throws PeerLost if a peer was lost.
   void check() const;
   std::optional<NodeId> lost_peer() const;
@@ -114,9 +138,10 @@ struct NodeContext {
   LocalBarrier barrier;
   std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;
-  std::atomic<Micros> now{0};       // the last time that was set in a channel
-  std::atomic<bool> frozen{false};  // no key moves; see snapshot.h
-  std::atomic<bool> exact{false};   // no wire rounds changes; see wire_encoding.h
+  std::atomic<std::uint64_t> tick{1};  // advances with the clock of each worker; see RowUses
+  std::atomic<Micros> now{0};          // the last time that was set in a channel
+  std::atomic<bool> frozen{false};     // no key moves; see snapshot.h
+  std::atomic<bool> exact{false};      // no wire rounds changes; see wire_encoding.h
   std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };
 
   std::mutex ending_mutex;
@@ -136,5 +161,7 @@ inline bool Decisions::uses_intent(const NodeContext& node, Key key) const {
 inline bool Decisions::keeps_for_good(const NodeContext& node, Key key) const {
   return node.settings.nodes > 1 && node.technique_of(key) == Technique::kFullReplication;
 }
+
+inline void Decisions::end_pin(const NodeContext& node, Key key) const { node.unpin(key); }
 
 }  // namespace adaps

@@ -5,6 +5,7 @@
 // which proves that the simulator detects a wrong decision. In other builds they are plain inline functions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -116,6 +117,38 @@ struct Decisions {
   ADAPS_DECISION void learn(RowIds::Adding& adding, std::int64_t id, std::uint64_t row) const {
     adding.add(id, row);
   }
+
+  // Counts a request of an id, and returns whether the id has a row or may get one.
+  ADAPS_DECISION bool admits(RowIds::Adding& adding, std::int64_t id) const { return adding.admits(id); }
+
+  // --- retired rows ---
+
+  // Whether a worker that found a row may still use it: its clock, which began at tick `since`, has not
+  // advanced.
+  ADAPS_DECISION bool is_used(RowUse use, std::uint64_t since) const { return use.last >= since; }
+  // Whether an intent or an unfinished call needs a row.
+  ADAPS_DECISION bool is_pinned(std::uint32_t pins) const { return pins > 0; }
+  // Whether a node keeps a row because it has requested its id. The answer may already be on the way.
+  ADAPS_DECISION bool keeps_awaited(bool is_awaited) const { return is_awaited; }
+  // Whether the assigning node keeps a row whose id was requested while nodes were giving it up.
+  ADAPS_DECISION bool keeps_requested(bool was_requested) const { return was_requested; }
+  // Removes the id of a row that a node gives up, so that the node does not use the row any more.
+  ADAPS_DECISION void remove_id(RowIds::Adding& adding, std::uint64_t row) const { adding.remove(row); }
+  // Returns the answer of several nodes. A row becomes free only if all nodes give it up.
+  ADAPS_DECISION GivenUp answer_of_all(GivenUp before, GivenUp answer) const {
+    return std::max(before, answer);
+  }
+  // Gives a retired row the initial content of its next id, as a new version.
+  ADAPS_DECISION void restart(LockedKey& key, std::int64_t id) const {
+    key.restart(static_cast<std::uint64_t>(id));
+  }
+  // Whether a request for rows fails, because no channel finds a row that is not in use.
+  ADAPS_DECISION bool gives_up_search(bool is_exhausted) const { return is_exhausted; }
+  // Ends the need of an intent for its row, when the intent is over.
+  ADAPS_DECISION void end_pin(const NodeContext& node, Key key) const;
+  // Whether rows are retired while the node is frozen for a checkpoint. They are not, so a checkpoint has
+  // each row together with its id.
+  ADAPS_DECISION bool may_retire(bool is_frozen) const { return !is_frozen; }
 
   // --- owner and holders of a key ---
 

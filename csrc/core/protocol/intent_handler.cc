@@ -38,6 +38,9 @@ void IntentHandler::act_on_intents(Micros last_round) {
       },
       [this](std::span<const Key> keys, std::size_t& done) {
         return channel_.process_counting_slice(keys, done, [this](Key key) { end(key); });
+      },
+      [this](std::span<const Key> keys) {
+        for (const Key key : keys) channel_.node.unpin(key);
       });
   if (round_due) channel_.partition.request_round();
 }
@@ -47,7 +50,7 @@ void IntentHandler::start(Key number, Micros until_start) {
   const std::uint32_t before = store.intents(number);
   store.set_intents(number, decisions().begun(before));
   if (before == 0) channel_.trace(number, TraceKind::kIntentStart);
-  if (decisions().begins_without_message(store, number)) return;
+  if (decisions().begins_without_message(store, number) || !channel_.may_ask_for(number)) return;
   LockedKey key = channel_.lock(number);
   if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
@@ -59,6 +62,7 @@ void IntentHandler::end(Key number) {
   const std::uint32_t before = store.intents(number);
   ADAPS_INVARIANT(before > 0, "an intent ends that is not counted");
   store.set_intents(number, before - 1);
+  decisions().end_pin(channel_.node, number);
   if (before > 1) return;
   channel_.trace(number, TraceKind::kIntentStop);
   if (decisions().ends_without_message(store, number)) return;

@@ -706,6 +706,7 @@ void submit_requests(NodeContext& node, Operation& operation) {
   operation.completion.queued_bytes.fetch_add(operation.bytes);
   for (KeyRequest& request : operation.requests) {
     if (is_write(operation.kind)) request.epoch = node.epochs.add();
+    node.pin(request.key);
     if (decisions().waits_for_part_before(request)) continue;
     by_channel[static_cast<std::size_t>(node.directory.channel(request.key))].push_back(&request);
   }

@@ -81,6 +81,8 @@ struct IdCall {
   std::int64_t* rows;  // the caller's array, which only the caller's thread writes
   std::vector<IdRequest> requests;
   std::atomic<int> full{kNone};  // a node that had no row left for a new id
+  // Ids without a row, because they were not requested often enough. Operation::arrays guards them.
+  std::vector<std::int64_t> not_admitted;
 };
 
 // A worker waits on this object until its operations are complete.

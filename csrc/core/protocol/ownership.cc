@@ -60,7 +60,7 @@ bool Ownership::leaves_for(LockedKey& key, NodeId to) {
          decisions().leaves_home(key.header().note_alone(to), times_alone_);
 }
 
-// OWNER -> NONE. A holder with the current version needs no value. Returns the size of the message in bytes.
+// OWNER -> NONE. A holder with the current version needs no value.
 std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   TransferMessage message;
@@ -83,10 +83,13 @@ std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   return bytes;
 }
 
-// PENDING, REPLICA, DROPPING -> OWNER.
+// PENDING, REPLICA, DROPPING -> OWNER. If the row is being retired, also NONE -> OWNER.
 void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
   channel_.check_key(message.key);
+  const bool is_given_back = channel_.is_retiring(message.key);
   LockedKey key = channel_.lock(message.key);
+  const bool was_asked_for = key.has_slot();
+  if (is_given_back && !was_asked_for && !key.untouched_here()) key.allocate(State::kPending);
   const State state = key.state();
   ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
                   "a key is transferred to a node that neither asked for it nor holds it");
@@ -94,7 +97,7 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   const bool was_copy = state != State::kPending;
   ADAPS_INVARIANT(is_from_owner(header, from), "a key is transferred by a node that does not own it");
   const bool has_value = message.payload != Payload::kNone;
-  if (!was_copy) channel_.note_lead(header);
+  if (!was_copy && was_asked_for) channel_.note_lead(header);
   if (message.payload == Payload::kEncoded) throw ProtocolError("a key is transferred with a rounded value");
   if (has_value) {
     read_value(key, message.payload, reader);

@@ -22,6 +22,8 @@ class Ownership {
   void ask_for(LockedKey& key, Micros until_start);
   // Gives the key to the only interested node, if there is one and the owner has no intent.
   void reconsider(LockedKey& key);
+  // Gives a key without other holders to a node. Returns the size of the message in bytes.
+  std::size_t transfer(LockedKey& key, NodeId to);
 
   void on_intent(NodeId from, const IntentMessage& message);
   void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
@@ -43,7 +45,6 @@ class Ownership {
  private:
   void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
-  std::size_t transfer(LockedKey& key, NodeId to);
   bool leaves_for(LockedKey& key, NodeId to);
 
   ChannelContext& channel_;

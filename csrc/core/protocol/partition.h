@@ -49,6 +49,8 @@ class Partition {
   void submit_goodbye();
   void on_clock(int worker, Clock clock);
   void request_round();
+  // Lets the driver call Channel::on_tick.
+  void wake();
   // Requests a round at the time when any worker's clock reaches `clock`. Replaces the previous request of
   // this kind.
   void request_round_at(Clock clock);
@@ -83,8 +85,6 @@ class Partition {
   IntentQueues intents;
 
  private:
-  void wake();
-
   const WorkerStates& workers_;
   std::function<void()> waker_;
   std::atomic<bool> signalled_{false};

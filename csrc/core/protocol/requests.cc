@@ -140,6 +140,7 @@ void Requests::complete(KeyRequest& request) {
   KeyRequest* next = nullptr;
   if (request.next_part != KeyRequest::kNoPart) next = &operation.requests[request.next_part];
   if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
+  channel_.node.unpin(request.key);
   operation.finish();
   // The next part is sent only now. Otherwise it could take another route and overtake this part.
   if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);

@@ -163,6 +163,13 @@ void LockedKey::materialize() {
   if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
 }
 
+void LockedKey::restart(std::uint64_t identity) {
+  header_->advance_version();
+  header_->note_several();
+  table_.init_as(identity, value());
+  if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
+}
+
 void LockedKey::release(NodeId owner, RelocationCount rc) {
   store_.arena(table_).release(index_);
   header_ = nullptr;

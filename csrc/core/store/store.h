@@ -438,6 +438,8 @@ class LockedKey {
   // used before or has another home node.
   void materialize();
   bool untouched_here() const;
+  // Gives an owned row the initial content of another identity, as a new version.
+  void restart(std::uint64_t identity);
   // Replaces the slot by a location entry.
   void release(NodeId owner, RelocationCount rc);
 

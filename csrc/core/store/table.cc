@@ -56,6 +56,7 @@ void Initializer::fill(std::uint64_t row, float* value, std::size_t length) cons
 Table::Table(TableSpec spec, Key first_key, std::size_t arena)
     : spec_(std::move(spec)),
       ids_(spec_.has_ids ? std::make_unique<RowIds>(spec_.rows) : nullptr),
+      uses_(spec_.evict == Evict::kNone ? nullptr : std::make_unique<RowUses>(spec_.rows)),
       first_key_(first_key),
       arena_(arena),
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
@@ -72,6 +73,7 @@ Table::Table(Table&& other) noexcept
       numbers_(std::move(other.numbers_)),
       is_lossy_(other.is_lossy_),
       ids_(std::move(other.ids_)),
+      uses_(std::move(other.uses_)),
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
@@ -114,11 +116,10 @@ void Table::set_step(std::uint64_t number, bool idle_rows) {
   step_.store(number, std::memory_order_relaxed);
 }
 
-void Table::init(Key key, float* out) const {
-  const std::uint64_t row = identity(key);
-  spec_.init.fill(row, out, spec_.length);
+void Table::init_as(std::uint64_t identity, float* out) const {
+  spec_.init.fill(identity, out, spec_.length);
   // The random bits differ from the bits that determine the values.
-  if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, row)));
+  if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, identity)));
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
 
@@ -194,6 +195,23 @@ void validate_ids(const TableSpec& spec) {
   if (spec.sampling) throw std::invalid_argument(table + "its rows cannot be sampled");
 }
 
+void validate_replacement(const TableSpec& spec) {
+  const std::string table = "table '" + spec.name + "' ";
+  constexpr std::uint32_t kMostSeen = SeenSketch::kMost + 1;
+  if (spec.admit_seen < 1 || spec.admit_seen > kMostSeen)
+    throw std::invalid_argument(table + "admits ids at request " + std::to_string(spec.admit_seen) +
+                                "; it must be 1 to " + std::to_string(kMostSeen));
+  if (!spec.has_ids && (spec.evict != Evict::kNone || spec.admit_seen > 1))
+    throw std::invalid_argument(table +
+                                "has no ids as keys, so none of its rows can be retired or refused; create "
+                                "it with keys=\"int64\"");
+  const bool has_ttl = spec.evict == Evict::kTtl;
+  if (has_ttl ? spec.ttl < 1 || spec.ttl > kMaxTtl : spec.ttl != 0)
+    throw std::invalid_argument(
+        table + "has a ttl of " + std::to_string(spec.ttl) + " clocks; it must be " +
+        (has_ttl ? "1 to " + std::to_string(kMaxTtl) : "0, because its rows are not retired by age"));
+}
+
 }  // namespace
 
 void validate(const TableSpec& spec) {
@@ -207,6 +225,7 @@ void validate(const TableSpec& spec) {
   validate(spec, spec.managed, "management");
   validate_managements(spec);
   if (spec.has_ids) validate_ids(spec);
+  validate_replacement(spec);
   if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
@@ -257,6 +276,7 @@ Tables::Tables(std::vector<TableSpec> specs) {
     }
     const std::size_t width = value_words_of(spec) + spec.rule.state_length(spec.length);
     any_ids_ = any_ids_ || spec.has_ids;
+    any_uses_ = any_uses_ || spec.evict != Evict::kNone;
     any_packed_ = any_packed_ || spec.dtype == Dtype::kBfloat16;
     const auto same =
         std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
@@ -283,6 +303,9 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, spec.length);
     hash = combine(hash, static_cast<std::uint64_t>(spec.dtype));
     hash = combine(hash, spec.has_ids ? 1 : 0);
+    for (const std::uint64_t x : {static_cast<std::uint64_t>(spec.evict),
+                                  static_cast<std::uint64_t>(spec.ttl), std::uint64_t{spec.admit_seen}})
+      hash = combine(hash, x);
     std::vector<ManagedRange> managed = spec.managed;
     if (managed.empty()) managed.push_back({spec.rows, spec.management});
     for (const auto& [end, management] : managed) {

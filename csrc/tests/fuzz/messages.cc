@@ -27,9 +27,10 @@ constexpr std::uint64_t kMixedRows = 4;
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
-// The last table has ids, some of which the worker of the fuzzed node requests.
+// The last two tables have ids, some of which the worker of the fuzzed node requests.
 constexpr std::uint64_t kRowsWithIds = 24;
 constexpr std::uint32_t kTableWithIds = 6;
+constexpr std::uint32_t kTableOfRetired = 7;
 constexpr std::array<std::int64_t, 8> kIds = {0, -1, 1, 2, 3, 4, 5, 6};
 // Number of keys that the worker of the fuzzed node pushes and pulls, and whose states it pulls.
 constexpr std::size_t kUsed = 16;
@@ -60,6 +61,9 @@ std::vector<TableSpec> tables() {
   table.rows = kRowsWithIds;
   table.management.technique = Technique::kAdaptive;
   table.has_ids = true;
+  all.push_back(table);
+  table.name = "retired";
+  table.evict = Evict::kLru;
   all.push_back(table);
   return all;
 }
@@ -200,7 +204,10 @@ std::vector<Bytes> examples() {
       for (std::uint32_t number = 0; number < kIds.size(); ++number) {
         ResolvedMessage answer{.request = number, .count = number % 3};
         script.send(number % 2, ResolveMessage{.table = kTableWithIds, .count = 1 + number}, 2 * (1 + number))
-            .send(number % 2, answer, answer.count);
+            .send(number % 2, answer, answer.count)
+            .send(number % 2, ResolveMessage{.table = kTableOfRetired, .count = 1}, 2)
+            .send(number % 2, RetireMessage{.table = kTableOfRetired, .count = 1}, 3)
+            .send(number % 2, RetiredMessage{.table = kTableOfRetired, .count = 1}, 1);
         all.push_back(script.bytes);
         script.bytes.resize(2);
       }

@@ -549,20 +549,50 @@ class Generator {
         if (home.hashed_with == number) home.hashed_with = kOwnKey;
       }
     }
-    replace_rows(random, number, spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3));
+    const std::uint64_t rows = spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3);
+    replace_rows(random, number, draw_retirement(table, rows));
     for (Program& program : spec_.programs) insert_calls_for_rows(random, program, number);
+  }
+
+  // Lets the rows of a table with ids be retired, in some worlds. Returns the number of rows, which is then
+  // so small that ids often have to take each other's rows. Uses separate random numbers.
+  std::uint64_t draw_retirement(TableSpec& table, std::uint64_t rows) {
+    Random random(mix(spec_.seed) ^ 0x72657469U);
+    constexpr Evict kOrders[] = {Evict::kIntent, Evict::kLru, Evict::kLfu};
+    if (random.chance(0.2)) table.admit_seen = 2 + static_cast<std::uint32_t>(random.below(2));
+    if (random.chance(0.2)) return rows;
+    table.evict = kOrders[random.below(std::size(kOrders))];
+    if (random.chance(0.5)) {
+      using enum MessageType;
+      constexpr MessageType kStopping[] = {kRetire, kRetired, kResolved, kTransfer, kDropAck, kSetup};
+      spec_.freeze_type = kStopping[random.below(std::size(kStopping))];
+      spec_.freeze_probability = 0.3;
+      spec_.freeze_shortest = 20.0 * kUnit;
+      spec_.freeze_longest = 600.0 * kUnit;
+    }
+    return spec_.settings.nodes + random.below(spec_.settings.nodes + 1U);
   }
 
   // Changes the number of a table's rows, and gives its used keys ids.
   void replace_rows(Random& random, std::size_t number, std::uint64_t rows) {
     constexpr std::int64_t kSpecial[] = {0, -1, std::numeric_limits<std::int64_t>::min(),
                                          std::numeric_limits<std::int64_t>::max()};
+    // If rows are retired, one node assigns all rows, so that ids need each other's rows. There are further
+    // ids that are never written.
+    const bool is_retired = spec_.tables[number].evict != Evict::kNone;
+    if (is_retired) {
+      const Key any = number == 0 ? 0 : spec_.tables[0].rows;
+      spec_.keys.resize(spec_.keys.size() + 1 + random.below(2), any);
+    }
+    const Directory directory(spec_.settings.nodes, 1);
+    const auto assigning = static_cast<NodeId>(spec_.seed % spec_.settings.nodes);
     const std::uint64_t before = spec_.tables[number].rows;
     const Key first = number == 0 ? 0 : spec_.tables[0].rows;
     for (std::size_t i = 0; i < spec_.keys.size(); ++i) {
       std::int64_t id = random.chance(0.3) ? kSpecial[random.below(std::size(kSpecial))]
                                            : static_cast<std::int64_t>(random.next());
-      while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end())
+      while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end() ||
+             (is_retired && directory.home_by_hash(static_cast<Key>(id)) != assigning))
         id = static_cast<std::int64_t>(random.next());
       spec_.ids.push_back(id);
       Key& key = spec_.keys[i];
@@ -586,8 +616,10 @@ class Generator {
         if (random.chance(0.3) && &table_of(spec_, spec_.keys[i]) == &spec_.tables[number])
           rows.keys.push_back(i);
       }
-      if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(std::move(rows));
+      if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(rows);
       longer.push_back(std::move(call));
+      if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3))
+        longer.push_back({CallKind::kPull, false, std::move(rows.keys), 0, 0});
     }
     program = std::move(longer);
   }

@@ -111,6 +111,8 @@ std::string describe(const WorldSpec& spec) {
     if (table.managed.empty() && table.management != Management{})
       text << ", " << table.name << describe(table.management);
     if (table.has_ids) text << ", " << table.name << " with ids and " << table.rows << " rows";
+    if (table.evict != Evict::kNone) text << ", retired in order " << static_cast<int>(table.evict);
+    if (table.admit_seen > 1) text << ", admitted at request " << table.admit_seen;
     if (table.dtype == Dtype::kBfloat16) text << ", " << table.name << " packed";
     Key first = 0;
     for (const ManagedRange& range : table.managed) {

@@ -104,6 +104,10 @@ const TableSpec& table_of(const WorldSpec& spec, Key key);
 inline bool has_id(const WorldSpec& spec, std::size_t position) {
   return !spec.ids.empty() && table_of(spec, spec.keys[position]).has_ids;
 }
+// Whether the row of a position may be retired, so that its id loses its content.
+inline bool is_retired_at_times(const WorldSpec& spec, std::size_t position) {
+  return has_id(spec, position) && table_of(spec, spec.keys[position]).evict != Evict::kNone;
+}
 
 const char* name_of(CallKind kind);
 // Whether the limit of unsent bytes is small enough to be reached.
