@@ -72,7 +72,7 @@ def write_changed(
         return None
     path = folder / _table_file(index, rank)
     chunk = _Chunk(table.keys, table.length)
-    shapes = chunk.shapes(count) | _shape_of_deleted(len(deleted))
+    shapes = {**chunk.shapes(count), **_shape_of_deleted(len(deleted))}
     with safetensors_file.Writer(path, shapes, {"table": table.name}) as writer:
         for first, size in chunk.pieces_of(count):
             rows, values = chunk.rows[:size], chunk.values[:size]
@@ -130,7 +130,7 @@ def read_ids(
         If the file is incomplete or does not fit the table.
     """
     chunk = _Chunk(table.keys, table.length)
-    _verify(folder, file, table.name, chunk.shapes(file.rows) | _shape_of_deleted(file.deleted))
+    _verify(folder, file, table.name, {**chunk.shapes(file.rows), **_shape_of_deleted(file.deleted)})
     ids = np.empty(file.rows, np.int64)
     values = np.empty((file.rows, table.length), np.float32)
     first = 0
