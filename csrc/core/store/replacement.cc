@@ -93,6 +93,10 @@ namespace {
 
 // Half-life of a use, as a multiple of the share's rows that are created meanwhile.
 constexpr std::uint64_t kHalfLife = 8;
+// Number of periods in which as many rows are created as the share has.
+constexpr std::uint64_t kPeriodsOfShare = 16;
+// Maximum weight, so that a row that was used very often goes soon after its last use.
+constexpr float kMaxWeight = 16.0F;
 // Steps of a rank per half-life.
 constexpr float kHalfLifeSteps = 4096.0F;
 
@@ -116,10 +120,11 @@ Replacement::Replacement(Evict evict, std::uint64_t rows, Tick ttl)
       first_(static_cast<Row*>(memory_.get())),
       returning_(evict == Evict::kIntent ? rows * 4 : 0) {}
 
-void Replacement::set_weight(Row& row, float weight) {
-  const std::uint32_t rank = time_.load(std::memory_order_relaxed) +
-                             static_cast<std::uint32_t>(std::lround(kHalfLifeSteps * std::log2(weight)));
-  row.rank.store(rank == 0 ? 1 : rank, std::memory_order_relaxed);
+void Replacement::set_weight(Row& entry, float weight) {
+  const std::uint32_t rank =
+      time_.load(std::memory_order_relaxed) +
+      static_cast<std::uint32_t>(std::lround(kHalfLifeSteps * std::log2(std::min(weight, kMaxWeight))));
+  entry.rank.store(rank == 0 ? 1 : rank, std::memory_order_relaxed);
 }
 
 void Replacement::created(std::uint64_t row, std::int64_t id, Tick now) {
@@ -131,6 +136,10 @@ void Replacement::created(std::uint64_t row, std::int64_t id, Tick now) {
     return;
   }
   ++created_;
+  if (created_ % std::max<std::uint64_t>(1, rows_ / kPeriodsOfShare) == 0) {
+    period_.store(std::max<Tick>(1, now - period_begin_), std::memory_order_relaxed);
+    period_begin_ = now;
+  }
   time_.store(1 + static_cast<std::uint32_t>(static_cast<std::uint64_t>(kHalfLifeSteps) * created_ /
                                              (kHalfLife * rows_)),
               std::memory_order_relaxed);
@@ -144,7 +153,14 @@ void Replacement::retired(std::uint64_t row, std::int64_t id) {
 
 void Replacement::used(std::uint64_t row, Tick now) {
   Row& entry = first_[row];
-  if (entry.last.load(std::memory_order_relaxed) == now) return;
+  const Tick since_last = now - entry.last.load(std::memory_order_relaxed);
+  if (since_last >= (evict_ == Evict::kIntent ? period_.load(std::memory_order_relaxed) : 1))
+    count_use(entry, now);
+}
+
+void Replacement::refused(std::uint64_t row, Tick now) { count_use(first_[row], now); }
+
+void Replacement::count_use(Row& entry, Tick now) {
   entry.last.store(now, std::memory_order_relaxed);
   const std::uint32_t rank = entry.rank.load(std::memory_order_relaxed);
   if (rank == 0) return;
@@ -158,10 +174,6 @@ void Replacement::used(std::uint64_t row, Tick now) {
 
 void Replacement::announced(std::uint64_t row, Tick next) {
   first_[row].next.store(next == 0 ? 1 : next, std::memory_order_relaxed);
-}
-
-void Replacement::refused(std::uint64_t row, Tick now) {
-  first_[row].last.store(now, std::memory_order_relaxed);
 }
 
 bool Replacement::may_be_chosen(std::uint64_t row, Tick now) const {

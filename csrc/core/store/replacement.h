@@ -85,10 +85,11 @@ class SeenSketch {
 // 2001): the weight of a row is the sum over its uses of 2^-(age / half-life). The order of two weights does
 // not change while neither row is used, so the entry is one number: the time at which the weight was, or will
 // be, one. Time is the number of rows created, as a multiple of the share, because a row has to compete with
-// those that are created after it. Rows whose next use is announced go after all others, the farthest use
-// first, which is optimal for them (Belady: A Study of Replacement Algorithms for a Virtual-Storage Computer,
-// IBM Systems Journal 5(2), 1966). A row that was retired keeps a part of its weight for the return of its
-// id.
+// those that are created after it. Uses in quick succession belong together, so a row has at most one counted
+// use in a period, the time in which a sixteenth of the share is created. Rows whose next use is announced go
+// after all others, the farthest use first, which is optimal for them (Belady: A Study of Replacement
+// Algorithms for a Virtual-Storage Computer, IBM Systems Journal 5(2), 1966). The weight of a new row is
+// higher if its id had a row before.
 class Replacement {
  public:
   // `ttl` is the maximum number of ticks since a row's last use, for kTtl.
@@ -106,12 +107,11 @@ class Replacement {
   std::size_t choose(Tick now, std::span<std::uint64_t> rows, const MayRetire& may_retire);
 
   // These calls need no lock. An update that another thread overwrites is lost, which only changes the order.
-  // A row is used. Several uses in one tick count once.
+  // A row is used. Several uses in one tick count once; kIntent also counts several uses in a period once.
   void used(std::uint64_t row, Tick now);
   // The next use of a row is at a tick from now on.
   void announced(std::uint64_t row, Tick next);
-  // A row could not be retired. It goes after others, as if it had just been used, but the use is not
-  // counted.
+  // A row could not be retired, because another node uses it. This counts as a use.
   void refused(std::uint64_t row, Tick now);
 
   // Bytes of memory that are reserved, at most 16 per row. Only used pages are resident.
@@ -135,7 +135,8 @@ class Replacement {
   std::uint64_t order(std::uint64_t row, Tick now) const;
   // Writes the best candidates to `rows`.
   std::size_t best(std::span<std::uint64_t> rows);
-  void set_weight(Row& row, float weight);
+  void count_use(Row& entry, Tick now);
+  void set_weight(Row& entry, float weight);
 
   const Evict evict_;
   const std::uint64_t rows_;
@@ -145,7 +146,9 @@ class Replacement {
   SeenSketch returning_;
   std::uint64_t created_ = 0;
   std::atomic<std::uint32_t> time_{1};  // time for kIntent
-  std::uint64_t hand_ = 0;              // the row that is examined next
+  std::atomic<Tick> period_{1};         // ticks in which one use of a row counts, for kIntent
+  Tick period_begin_ = 0;
+  std::uint64_t hand_ = 0;  // the row that is examined next
   std::vector<Candidate> candidates_;
 };
 
