@@ -11,6 +11,7 @@ from adaps import sampling as _sampling
 from adaps.initializers import Constant, Initializer
 from adaps.optimizers import SGD, Optimizer
 from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.eviction import Admission, Eviction
 from adaps.policy.executed import BY_HASH, UNMANAGED, Management, management_of
 from adaps.policy.fields import WIRES
 from adaps.policy.validation import PolicyError
@@ -46,6 +47,15 @@ class Table:
         assigns an equal share of the rows, and a hash of an id determines its node. The numbers of ids per
         node vary by about their square root, so choose a capacity for n ids on several nodes a few times
         ``sqrt(n * nodes)`` above n.
+    evict : {"intent", "lru", "lfu"} or {"ttl": clocks}, optional
+        Order in which the rows of a full table with `keys` are retired, that is, given to other ids: see
+        `adaps.policy.Eviction`. A row that is in use or announced keeps its id. Default: all rows keep their
+        ids, and a full table refuses new ids. Keyword only. If the node has a policy with ``evict``, the
+        policy's is used instead.
+    admit : {"seen": requests}, optional
+        Number of requests of an id, from 1 to 8, after which it has a row of a table with `keys`: see
+        `adaps.policy.Admission`. Default: 1. Keyword only. If the node has a policy with ``admit``, the
+        policy's is used instead.
     sampling : Sampling, Uniform, LogUniform or Weighted, optional
         Settings for samples of its rows, see `Worker.prepare_sample`. A distribution alone uses the scheme
         ``local``. Keyword only.
@@ -75,6 +85,8 @@ class Table:
     dtype: str = field(default="float32", kw_only=True)
     keys: str | None = field(default=None, kw_only=True)
     capacity: int | None = field(default=None, kw_only=True)
+    evict: Eviction | str | Mapping[str, int] | None = field(default=None, kw_only=True)
+    admit: Admission | Mapping[str, int] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -106,11 +118,13 @@ class Table:
 
     def _check_keys(self) -> None:
         if self.keys is None:
-            if self.capacity is not None:
-                raise ValueError(
-                    f"table {self.name!r} has capacity={self.capacity!r} without keys; "
-                    'give keys="int64", or rows instead of capacity'
-                )
+            for name in ("capacity", "evict", "admit"):
+                if (value := getattr(self, name)) is not None:
+                    instead = "rows instead of capacity" if name == "capacity" else f"no {name}"
+                    raise ValueError(
+                        f"table {self.name!r} has {name}={value!r} without keys; "
+                        f'give keys="int64", or {instead}'
+                    )
             return
         _argument_checks.one_of(f"keys of table {self.name!r}:", self.keys, KEYS)
         if self.capacity is None:
@@ -124,6 +138,13 @@ class Table:
         if self.sampling is not None:
             raise ValueError(f"table {self.name!r} has both keys and sampling; rows of ids cannot be sampled")
         object.__setattr__(self, "rows", capacity)
+        try:
+            if self.evict is not None:
+                object.__setattr__(self, "evict", Eviction.of(self.evict))
+            if self.admit is not None:
+                object.__setattr__(self, "admit", Admission.of(self.admit))
+        except PolicyError as error:
+            raise ValueError(f"table {self.name!r}: {error}") from error
 
     def spec(
         self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
@@ -155,6 +176,11 @@ class Table:
                 'rows; give all its rows one rule with home "hash"'
             )
         spec.has_ids = self.keys is not None
+        evict, admit = management.evict or self.evict, management.admit or self.admit
+        if isinstance(evict, Eviction):
+            spec.evict, spec.ttl = _core.Evict[evict.order.upper()], evict.ttl or 0
+        if isinstance(admit, Admission):
+            spec.admit_seen = admit.seen
         spec.dtype = _core.Dtype[self.dtype.upper()]
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
@@ -169,7 +195,9 @@ def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_
     PolicyError
         If the policy does not fit, or has a setting that the server does not execute.
     """
-    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
+    catalogue = Catalogue(
+        [Parameter(table.name, table.rows, table.length, "table", table.keys is not None) for table in tables]
+    )
     managed = management_of(policy, catalogue, nodes)
     numbers = {table.name: number for number, table in enumerate(tables)}
     return [table.spec(one, numbers) for table, one in zip(tables, managed, strict=True)]

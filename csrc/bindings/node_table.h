@@ -46,6 +46,7 @@ class NodeTable {
   void forget_missed();
   // Returns the ids and rows, as NumPy arrays, that this node knows of a table with ids.
   py::tuple known_ids() const;
+  bool retires_rows() const;
 
  private:
   void for_all_rows(MissedSteps missed);

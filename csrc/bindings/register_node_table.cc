@@ -146,6 +146,8 @@ void NodeTable::for_all_rows(MissedSteps missed) {
   }
 }
 
+bool NodeTable::retires_rows() const { return node_->node().tables()[index_].uses() != nullptr; }
+
 py::tuple NodeTable::known_ids() const {
   const RowIds* known = node_->node().tables()[index_].ids();
   if (known == nullptr)
@@ -291,6 +293,8 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
       .def_property_readonly("state_length", &NodeTable::state_length,
                              "int: Floats of optimizer state of a row; see `Worker.pull_state`.")
+      .def_property_readonly("retires_rows", &NodeTable::retires_rows,
+                             "bool: Whether the rows of a full table are given to other ids.")
       .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
       .def("stats", &NodeTable::stats, kStats)
       .def_property_readonly("learning_rate", &NodeTable::learning_rate,

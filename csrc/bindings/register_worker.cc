@@ -502,6 +502,11 @@ constexpr char kAdvanceClock[] = R"(Add one to this worker's clock, after a trai
 Never blocks. Ends intents whose `end` is the new clock, and acts on intents whose `start` is now near. The
 clocks of other workers do not change.)";
 
+constexpr char kEndUses[] = R"(End the use of the rows that `rows_of` has returned in the present clock.
+
+Never blocks. Use it in an evaluation, whose clock does not advance: the rows can then be given to other ids.
+Rows that an intent or an unfinished call needs stay in use.)";
+
 constexpr char kCurrentClock[] =
     "int: Clock of this worker. It starts at 0, and `advance_clock` increases it.";
 
@@ -670,6 +675,7 @@ void register_worker(py::module_& module) {
       .def("pull_sample", &WorkerHandle::pull_sample, py::arg("sample"), py::arg("rows_out"),
            py::arg("values_out") = py::none(), py::arg("asynchronous") = false, kPullSample)
       .def("advance_clock", &WorkerHandle::advance_clock, kAdvanceClock)
+      .def("end_uses", &WorkerHandle::end_uses, kEndUses)
       .def_property_readonly("current_clock", &WorkerHandle::current_clock, kCurrentClock)
       .def("is_done", &WorkerHandle::is_done, py::arg("ticket"), kIsDone)
       .def("wait", &WorkerHandle::wait, py::arg("ticket"), kWait)

@@ -194,6 +194,11 @@ void WorkerHandle::advance_clock() {
   worker_.advance_clock();
 }
 
+void WorkerHandle::end_uses() {
+  const ExclusiveCall call(*this);
+  worker_.end_uses();
+}
+
 void WorkerHandle::skip_to_clock(Clock clock) {
   const ExclusiveCall call(*this);
   worker_.skip_to_clock(clock);

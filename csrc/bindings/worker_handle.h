@@ -42,6 +42,7 @@ class WorkerHandle {
   std::optional<Ticket> pull_sample(Ticket sample, py::handle rows, const py::object& values,
                                     bool asynchronous);
   void advance_clock();
+  void end_uses();
   void skip_to_clock(Clock clock);
   Clock current_clock();
 

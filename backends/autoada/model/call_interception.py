@@ -108,6 +108,8 @@ class Calls:
         others = self._pause_others(observer)
         if not training:
             self._reads.training = False
+            if not self._reads:  # The clock does not advance, but no step needs the rows of earlier calls.
+                state.worker.end_uses()
             for table in self._tables:
                 table.forget_rows()
             self._wrapped.refresh()

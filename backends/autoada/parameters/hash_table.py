@@ -87,9 +87,13 @@ class HashRows(ServerRows):
         return self._ahead
 
     def resolve(self, ids: Tensor) -> Tensor:
-        """Return what `rows_of` will return when these ids are used, and keep it until then."""
+        """Return what `rows_of` will return when these ids are used, and keep it until then.
+
+        If rows are retired, it is found again, because an id without intent may lose its row until then.
+        """
         numbers = self._find(int64_ids(ids))
-        self._resolved.append((ids.reshape(-1).clone(), numbers))
+        if not self.table.retires_rows:
+            self._resolved.append((ids.reshape(-1).clone(), numbers))
         return numbers.clone().view(ids.shape).to(ids.device)  # the model may change its own numbers
 
     def rows_of(self, ids: Tensor) -> Tensor:

@@ -530,6 +530,8 @@ void Worker::advance_clock() {
   for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
 }
 
+void Worker::end_uses() { node_.end_uses(index_); }
+
 void Worker::skip_to_clock(Clock clock) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Clock now = state.clock.load(std::memory_order_relaxed);

@@ -114,6 +114,8 @@ class Worker {
                      bool asynchronous);
 
   void advance_clock();
+  // Ends the use of the rows that rows_of() returned in the present clock.
+  void end_uses();
   // Sets the clock of a restored training, if it is larger than the worker's clock. The skipped clocks are
   // ignored when the worker's pace is estimated.
   void skip_to_clock(Clock clock);

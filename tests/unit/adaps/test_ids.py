@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
+from adaps import _core
+from adaps.policy import Admission, Eviction, Home, Policy, PolicyError, RowSelection, Rule
+from adaps.tables import managed_specs
 
 CAPACITY = 50
 TABLE = adaps.Table(
@@ -145,6 +147,17 @@ def test_rows_of_needs_a_table_with_ids_and_fitting_arrays(node: adaps.Node, kv:
         ({"capacity": 2**32}, "it must be at most 4294967295"),
         ({"capacity": None}, "has keys and no capacity"),
         ({"keys": None}, "has capacity=50 without keys"),
+        (
+            {"keys": None, "capacity": None, "rows": 9, "evict": "lru"},
+            "has evict='lru' without keys; .*or no evict",
+        ),
+        (
+            {"keys": None, "capacity": None, "rows": 9, "admit": {"seen": 3}},
+            "has admit={'seen': 3} without keys",
+        ),
+        ({"evict": "lur"}, "table 'items': evict 'lur' does not exist"),
+        ({"evict": {"ttl": 0}}, "table 'items': evict ttl is 0; it must be an integer from 1"),
+        ({"admit": {"seen": 0}}, "table 'items': admit seen is 0; it must be an integer from 1 to 8"),
         ({"keys": "int32"}, "keys of table 'items': 'int32' does not exist"),
         ({"rows": 7}, "has both keys and rows=7"),
         ({"sampling": adaps.Uniform()}, "has both keys and sampling"),
@@ -159,6 +172,30 @@ def test_descriptions_that_do_not_fit_ids_are_refused(changed: dict[str, Any], e
 def test_a_description_can_be_replaced_in_part() -> None:
     table = dataclasses.replace(TABLE, name="others")
     assert (table.rows, table.keys, table.name) == (CAPACITY, "int64", "others")
+
+
+def test_a_rule_replaces_a_tables_own_order_and_admission() -> None:
+    own = dataclasses.replace(TABLE, evict={"ttl": 9}, admit={"seen": 2})
+    rule = Rule("items", evict=Eviction("lru"), admit=Admission(3))
+    for rules, evict, ttl, seen in (
+        ([Rule("*")], _core.Evict.TTL, 9, 2),
+        ([rule, Rule("*")], _core.Evict.LRU, 0, 3),
+    ):
+        (spec,) = managed_specs([own], Policy("a", rules), 1)
+        assert (spec.evict, spec.ttl, spec.admit_seen) == (evict, ttl, seen)
+    assert (TABLE.spec().evict, TABLE.spec().admit_seen) == (_core.Evict.NONE, 1)
+
+
+def test_rows_whose_use_has_ended_are_given_to_other_ids_in_the_same_clock() -> None:
+    with adaps.Node([dataclasses.replace(TABLE, capacity=4, rows=0, evict="lru")]) as node:
+        rows_of(node, range(4))
+        with pytest.raises(adaps.AdapsError, match="'items' is full: node 0 assigns 4 of its 4 rows"):
+            rows_of(node, [4])
+        node.worker(0).end_uses()
+        assert rows_of(node, [4])[0] in range(4)
+        assert node.table("items").retires_rows
+    with adaps.Node([TABLE]) as node:
+        assert not node.table("items").retires_rows
 
 
 def test_a_table_without_rows_and_keys_is_refused() -> None:
