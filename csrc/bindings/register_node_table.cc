@@ -1,4 +1,3 @@
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -146,32 +145,19 @@ void NodeTable::for_all_rows(MissedSteps missed) {
   }
 }
 
-py::tuple NodeTable::known_ids() const {
-  const RowIds* known = node_->node().tables()[index_].ids();
-  if (known == nullptr)
-    throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
-  std::vector<std::int64_t> ids, rows;
-  {
-    const py::gil_scoped_release release;
-    for (std::uint64_t row = 0; row < rows_; ++row) {
-      if (!known->knows(row)) continue;
-      ids.push_back(known->id(row));
-      rows.push_back(static_cast<std::int64_t>(row));
-    }
-  }
-  const auto count = static_cast<py::ssize_t>(rows.size());
-  return py::make_tuple(py::array_t<std::int64_t>(count, ids.data()),
-                        py::array_t<std::int64_t>(count, rows.data()));
+void NodeTable::forget_used() {
+  RowIds* ids = node_->node().tables()[index_].ids();
+  if (ids == nullptr) throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
+  const py::gil_scoped_release release;
+  ids->used().clear();
 }
 
 namespace {
 
-constexpr char kKnownIds[] = R"(Ids that this node has used or assigned, and their rows.
+constexpr char kForgetUsed[] =
+    R"(Forget which rows this node has used, so that `Worker.used_ids` does not list them.
 
-Returns
--------
-ids, rows : int64 array
-    Ids and their row numbers, in the order of the rows.
+Other nodes still list the rows that they have used. The rows keep their ids and their content.
 
 Raises
 ------
@@ -300,7 +286,7 @@ void register_node_table(py::module_& module) {
       .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
       .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
       .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)
-      .def("known_ids", &NodeTable::known_ids, kKnownIds)
+      .def("forget_used", &NodeTable::forget_used, kForgetUsed)
       .def("forget_missed", &NodeTable::forget_missed, kForgetMissed);
 }
 

@@ -212,6 +212,29 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kUsedIds[] = R"(Return the ids of the rows that any node has read or written.
+
+An id whose row was only requested, or for which only intent was signalled, is not among them. Blocks until all
+nodes have sent their ids. The result contains the ids of calls that were complete before this call, and of
+other workers' calls before a `barrier`.
+
+Parameters
+----------
+table : NodeTable
+    Table with ``keys="int64"``, on this worker's node.
+
+Returns
+-------
+int64 array
+    Distinct ids, in ascending order.
+
+Raises
+------
+ValueError
+    If the table has no ids.
+PeerLost
+    If a node of the cluster is lost.)";
+
 constexpr char kRowsOf[] =
     R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
 
@@ -647,6 +670,7 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kSetState)
       .def("rows_of", &WorkerHandle::rows_of, py::arg("table"), py::arg("ids"), py::arg("rows_out"),
            py::arg("asynchronous") = false, kRowsOf)
+      .def("used_ids", &WorkerHandle::used_ids, py::arg("table"), kUsedIds)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
            py::arg("idle_rows") = false, kPullRows)

@@ -215,7 +215,20 @@ std::size_t TableRestore::put(std::span<const std::int64_t> rows, const float* v
   return taken.size();
 }
 
+void TableRestore::mark_used(const Kept& kept) {
+  if (table_.ids() == nullptr) return;
+  std::vector<float> initial(table_.width());
+  const float* row = kept.rows.data();
+  for (const std::int64_t number : kept.names) {
+    table_.init(table_.first_key() + static_cast<Key>(number), initial.data());
+    if (std::memcmp(row, initial.data(), table_.length() * sizeof(float)) != 0)
+      table_.ids()->used().add(static_cast<std::uint64_t>(number));
+    row += table_.width();
+  }
+}
+
 void TableRestore::finish() {
+  if (table_.ids() != nullptr) table_.ids()->used().clear();
   for (Kept& kept : kept_) {
     if (table_.ids() != nullptr) {
       // put() has checked that there is room.
@@ -223,6 +236,7 @@ void TableRestore::finish() {
       ADAPS_ASSERT(has_room);
       for (const std::int64_t row : kept.names) seen_[static_cast<std::size_t>(row)] = true;
     }
+    mark_used(kept);
     const float* row = kept.rows.data();
     for (std::size_t i = 0; i < kept.names.size(); ++i, row += table_.width()) {
       const Key first = table_.first_key();

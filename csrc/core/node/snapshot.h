@@ -82,7 +82,8 @@ class TableRestore {
   // first row that does not exist or was put before, or the table if it is full. After such an error, the
   // restore cannot be finished.
   std::size_t put(std::span<const std::int64_t> rows, const float* values, const float* states);
-  // Writes the stored rows. All other owned rows get their initial value.
+  // Writes the stored rows. All other owned rows get their initial value. If rows have ids, the used rows are
+  // then the stored rows whose value is not the initial value.
   void finish();
 
  private:
@@ -100,6 +101,8 @@ class TableRestore {
     std::vector<std::int64_t> names;  // ids or indices of the rows
     std::vector<float> rows;          // values, each followed by its state
   };
+  // Records which of the rows, named by their numbers, are used.
+  void mark_used(const Kept& kept);
   std::vector<Kept> kept_;  // one for each call of put()
 };
 

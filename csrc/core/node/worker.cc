@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "node/interruptible_wait.h"
 #include "protocol/context.h"
+#include "protocol/id_listings.h"
 #include "protocol/local_access.h"
 #include "protocol/row_assignment.h"
 #include "store/finite.h"
@@ -44,6 +45,12 @@ class Stopwatch {
 [[noreturn]] void no_id(const Table& table, Key key) {
   throw std::out_of_range("row " + std::to_string(key - table.first_key()) + " of table '" +
                           table.spec().name + "' has no id on this node: use rows of rows_of()");
+}
+
+void require_ids(const Table& table) {
+  if (table.ids() == nullptr)
+    throw std::invalid_argument("table '" + table.spec().name +
+                                "' has no ids: its keys are the numbers of its rows");
 }
 
 void require_clocks(const std::string& what, Clock start, Clock end) {
@@ -201,9 +208,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
 Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
                        bool asynchronous) {
   require_keys(ids.size());
-  if (table.ids() == nullptr)
-    throw std::invalid_argument("table '" + table.spec().name +
-                                "' has no ids: its keys are the numbers of its rows");
+  require_ids(table);
   if (rows.size() != ids.size())
     throw std::invalid_argument("the array has room for " + std::to_string(rows.size()) + " rows, but " +
                                 std::to_string(ids.size()) + " ids need one each");
@@ -230,6 +235,24 @@ Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, st
   }
   finish_rows_of(node_, *operation);
   return kDone;
+}
+
+std::vector<std::int64_t> Worker::used_ids(const Table& table) {
+  require_ids(table);
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const auto operation = std::make_shared<Operation>(OperationKind::kUsedIds, index_, state.completion);
+  operation->id_listing = std::make_unique<IdListing>(&table);
+  start_used_ids(node_, *operation);
+  if (!operation->done.load(std::memory_order_acquire)) {
+    const Stopwatch stopwatch(state.counters.blocked_micros);
+    node_.partitions[0]->submit_id_listing(*operation);
+    block(operation);
+  }
+  std::vector<std::int64_t> ids = std::move(operation->id_listing->ids);
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  return ids;
 }
 
 bool Worker::changed(std::span<const Key> keys, std::span<std::int64_t> seen) {

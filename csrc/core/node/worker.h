@@ -77,6 +77,10 @@ class Worker {
   // or is_done(), and throws TableFull in wait().
   Ticket rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
                  bool asynchronous);
+  // Returns the ids of the rows that any node has read or written, in ascending order. They include the ids
+  // of all calls that were complete before this call began, and of calls of other workers before a barrier.
+  // The table must have ids, or the call throws std::invalid_argument.
+  std::vector<std::int64_t> used_ids(const Table& table);
   // Whether a pull of these keys could return other values now than at the previous call of this function.
   // Never blocks. `seen` has one number for each key, which the previous call wrote and which this call
   // replaces. Throws std::invalid_argument if `seen` has another size.

@@ -19,6 +19,7 @@ Channel::Channel(NodeContext& node, int index)
       intent_handler_(context_, ownership_, replicas_),
       requests_(context_, refreshes_, replicas_, parked_),
       id_requests_(context_),
+      id_listings_(context_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
       round_distance_(node.settings.round_distance()),
@@ -54,6 +55,7 @@ void Channel::work_off_batch() {
     slice.begin();
   }
   for (IdRequest* request : std::exchange(batch_.id_requests, {})) id_requests_.send(*request);
+  for (Operation* operation : std::exchange(batch_.id_listings, {})) id_listings_.begin(*operation);
   if (batch_.follows_intents && partition().intents.acting() && !node.frozen.load()) return;
   while (batch_.next < batch_.requests.size()) {
     if (slice.is_used_up()) return;
@@ -243,6 +245,12 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       case MessageType::kResolved:
         id_requests_.on_resolved(from, reader.read<ResolvedMessage>(), reader);
+        break;
+      case MessageType::kListIds:
+        id_listings_.on_list_ids(from, reader.read<ListIdsMessage>());
+        break;
+      case MessageType::kIds:
+        id_listings_.on_ids(from, reader.read<IdsMessage>(), reader);
         break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));

@@ -5,9 +5,9 @@
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
 // The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
-// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends
-// only on parts before it in this list. Membership handles the nodes of the cluster. IntentQueues decides
-// when intents are acted on.
+// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, IdListings, Flusher and Syncs. Each
+// part depends only on parts before it in this list. Membership handles the nodes of the cluster.
+// IntentQueues decides when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@
 #include "common/types.h"
 #include "protocol/channel_context.h"
 #include "protocol/flusher.h"
+#include "protocol/id_listings.h"
 #include "protocol/id_requests.h"
 #include "protocol/intent_handler.h"
 #include "protocol/membership.h"
@@ -75,7 +76,8 @@ class Channel : public TransportEvents {
     bool follows_intents = false;  // Requests wait until all due intents have been acted on.
     std::size_t next = 0;          // Index of the next request.
     bool done() const {
-      return next == requests.size() && id_requests.empty() && syncs.empty() && arrivals.empty() && !goodbye;
+      return next == requests.size() && id_requests.empty() && id_listings.empty() && syncs.empty() &&
+             arrivals.empty() && !goodbye;
     }
   };
 
@@ -97,6 +99,7 @@ class Channel : public TransportEvents {
   IntentHandler intent_handler_;
   Requests requests_;
   IdRequests id_requests_;
+  IdListings id_listings_;
   Flusher flusher_;
   Syncs syncs_;
 

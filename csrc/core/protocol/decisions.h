@@ -117,6 +117,14 @@ struct Decisions {
     adding.add(id, row);
   }
 
+  // Whether a call of a worker uses its rows, so that they are part of the table's state. A call that only
+  // waits for announced rows does not.
+  ADAPS_DECISION bool uses_rows(OperationKind kind) const { return kind != OperationKind::kLocalize; }
+  // Returns the next row in [row, end) whose id is listed, or `end`. Only used rows are.
+  ADAPS_DECISION std::uint64_t next_listed(const RowIds& ids, std::uint64_t row, std::uint64_t end) const {
+    return ids.used().next(row, end);
+  }
+
   // --- owner and holders of a key ---
 
   // Returns an owner's response to another node's intent. A key with holders is never relocated.

@@ -1,27 +1,13 @@
 #include "protocol/id_requests.h"
 
-#include <cstring>
-#include <span>
 #include <string>
 
+#include "protocol/message_numbers.h"
 #include "protocol/row_assignment.h"
 
 namespace adaps {
 
 namespace {
-
-// Payloads of messages consist of words with the size of a float.
-template <typename Number>
-std::span<const float> as_words(const std::vector<Number>& numbers) {
-  return {reinterpret_cast<const float*>(numbers.data()), numbers.size() * sizeof(Number) / sizeof(float)};
-}
-
-template <typename Number>
-void read_numbers(Reader& reader, std::size_t count, std::vector<Number>& numbers) {
-  const std::span<const float> words = reader.floats(count * sizeof(Number) / sizeof(float));
-  numbers.resize(count);
-  if (count > 0) std::memcpy(numbers.data(), words.data(), words.size_bytes());
-}
 
 std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
 
@@ -49,7 +35,8 @@ void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& 
                         ", which has no ids");
   if (message.count == 0 || message.count > kMaxIdsOfMessage)
     throw ProtocolError(described(from) + "requests the rows of " + std::to_string(message.count) + " ids");
-  read_numbers(reader, message.count, ids_);
+  ids_.clear();
+  append_numbers(reader, message.count, ids_);
   for (const std::int64_t id : ids_) {
     if (channel_.node.directory.home_by_hash(static_cast<Key>(id)) != channel_.rank)
       throw ProtocolError(described(from) + "requests the row of id " + std::to_string(id) +
@@ -78,7 +65,8 @@ void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader
   if (message.count != 0 && message.count != request.ids.size())
     throw ProtocolError(described(from) + "answers " + std::to_string(message.count) + " of " +
                         std::to_string(request.ids.size()) + " ids");
-  read_numbers(reader, message.count, answer_);
+  answer_.clear();
+  append_numbers(reader, message.count, answer_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   for (const std::uint32_t row : answer_) {
     if (!share.contains(row))

@@ -556,6 +556,15 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
   }
 }
 
+// Records that this node uses those of the rows that have ids.
+void mark_used(const Tables& tables, std::span<const Key> keys) {
+  const Table* hint = nullptr;
+  for (const Key key : keys) {
+    const Table& table = tables.find(key, hint);
+    if (table.ids() != nullptr) table.ids()->used().add(key - table.first_key());
+  }
+}
+
 }  // namespace
 
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out) {
@@ -584,6 +593,7 @@ bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, fl
 }
 
 void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
+  if (node.tables.any_ids() && decisions().uses_rows(operation.kind)) mark_used(node.tables, keys);
   switch (operation.kind) {
     case OperationKind::kPull:
       run<OperationKind::kPull>(node, operation, keys);
@@ -607,6 +617,7 @@ void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
     case OperationKind::kSync:
     case OperationKind::kBarrier:
     case OperationKind::kRowsOf:
+    case OperationKind::kUsedIds:
       break;
   }
   operation.left.store(static_cast<std::uint32_t>(operation.requests.size()), std::memory_order_relaxed);
@@ -625,11 +636,13 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
     const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
     if (untouched && (now.with.weight_decay == 0.0F || missed == MissedSteps::kForget)) continue;
     if (!table.is_usable(keys[i])) continue;
+    // The row of an id exists from its first use on, so it has missed no earlier step.
+    const bool is_new = table.ids() != nullptr && !table.ids()->used().contains(keys[i] - table.first_key());
     LockedKey key(store, keys[i]);
     touch(node, key);
     if (key.state() != State::kOwner) continue;
     bool changed = true;
-    if (missed == MissedSteps::kApply) {
+    if (missed == MissedSteps::kApply && !is_new) {
       changed = rule.catch_up(key.value(), key.length(), now);
     } else {
       rule.restart(key.value(), key.length(), now);
@@ -739,6 +752,7 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
     case OperationKind::kSync:
     case OperationKind::kBarrier:
     case OperationKind::kRowsOf:
+    case OperationKind::kUsedIds:
       break;
   }
   return true;

@@ -37,8 +37,10 @@ enum class MessageType : std::uint8_t {
   kLost,         // any -> any
   kResolve,      // any -> the node that assigns rows to the ids
   kResolved,     // the node that assigns rows -> any
+  kListIds,      // any -> any
+  kIds,          // any -> any
 };
-inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kResolved) + 1;
+inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kIds) + 1;
 const char* name_of(MessageType type);
 // Whether a message of this type concerns one key.
 inline constexpr bool is_about_a_key(MessageType type) { return type <= MessageType::kNews; }
@@ -178,6 +180,20 @@ struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, in the 
   std::uint8_t unused[3] = {};
   std::uint32_t request = 0;
   std::uint32_t count = 0;  // 0 if the sender's share of the table has too few free rows
+};
+struct ListIdsMessage {
+  MessageType type = MessageType::kListIds;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t table = 0;
+  std::uint32_t first = 0;  // the first row whose id is requested
+};
+struct IdsMessage {  // followed by `count` ids of 8 bytes
+  MessageType type = MessageType::kIds;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t count = 0;
+  std::uint32_t next = 0;  // the first row of the next request; the table's number of rows at the end
 };
 #pragma pack(pop)
 inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);

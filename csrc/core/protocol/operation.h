@@ -27,7 +27,8 @@ enum class OperationKind : std::uint8_t {
   kLocalize,
   kPullState,
   kSetState,
-  kRowsOf
+  kRowsOf,
+  kUsedIds
 };
 // Whether a call reads or writes the optimizer state of rows. Only a row's owner serves it.
 constexpr bool is_about_state(OperationKind kind) {
@@ -83,6 +84,15 @@ struct IdCall {
   std::atomic<int> full{kNone};  // a node that had no row left for a new id
 };
 
+// A call for the ids of the rows that any node has used.
+struct IdListing {
+  explicit IdListing(const Table* table_in) : table(table_in) {}
+
+  const Table* table;
+  // Ids of this node, and those that other nodes have sent so far. Several nodes may send the same id.
+  std::vector<std::int64_t> ids;
+};
+
 // A worker waits on this object until its operations are complete.
 struct Completion {
   std::mutex mutex;
@@ -105,9 +115,10 @@ struct Operation {
   std::vector<float> kept;  // memory of `in`, unless it is an array of the caller
   std::vector<KeyRequest> requests;
   std::vector<Occurrence> occurrences;
-  std::unique_ptr<IdCall> id_call;  // only for kRowsOf
-  std::uint64_t epoch = 0;          // only for kSync
-  std::size_t bytes = 0;            // bytes of the operation's messages
+  std::unique_ptr<IdCall> id_call;        // only for kRowsOf
+  std::unique_ptr<IdListing> id_listing;  // only for kUsedIds
+  std::uint64_t epoch = 0;                // only for kSync
+  std::size_t bytes = 0;                  // bytes of the operation's messages
   std::atomic<std::uint32_t> left{0};
   std::atomic<bool> done{false};
   // Lock for the caller's arrays. If a worker stops waiting, because of a failure or an interrupt, it

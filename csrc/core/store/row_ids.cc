@@ -33,7 +33,8 @@ RowIds::RowIds(std::uint64_t rows)
       bit_memory_((rows + 63) / 64 * sizeof(std::uint64_t)),
       first_bucket_(static_cast<Bucket*>(bucket_memory_.get())),
       ids_(static_cast<std::atomic<std::int64_t>*>(id_memory_.get())),
-      is_known_(static_cast<std::atomic<std::uint64_t>*>(bit_memory_.get())) {}
+      is_known_(static_cast<std::atomic<std::uint64_t>*>(bit_memory_.get())),
+      used_(rows) {}
 
 // The bits for bucket and tag differ from those that determine the assigning node and the channel. Otherwise
 // the ids of one node would use a part of the buckets or tags.

@@ -10,6 +10,7 @@
 
 #include "common/types.h"
 #include "store/reserved.h"
+#include "store/used_rows.h"
 
 namespace adaps {
 
@@ -57,6 +58,10 @@ class RowIds {
   // The id of a row that this node knows.
   std::int64_t id(std::uint64_t row) const { return ids_[row].load(std::memory_order_relaxed); }
 
+  // The rows that this node has used. It knows their ids.
+  UsedRows& used() { return used_; }
+  const UsedRows& used() const { return used_; }
+
   // Number of ids to which this node has assigned a row.
   std::uint64_t assigned() const { return assigned_.load(std::memory_order_relaxed); }
   // Bytes of memory of the map, and of the ids that were added.
@@ -103,6 +108,7 @@ class RowIds {
   std::atomic<std::int64_t>* const ids_;  // by row
   std::atomic<std::uint64_t>* const
       is_known_;  // by row, one bit each, so that checks of keys stay in a cache
+  UsedRows used_;
   std::atomic<std::uint64_t> assigned_{0};
   std::atomic<std::uint64_t> known_{0};
   std::mutex mutex_;

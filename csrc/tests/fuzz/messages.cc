@@ -6,6 +6,7 @@
 #include "node/node_state.h"
 #include "node/worker.h"
 #include "protocol/channel.h"
+#include "protocol/id_listings.h"
 #include "protocol/message.h"
 #include "protocol/wire_encoding.h"
 #include "target.h"
@@ -204,6 +205,14 @@ std::vector<Bytes> examples() {
         all.push_back(script.bytes);
         script.bytes.resize(2);
       }
+      for (std::uint32_t number = 0; number < kNodes; ++number) {
+        script.send(number % 2, ListIdsMessage{.table = kTableWithIds, .first = 8 * number})
+            .send(number % 2, IdsMessage{.request = number % 2, .count = number, .next = 3 + number},
+                  2 * number)
+            .send(number % 2, IdsMessage{.request = number % 2, .count = 1, .next = kRowsWithIds}, 2);
+        all.push_back(script.bytes);
+        script.bytes.resize(2);
+      }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)
           script.send(number % 2, SyncMessage{.type = type, .number = number});
@@ -247,10 +256,14 @@ void run(std::span<const std::byte> input) {
   std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
   std::array<std::int64_t, kIds.size()> rows{};
+  Operation listing(OperationKind::kUsedIds, 0, node.workers[0]->completion);
+  listing.id_listing = std::make_unique<IdListing>(&node.tables[kTableWithIds]);
   Micros now = 1'000'000;
   try {
     channel.set_now(now);
     worker.rows_of(node.tables[kTableWithIds], kIds, rows, true);
+    start_used_ids(node, listing);
+    channel.partition().submit_id_listing(listing);
     worker.intent(wanted, 0, 100);
     worker.push(used, values.data(), used.size() * kLength, true);
     worker.pull(used, values.data(), used.size() * kLength, true);

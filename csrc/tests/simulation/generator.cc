@@ -529,8 +529,8 @@ class Generator {
     }
   }
 
-  // Gives the rows of a table ids, and inserts calls for their rows. Some shares are too small for all ids.
-  // Uses separate random numbers.
+  // Gives the rows of a table ids, and inserts calls for their rows and for the used ids. Some shares are too
+  // small for all ids. Uses separate random numbers.
   void draw_ids() {
     Random random(mix(spec_.seed) ^ 0x69647321U);
     const std::size_t number = random.below(spec_.tables.size());
@@ -588,6 +588,7 @@ class Generator {
       }
       if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(std::move(rows));
       longer.push_back(std::move(call));
+      if (random.chance(0.1)) longer.push_back({.kind = CallKind::kUsedIds, .table = number});
     }
     program = std::move(longer);
   }

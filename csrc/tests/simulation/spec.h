@@ -30,7 +30,8 @@ enum class CallKind : std::uint8_t {
   kBarrier,
   kPullState,
   kSetState,
-  kRowsOf,  // requests the rows of ids of one table
+  kRowsOf,   // requests the rows of ids of one table
+  kUsedIds,  // lists the ids of the used rows of one table
   // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
   kTake,
@@ -43,7 +44,7 @@ struct Call {
   std::vector<std::uint32_t> keys{};  // indices in WorldSpec::keys
   Clock start_in = 0;                 // intent, sample: number of clocks from now
   Clock length = 1;
-  std::size_t table = 0;  // sample, rows of ids: index of the table
+  std::size_t table = 0;  // sample, rows of ids, used ids: index of the table
   std::size_t size = 0;   // sample: number of rows
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -70,7 +71,8 @@ class World {
     std::vector<Key> keys;
     std::vector<std::uint32_t> positions;  // indices of the keys in the world's list
     std::vector<float> floats;
-    std::vector<std::int64_t> rows;  // result of a call for rows of ids
+    std::vector<std::int64_t> rows;       // result of a call for rows of ids
+    std::set<std::uint32_t> used_before;  // positions that were used before a call for used ids
   };
 
   struct PreparedSample {
@@ -139,6 +141,7 @@ class World {
   void fill(const Caller& caller, const Call& call, Pending& pending);
   void start_rows_of_call(Caller& caller, const Call& call, Pending& pending);
   void check_rows(const Pending& pending);
+  void check_used_ids(const Pending& pending) const;
   // Position of a row that a checkpoint names by its number or id; nullopt if calls do not use the row.
   std::optional<std::uint32_t> named_position(const Table& table, std::int64_t name) const;
   void fill_state(std::uint32_t position, std::span<float> state, Record& record);
@@ -164,6 +167,7 @@ class World {
   // Rows that calls returned for ids.
   std::map<std::uint32_t, Key> assigned_;
   std::map<Key, std::uint32_t> assigned_to_;
+  std::set<std::uint32_t> used_;       // positions of the keys that calls have read or written
   std::vector<std::uint32_t> pushes_;  // number of pushes so far, by key
   std::uint32_t sets_ = 0;
   std::uint32_t state_sets_ = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "node/snapshot.h"
+#include "protocol/id_listings.h"
 #include "protocol/local_access.h"
 #include "protocol/row_assignment.h"
 #include "simulation/text.h"
@@ -39,6 +40,8 @@ OperationKind operation_kind(CallKind kind) {
       return OperationKind::kBarrier;
     case CallKind::kRowsOf:
       return OperationKind::kRowsOf;
+    case CallKind::kUsedIds:
+      return OperationKind::kUsedIds;
     default:
       return OperationKind::kPull;
   }
@@ -143,8 +146,13 @@ void World::call_operation(Caller& caller, const Call& call) {
       start_pull_of_sample(caller, pending);
     } else if (call.kind == CallKind::kRowsOf) {
       start_rows_of_call(caller, call, pending);
+    } else if (call.kind == CallKind::kUsedIds) {
+      pending.used_before = used_;
+      operation.id_listing = std::make_unique<IdListing>(&node.tables[call.table]);
+      start_used_ids(node, operation);
     } else {
       fill(caller, call, pending);
+      if (call.kind != CallKind::kWaitIntent) used_.insert(call.keys.begin(), call.keys.end());
       if (call.kind == CallKind::kPull) {
         start_pull(caller, pending);
       } else {
@@ -174,6 +182,8 @@ void World::submit_part(Caller& caller) {
   } else {
     if (operation.kind == OperationKind::kRowsOf) {
       submit_id_requests(node, operation);
+    } else if (operation.kind == OperationKind::kUsedIds) {
+      node.partitions[0]->submit_id_listing(operation);
     } else {
       submit_requests(node, operation);
     }
@@ -511,8 +521,25 @@ std::optional<std::uint32_t> World::named_position(const Table& table, std::int6
   return std::nullopt;
 }
 
+// Checks that a listing has all ids that were used before it began, and no id that was never used.
+void World::check_used_ids(const Pending& pending) const {
+  const IdListing& listing = *pending.operation.id_listing;
+  const std::set<std::int64_t> listed(listing.ids.begin(), listing.ids.end());
+  std::size_t used = 0;
+  for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+    if (!has_id(spec_, i) || !listing.table->contains(spec_.keys[i])) continue;
+    const bool is_listed = listed.contains(spec_.ids[i]);
+    used += is_listed ? 1 : 0;
+    if (!is_listed && pending.used_before.contains(i))
+      throw Violation("ids: k", i, " was used and is not listed");
+    if (is_listed && !used_.contains(i)) throw Violation("ids: k", i, " was not used and is listed");
+  }
+  if (listed.size() != used) throw Violation("ids: an id is listed that does not exist");
+}
+
 void World::complete(Caller& caller, Pending& pending) {
   if (pending.operation.kind == OperationKind::kRowsOf) check_rows(pending);
+  if (pending.operation.kind == OperationKind::kUsedIds) check_used_ids(pending);
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();

@@ -269,6 +269,60 @@ def test_rows_of_ids_catch_up_with_missed_steps_and_other_rows_have_none(tmp_pat
         assert kv.is_done(-1)
 
 
+def test_a_row_has_missed_no_step_before_its_first_use() -> None:
+    rule = adaps.SGD(lr=0.1, weight_decay=0.1)
+    with adaps.Node([dataclasses.replace(TABLE, optimizer=rule)]) as node:
+        table, kv, out = node.table("items"), node.worker(0), np.empty((1, 3), np.float32)
+        table.set_step(5)
+        keys = table.keys(rows_of(node, [4]))
+        table.catch_up(keys)
+        kv.pull(keys, out)
+        with adaps.Node([TABLE]) as other:
+            assert out.tolist() == values_of(other, [4]).tolist()
+        table.set_step(6)
+        table.catch_up(keys)
+        before = out.copy()
+        kv.pull(keys, out)
+        np.testing.assert_allclose(out, before * 0.99, rtol=1e-6)
+
+
+def test_used_ids_are_those_whose_rows_were_read_or_written(node: adaps.Node, kv: adaps.Worker) -> None:
+    table, out = node.table("items"), np.zeros((1, 3), np.float32)
+    assert kv.used_ids(table).tolist() == []
+    rows_of(node, [1, 2, 3])
+    kv.intent(table.keys(rows_of(node, [7])), 0)
+    kv.wait_intent(table.keys(rows_of(node, [7])))
+    values_of(node, [MOST, LEAST])
+    kv.push(table.keys(rows_of(node, [5])), out)
+    kv.push_gradients(table.keys(rows_of(node, [0])), out)
+    node.worker(1).set(table.keys(rows_of(node, [-4])), out)
+    assert kv.used_ids(table).tolist() == [LEAST, -4, 0, 5, MOST]
+    table.forget_used()
+    values_of(node, [2, 5])
+    assert kv.used_ids(table).tolist() == node.worker(1).used_ids(table).tolist() == [2, 5]
+
+
+def test_used_ids_need_a_table_with_ids(node: adaps.Node, kv: adaps.Worker) -> None:
+    for call in (lambda: kv.used_ids(node.table("rows")), lambda: node.table("rows").forget_used()):
+        with pytest.raises(ValueError, match="table 'rows' has no ids"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_after_a_restore_the_used_ids_are_those_with_another_value_than_the_initial_one(
+    dtype: str, tmp_path: Path
+) -> None:
+    table = dataclasses.replace(TABLE, dtype=dtype)
+    with adaps.Node([table]) as node:
+        values_of(node, [3, LEAST])
+        node.worker(0).set(node.table("items").keys(rows_of(node, [8])), np.ones(3, np.float32))
+        node.checkpoint(tmp_path)
+    with adaps.Node([table]) as node:
+        values_of(node, [3, 4])
+        node.restore(tmp_path)
+        assert node.worker(0).used_ids(node.table("items")).tolist() == [8]
+
+
 def test_packed_rows_of_ids_are_rounded_alike_whatever_rows_they_have() -> None:
     table = adaps.Table("items", length=3, keys="int64", capacity=9, init=TABLE.init, dtype="bfloat16")
     results = []
