@@ -174,7 +174,8 @@ class CtrUseCase(DealsBatches):
 
     @property
     def _tables(self) -> tuple[str, ...]:
-        return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
+        has_wide = self._params.wide and not self._hashed
+        return ("wide.weight", "deep.weight") if has_wide else ("deep.weight",)
 
     def _largest_feature(self) -> NDArray[np.integer[Any]]:
         """Return the values of the feature with the most values, (samples,)."""

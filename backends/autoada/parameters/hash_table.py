@@ -69,15 +69,17 @@ class HashRows(ServerRows):
 
     def resolve(self, ids: Tensor) -> Tensor:
         """Return what `rows_of` will return when these ids are used, and keep it until then."""
-        numbers = self._find(int64_ids(ids))
-        self._resolved.append((ids.reshape(-1).clone(), numbers))
+        wanted = int64_ids(ids)
+        numbers = self._find(wanted)
+        self._resolved.append((wanted.clone(), numbers))
         return numbers.clone().view(ids.shape).to(ids.device)  # the model may change its own numbers
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row; `adaps.AdapsError` if there are more ids than rows."""
-        numbers = self._take_resolved(ids.reshape(-1))
+        wanted = int64_ids(ids)
+        numbers = self._take_resolved(wanted)
         if numbers is None:
-            numbers = self._find(int64_ids(ids))
+            numbers = self._find(wanted)
         return numbers.view(ids.shape).to(ids.device)
 
     def saved(self, weight: nn.Parameter) -> IdRows:
@@ -151,8 +153,7 @@ class HashRows(ServerRows):
     def _take_resolved(self, ids: Tensor) -> Tensor | None:
         """Return the rows that `resolve` found for these ids, and drop them with the older ones."""
         for position, (given, numbers) in enumerate(self._resolved):
-            alike = (given.shape, given.dtype, given.device) == (ids.shape, ids.dtype, ids.device)
-            if alike and torch.equal(given, ids):
+            if torch.equal(given, ids):
                 for _ in range(position + 1):
                     self._resolved.popleft()
                 return numbers
