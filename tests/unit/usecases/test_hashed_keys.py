@@ -135,6 +135,16 @@ def test_capacity_that_is_too_small_is_an_error() -> None:
         usecase.loss(usecase.model(), batch)
 
 
+def test_the_weight_of_the_linear_model_is_the_first_number_of_a_row() -> None:
+    usecase = ctr("hash")
+    model: Any = usecase.model()
+    batch = next(iter(usecase.loaders(0, 1).train))
+    before = model(batch.dense, batch.ids)
+    with torch.no_grad():
+        model.deep.weight[:, 0] += 1.0
+        torch.testing.assert_close(model(batch.dense, batch.ids), before + 26)
+
+
 def test_tables_of_a_model_have_different_seeds() -> None:
     model: Any = mf("hash").model()
     ids = torch.tensor([1, 2])
