@@ -88,7 +88,9 @@ void IdListings::on_ids(NodeId from, const IdsMessage& message, Reader& reader) 
   if (message.count > std::min<std::uint64_t>(kMaxIdsOfMessage, message.next - first))
     throw ProtocolError(described(from) + "answers " + std::to_string(message.count) + " ids of " +
                         std::to_string(message.next - first) + " rows");
-  append_numbers(reader, message.count, listing.ids);
+  std::vector<std::int64_t> ids;
+  read_numbers(reader, message.count, ids);
+  listing.ids.insert(listing.ids.end(), ids.begin(), ids.end());
   first = message.next;
   if (first < rows) {
     send(message.request);

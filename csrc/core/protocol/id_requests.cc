@@ -35,8 +35,7 @@ void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& 
                         ", which has no ids");
   if (message.count == 0 || message.count > kMaxIdsOfMessage)
     throw ProtocolError(described(from) + "requests the rows of " + std::to_string(message.count) + " ids");
-  ids_.clear();
-  append_numbers(reader, message.count, ids_);
+  read_numbers(reader, message.count, ids_);
   for (const std::int64_t id : ids_) {
     if (channel_.node.directory.home_by_hash(static_cast<Key>(id)) != channel_.rank)
       throw ProtocolError(described(from) + "requests the row of id " + std::to_string(id) +
@@ -65,8 +64,7 @@ void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader
   if (message.count != 0 && message.count != request.ids.size())
     throw ProtocolError(described(from) + "answers " + std::to_string(message.count) + " of " +
                         std::to_string(request.ids.size()) + " ids");
-  answer_.clear();
-  append_numbers(reader, message.count, answer_);
+  read_numbers(reader, message.count, answer_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   for (const std::uint32_t row : answer_) {
     if (!share.contains(row))
