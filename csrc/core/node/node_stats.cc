@@ -66,6 +66,10 @@ std::map<std::string, double> stats_of(const NodeState& state) {
     sums.add("refreshes_held_back", c.refreshes_held_back);
     sums.add("unsent_full_micros", c.unsent_full_micros);
     sums.add("requests_forwarded", c.requests_forwarded);
+    sums.add("rows_read_on_demand", c.rows_read_on_demand);
+    sums.add("rows_read_ahead", c.rows_read_ahead);
+    sums.add("disk_waits", c.disk_waits);
+    sums.add("rows_written", c.rows_written);
     sums.add("lead_micros", c.lead_micros);
     sums.add("lead_keys", c.lead_keys);
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
@@ -76,6 +80,7 @@ std::map<std::string, double> stats_of(const NodeState& state) {
   for (std::size_t i = 0; i < state.tables.size(); ++i) add_assigned(sums, state.tables[i]);
   sums.add("resident_bytes", state.store.resident_bytes());
   sums.add("slots", state.store.slots_in_use());
+  sums.add("rows_stored", state.store.rows_stored());
   return sums.by_name;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -24,6 +25,65 @@ void mark_changed(NodeContext& node, LockedKey& key) {
   if (key.header().has_holders()) node.partition_of(key.key()).mark_dirty(key);
 }
 
+bool owns(const NodeContext& node, Key key) {
+  const std::uint32_t seen = node.store.peek(key);
+  return is_owned(seen) || (node.store.is_stored(seen) && decisions().is_owned_by_node(State::kStored));
+}
+
+// Copies a row that this node owns, in its stored format, from memory or from its file. Returns its version,
+// or nothing if this node does not own it. The row may be moved between memory and the file meanwhile.
+std::optional<Version> copy_row(NodeContext& node, const Table& table, Key number, std::span<float> words) {
+  const std::uint64_t row = number - table.first_key();
+  RowFile& file = node.storage->file(node.tables.number_of(table));
+  words = words.first(file.words());
+  for (;;) {
+    RowFile::Entry entry;
+    {
+      LockedKey key(node.store, number);
+      if (key.state() == State::kOwner) {
+        std::ranges::copy(key.stored(key.width()), words.begin());
+        return key.header().version();
+      }
+      if (key.state() != State::kStored || !decisions().is_owned_by_node(State::kStored)) return std::nullopt;
+      entry = file.entry(row);
+    }
+    const RowFile::Record record = file.read(row, entry, words);
+    if (record.problem.empty()) return entry.version;
+    const LockedKey key(node.store, number);
+    if (key.state() == State::kStored && file.entry(row) == entry) throw StorageError(record.problem);
+  }
+}
+
+// Overwrites a row that this node owns, or creates it. A row of a limited table that is not in memory is
+// written to its file.
+void overwrite(NodeContext& node, const Table& table, Key number, const float* row) {
+  LockedKey key(node.store, number);
+  if (!table.is_limited()) key.materialize();
+  if (key.state() == State::kOwner) {
+    std::memcpy(key.value(), row, table.width() * sizeof(float));
+    mark_changed(node, key);
+    return;
+  }
+  RowFile& file = node.storage->file(node.tables.number_of(table));
+  const std::uint64_t index = number - table.first_key();
+  std::vector<float> words(file.words());
+  StoredState state;
+  if (key.state() == State::kStored) {
+    const RowFile::Record record = file.read(index, file.entry(index), words);
+    if (!record.problem.empty()) throw StorageError(record.problem);
+    state = record.state;
+  }
+  state.version = next_version(state.version);
+  std::vector<float> copy(row, row + table.width());
+  if (table.is_packed()) {
+    table.pack(copy.data(), mix(number ^ state.version), words.data());
+  } else {
+    words = std::move(copy);
+  }
+  file.set_entry(index, file.write(index, state, words));
+  key.mark_stored();
+}
+
 }  // namespace
 
 void freeze(NodeContext& node) {
@@ -39,13 +99,34 @@ void thaw(NodeContext& node) {
 
 std::uint64_t count_owned(const NodeContext& node, const Table& table) {
   std::uint64_t owned = 0;
-  for (Key key = table.first_key(); key < table.end_key(); ++key)
-    owned += is_owned(node.store.peek(key)) ? 1 : 0;
+  for (Key key = table.first_key(); key < table.end_key(); ++key) owned += owns(node, key) ? 1 : 0;
   return owned;
 }
 
+namespace {
+
+// take_owned for a table whose memory is limited.
+Taken take_limited(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
+                   float* values, float* states) {
+  std::vector<float> words(table.stored_words(table.width()));
+  std::size_t taken = 0;
+  Key key = table.first_key() + first;
+  for (; key < table.end_key() && taken < rows.size(); ++key) {
+    if (!owns(node, key) || !copy_row(node, table, key, words)) continue;
+    rows[taken] = static_cast<std::int64_t>(table.identity(key));
+    table.read_value(words.data(), values + taken * table.length());
+    std::copy(words.begin() + static_cast<std::ptrdiff_t>(table.value_words()), words.end(),
+              states + taken * table.state_length());
+    ++taken;
+  }
+  return {taken, key - table.first_key()};
+}
+
+}  // namespace
+
 Taken take_owned(NodeContext& node, const Table& table, std::uint64_t first, std::span<std::int64_t> rows,
                  float* values, float* states) {
+  if (table.is_limited()) return take_limited(node, table, first, rows, values, states);
   Store& store = node.store;
   const std::size_t length = table.length();
   const std::size_t state_length = table.width() - length;
@@ -79,6 +160,26 @@ ChangedRows::ChangedRows(NodeContext& node, const Table& table)
   if (table.ids() != nullptr) has_told_id_.resize(table.spec().rows);
 }
 
+bool ChangedRows::is_wanted(Key number, bool all) const {
+  Store& store = node_.store;
+  const std::uint64_t row = number - table_.first_key();
+  const bool is_needed = all || (table_.ids() != nullptr && !has_told_id_[row]);
+  if (!table_.is_limited()) {
+    const std::uint32_t seen = store.peek(number);
+    if (!is_owned(seen)) return is_needed && store.untouched_here(number, seen) && table_.is_usable(number);
+    return is_needed || is_uncounted(seen) ||
+           !decisions().is_reported(told_[row],
+                                    store.arena(table_).header(seen & word::kIndexMask).version());
+  }
+  // The channel may move the row between memory and the file, so its version is read under the lock.
+  LockedKey key(store, number);
+  if (!decisions().is_owned_by_node(key.state())) return is_needed && key.untouched_here();
+  const Version version = key.has_slot()
+                              ? key.header().version()
+                              : node_.storage->file(node_.tables.number_of(table_)).entry(row).version;
+  return is_needed || !decisions().is_reported(told_[row], version);
+}
+
 std::size_t ChangedRows::take(bool all) {
   settle(false);
   Store& store = node_.store;
@@ -88,20 +189,12 @@ std::size_t ChangedRows::take(bool all) {
       const std::uint32_t ahead = store.peek(key + kScanPrefetchDistance);
       if (is_owned(ahead)) prefetch_line(&arena.header(ahead & word::kIndexMask));
     }
-    const std::uint32_t seen = store.peek(key);
-    const std::uint64_t row = key - table_.first_key();
-    const bool is_needed = all || (table_.ids() != nullptr && !has_told_id_[row]);
-    const bool is_wanted =
-        is_owned(seen)
-            ? is_needed || is_uncounted(seen) ||
-                  !decisions().is_reported(told_[row], arena.header(seen & word::kIndexMask).version())
-            : is_needed && store.untouched_here(key, seen) && table_.is_usable(key);
-    if (is_wanted) rows_.push_back(static_cast<std::int64_t>(row));
+    if (is_wanted(key, all)) rows_.push_back(static_cast<std::int64_t>(key - table_.first_key()));
   }
   versions_.resize(rows_.size());
   // make_unique would also clear the array, which would take time while all workers wait.
   values_ = std::make_unique_for_overwrite<float[]>(std::max<std::size_t>(rows_.size() * length_, 1));
-  std::vector<float> initial(table_.width());
+  std::vector<float> row(table_.width());
   std::size_t taken = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (i + kScanPrefetchDistance < rows_.size()) {
@@ -111,13 +204,17 @@ std::size_t ChangedRows::take(bool all) {
     }
     const Key key = table_.first_key() + static_cast<Key>(rows_[i]);
     float* const copy = values_.get() + taken * length_;
-    if (const std::uint32_t word = store.lock_if(key, word::kSlot | word::kSet); word != 0) {
+    if (const auto version = table_.is_limited() ? copy_row(node_, table_, key, row) : std::nullopt;
+        version) {
+      table_.read_value(row.data(), copy);
+      versions_[taken] = *version;
+    } else if (const std::uint32_t word = store.lock_if(key, word::kSlot | word::kSet); word != 0) {
       LockedKey owned(store, key, word);
       table_.read_value(owned.stored(length_).data(), copy);
       versions_[taken] = owned.header().version();
     } else if (store.untouched_here(key, store.peek(key))) {
-      table_.init(key, initial.data());
-      std::memcpy(copy, initial.data(), length_ * sizeof(float));
+      table_.init(key, row.data());
+      std::memcpy(copy, row.data(), length_ * sizeof(float));
       versions_[taken] = 0;
     } else {
       continue;
@@ -154,7 +251,7 @@ TableRestore::TableRestore(NodeContext& node, const Table& table)
 
 bool TableRestore::owns(std::uint64_t row) {
   const LockedKey key(node_.store, table_.first_key() + row);
-  return key.state() == State::kOwner || key.untouched_here();
+  return decisions().is_owned_by_node(key.state()) || key.untouched_here();
 }
 
 bool TableRestore::takes_row(std::int64_t index) {
@@ -228,20 +325,16 @@ void TableRestore::finish() {
       const Key first = table_.first_key();
       if (i + kScanPrefetchDistance < kept.names.size())
         node_.store.prefetch_word(first + static_cast<Key>(kept.names[i + kScanPrefetchDistance]));
-      LockedKey key(node_.store, first + static_cast<Key>(kept.names[i]));
-      key.materialize();
-      std::memcpy(key.value(), row, table_.width() * sizeof(float));
-      mark_changed(node_, key);
+      overwrite(node_, table_, first + static_cast<Key>(kept.names[i]), row);
     }
     kept = {};
   }
+  std::vector<float> initial(table_.width());
   for (std::uint64_t row = 0; row < seen_.size(); ++row) {
     const Key name = table_.first_key() + row;
-    if (seen_[row] || !is_owned(node_.store.peek(name))) continue;
-    LockedKey key(node_.store, name);
-    if (key.state() != State::kOwner) continue;
-    table_.init(name, key.value());
-    mark_changed(node_, key);
+    if (seen_[row] || !adaps::owns(node_, name)) continue;
+    table_.init(name, initial.data());
+    overwrite(node_, table_, name, initial.data());
   }
 }
 

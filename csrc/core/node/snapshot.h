@@ -60,6 +60,9 @@ class ChangedRows {
   std::size_t count() const { return rows_.size(); }
 
  private:
+  // Whether take() copies a row.
+  bool is_wanted(Key number, bool all) const;
+
   NodeContext& node_;
   const Table& table_;
   const std::size_t length_;

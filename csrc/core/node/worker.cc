@@ -276,6 +276,9 @@ void Worker::step_rows(std::span<const RowStep> parts) {
     if (table.ids() != nullptr)
       throw std::invalid_argument("rows of table '" + table.spec().name +
                                   "' cannot be stepped in place, because its keys are ids");
+    if (table.is_limited())
+      throw std::invalid_argument("rows of table '" + table.spec().name +
+                                  "' cannot be stepped in place, because its memory is limited");
     const std::size_t rows = (part.floats + table.length() - 1) / table.length();
     if (rows > table.end_key() - part.first) bad_key(table.end_key(), table.end_key());
     if (node_.settings.nonfinite == NonFinite::kPass || all_finite(part.gradients, part.floats)) continue;
@@ -356,7 +359,7 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
 }
 
 std::span<const Key> Worker::checked_with_effect() {
-  std::erase_if(keys_, [this](Key key) { return !decisions().uses_intent(node_, key); });
+  std::erase_if(keys_, [this](Key key) { return !node_.counts_intent(key); });
   return keys_;
 }
 
@@ -409,6 +412,11 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
   keys = checked_with_effect();
   if (keys.empty()) return;
   start = std::max<Clock>(start, 0);  // 0 is the first clock
+  // The rows that stay in memory are chosen by intent, so an intent for a limited table begins at once.
+  const Tables& tables = node_.tables;
+  if (tables.any_limited() &&
+      std::ranges::any_of(keys, [&](Key key) { return tables.find(key).is_limited(); }))
+    start = std::min(start, std::max<Clock>(clock, 0));
   if (node_.partitions.size() == 1) {
     node_.partitions[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
     return;

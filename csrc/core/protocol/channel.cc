@@ -13,11 +13,12 @@ namespace adaps {
 Channel::Channel(NodeContext& node, int index)
     : context_(node, index),
       membership_(node, context_.outbox, index),
+      stored_rows_(context_),
       refreshes_(context_),
       replicas_(context_, refreshes_, parked_),
-      ownership_(context_, replicas_),
-      intent_handler_(context_, ownership_, replicas_),
-      requests_(context_, refreshes_, replicas_, parked_),
+      ownership_(context_, stored_rows_, replicas_),
+      intent_handler_(context_, stored_rows_, ownership_, replicas_),
+      requests_(context_, stored_rows_, refreshes_, replicas_, parked_),
       id_requests_(context_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
@@ -76,6 +77,7 @@ Micros Channel::on_tick() {
   const IntentQueues& intents = partition().intents;
   WorkSlice& slice = context_.slice;
   context_.backlog.look(now);
+  for (const Key key : stored_rows_.work()) continue_with_row(key);
   take_submissions();
   work_off_batch();
   // Each kind of work has a separate slice, so that much work of one kind does not delay the others.
@@ -103,13 +105,16 @@ Micros Channel::on_tick() {
   // A wait_sync does not wait for the next round.
   if (context_.node.epochs.anyone_waits() && flusher_.has_dirty()) flush(true);
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
+  slice.begin();
+  stored_rows_.write_out();
   send_with_frames();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
   const bool room = context_.backlog.may_go_on() || refreshes_.may_go_on() || flusher_.may_go_on();
   if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
   if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
     return now;
-  Micros next = std::min({membership_.stall_due(), flusher_.next(), context_.outbox.next_departure()});
+  Micros next = std::min(
+      {membership_.stall_due(), flusher_.next(), context_.outbox.next_departure(), stored_rows_.next()});
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());
   return next;
@@ -158,6 +163,18 @@ void Channel::send_first(std::size_t requests, bool many_left) {
 void Channel::settle(Key key) {
   requests_.retry(key);
   replicas_.drop_if_unwanted(key);
+}
+
+void Channel::continue_with_row(Key key) {
+  requests_.retry(key);
+  for (const StoredRows::Waiting& waiting : stored_rows_.take_waiting(key)) {
+    if (const auto* request = std::get_if<RequestMessage>(&waiting.message)) {
+      Reader reader(std::as_bytes(std::span(waiting.payload)));
+      requests_.on_request(waiting.from, *request, reader);
+    } else {
+      ownership_.on_intent(waiting.from, std::get<IntentMessage>(waiting.message));
+    }
+  }
 }
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {

@@ -5,9 +5,9 @@
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
 // The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
-// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends
-// only on parts before it in this list. Membership handles the nodes of the cluster. IntentQueues decides
-// when intents are acted on.
+// StoredRows, Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each
+// part depends only on parts before it in this list. Membership handles the nodes of the cluster.
+// IntentQueues decides when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,7 @@
 #include "protocol/refreshes.h"
 #include "protocol/replicas.h"
 #include "protocol/requests.h"
+#include "protocol/stored_rows.h"
 #include "protocol/syncs.h"
 #include "transport/transport.h"
 
@@ -87,10 +88,13 @@ class Channel : public TransportEvents {
   void send_first(std::size_t requests, bool many_left);
   // Continues requests that waited until a replica was set up, or until its change was applied at the owner.
   void settle(Key key);
+  // Continues everything that waited until a row was read from its file.
+  void continue_with_row(Key key);
 
   ChannelContext context_;
   Membership membership_;
   ParkedRequests parked_;
+  StoredRows stored_rows_;
   Refreshes refreshes_;
   Replicas replicas_;
   Ownership ownership_;

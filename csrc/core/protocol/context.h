@@ -20,6 +20,7 @@
 #include "protocol/operation.h"
 #include "protocol/partition.h"
 #include "protocol/worker_state.h"
+#include "storage/row_storage.h"
 #include "store/directory.h"
 #include "store/store.h"
 #include "store/table.h"
@@ -79,9 +80,13 @@ enum class Leaving : std::uint8_t {
   kComplete,  // every node has left
 };
 
+// Creates the files of a node's tables, see open_row_storage.
+using MakeStorage = std::function<std::unique_ptr<RowStorage>(const Tables&, const Settings&)>;
+
 struct NodeContext {
-  // Throws std::invalid_argument that names the wrong setting.
-  NodeContext(std::vector<TableSpec> specs, const Settings& settings_in);
+  // Throws std::invalid_argument that names the wrong setting. `make_storage` is only called if the memory of
+  // some table is limited.
+  NodeContext(std::vector<TableSpec> specs, const Settings& settings_in, const MakeStorage& make_storage);
   NodeContext(const NodeContext&) = delete;
   NodeContext& operator=(const NodeContext&) = delete;
 
@@ -93,6 +98,11 @@ struct NodeContext {
   Technique technique_of(Key key) const {
     if (!mixed) return settings.technique;
     return decisions().managing(tables, key).technique.value_or(settings.technique);
+  }
+
+  // Whether intent for a key has an effect, on its location or only on its place in memory.
+  bool counts_intent(Key key) const {
+    return decisions().uses_intent(*this, key) || (tables.any_limited() && tables.find(key).is_limited());
   }
 
   // Throws PeerLost if a peer was lost.
@@ -111,6 +121,7 @@ struct NodeContext {
   Epochs epochs;
   WorkerStates workers;
   std::vector<std::unique_ptr<Partition>> partitions;  // one for each channel
+  const std::unique_ptr<RowStorage> storage;           // null unless the memory of some table is limited
   LocalBarrier barrier;
   std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/node_set.h"
@@ -20,6 +21,7 @@
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "protocol/wire_encoding.h"
+#include "storage/row_file.h"
 #include "store/add.h"
 #include "store/directory.h"
 #include "store/store.h"
@@ -333,6 +335,51 @@ struct Decisions {
   }
   // Returns how many bytes are no longer counted when a call is finished.
   ADAPS_DECISION std::size_t freed(std::size_t bytes) const { return bytes; }
+
+  // --- rows in files ---
+
+  // Whether an owned row may be in a file. The header of a row with holders refers to them.
+  ADAPS_DECISION bool may_be_stored(const SlotHeader& owner) const { return !owner.has_holders(); }
+  // Whether a row stays in memory because calls will use it.
+  ADAPS_DECISION bool is_kept_in_memory(std::uint32_t intents) const { return intents > 0; }
+  // Whether a row can be computed again, so that it need not be written.
+  ADAPS_DECISION bool may_be_forgotten(const SlotHeader& owner, bool at_home) const {
+    return at_home && owner.version() == 0 && owner.rc == 0 && owner.location == 0;
+  }
+  // Returns the state that is written with a row.
+  ADAPS_DECISION StoredState state_to_store(const SlotHeader& owner) const {
+    return {owner.version(), owner.rc, owner.location};
+  }
+  // Whether the last record in the file is the record that would be written now.
+  ADAPS_DECISION bool is_in_file(RowFile::Entry last, RowFile::Entry now) const {
+    return last == now && last != RowFile::Entry{};
+  }
+  // Whether a row is the one that was written, so that its slot can be freed. The row may have left and
+  // returned in between.
+  ADAPS_DECISION bool is_unchanged(const StoredState& written, const SlotHeader& owner) const {
+    return written.version == owner.version() && written.rc == owner.rc;
+  }
+  // Whether a row must be read before the key can be used.
+  ADAPS_DECISION bool must_be_read(State state) const { return state == State::kStored; }
+  // Whether a record that was read is no longer the last one.
+  ADAPS_DECISION bool is_outdated(RowFile::Entry read, RowFile::Entry last) const { return read != last; }
+  // Whether a transfer was successful.
+  ADAPS_DECISION bool is_intact(const std::string& problem) const { return problem.empty(); }
+  // STORED -> OWNER.
+  ADAPS_DECISION void load(LockedKey& key, const StoredState& state, std::span<const float> words) const {
+    key.allocate(State::kOwner);
+    SlotHeader& header = key.header();
+    header.rc = state.rc;
+    header.location = state.alone;
+    header.set_version(state.version);
+    key.take(words);
+  }
+  // Whether a message of another node is kept until the row was read.
+  ADAPS_DECISION bool is_kept_for_row(MessageType) const { return true; }
+  // Whether a row belongs to the rows that a node owns.
+  ADAPS_DECISION bool is_owned_by_node(State state) const {
+    return state == State::kOwner || state == State::kStored;
+  }
 
   // --- samples ---
 

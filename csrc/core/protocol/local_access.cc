@@ -177,6 +177,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
       return decisions().is_served_while_dropping(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
+    case State::kStored:
       return false;
   }
   return false;
@@ -286,9 +287,10 @@ void serve_state(Partition& partition, LockedKey& key, const Operation& operatio
   if (decisions().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
 }
 
-// Writes the initial value of a key whose home is this node and that was never used.
+// Writes the initial value of a key whose home is this node and that was never used. If the table's memory is
+// limited, the key's channel does so when it has memory.
 void touch(NodeContext& node, LockedKey& key) {
-  if (!key.untouched_here()) return;
+  if (!key.untouched_here() || key.table().is_limited()) return;
   key.materialize();
   if (node.trace.wants(key.key()))
     node.trace.add(node.now.load(std::memory_order_relaxed), key.key(), TraceKind::kAlloc);
@@ -556,6 +558,17 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
   }
 }
 
+// Marks the rows of limited tables as used, so that they stay in memory for longer.
+void note_uses(NodeContext& node, std::span<const Key> keys) {
+  const Table* hint = nullptr;
+  for (const Key key : keys) {
+    const Table& table = node.tables.find(key, hint);
+    const std::uint32_t seen = node.store.peek(key);
+    if (table.is_limited() && (seen & word::kSlot) != 0)
+      node.store.arena(table).note_use(seen & word::kIndexMask);
+  }
+}
+
 }  // namespace
 
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out) {
@@ -609,6 +622,7 @@ void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
     case OperationKind::kRowsOf:
       break;
   }
+  if (node.tables.any_limited()) note_uses(node, keys);
   operation.left.store(static_cast<std::uint32_t>(operation.requests.size()), std::memory_order_relaxed);
   if (operation.requests.empty()) operation.done.store(true, std::memory_order_release);
 }

@@ -11,7 +11,10 @@ namespace adaps {
 
 // NONE -> PENDING.
 void Ownership::ask_for(LockedKey& key, Micros until_start) {
-  if (!key.has_slot()) key.allocate(State::kPending);
+  if (!key.has_slot()) {
+    if (!stored_.reserve_for_copy(key)) return;
+    key.allocate(State::kPending);
+  }
   key.header().state = State::kPending;
   key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
   channel_.outbox.append_in_place<IntentMessage>(key.key(), key.location(), [&](IntentMessage& message) {
@@ -129,8 +132,12 @@ void Ownership::on_intent(NodeId from, const IntentMessage& message) {
 // Grants an intent, postpones it, or forwards it to the owner.
 void Ownership::decide(const IntentMessage& message) {
   LockedKey key = channel_.lock(message.key);
-  if (channel_.node.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
+  if (channel_.node.frozen.load() && (decisions().is_owned_by_node(key.state()) || key.untouched_here())) {
     postponed_intents_.push_back(message);
+    return;
+  }
+  if (!stored_.bring(key, StoredRows::Need::kNow)) {
+    if (decisions().is_kept_for_row(message.type)) stored_.keep(message.key, {message.origin, message, {}});
     return;
   }
   channel_.materialize(key);
@@ -208,7 +215,7 @@ void Ownership::on_news(NodeId from, const NewsMessage& message) {
   LockedKey key = channel_.lock(message.key);
   ADAPS_INVARIANT(!key.untouched_here(), "news of a key that this node has not given away");
   const State state = key.state();
-  if (state == State::kOwner || state == State::kReplica) return;
+  if (decisions().is_owned_by_node(state) || state == State::kReplica) return;
   if (decisions().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
 }
 

@@ -71,6 +71,8 @@ class Partition {
    private:
     const Partition* before_;
   };
+  // Wakes the driver, because a transfer of one of its rows is complete. Any thread may call this.
+  void wake();
   // From now on, a submission wakes the driver again.
   void begin_tick() { signalled_.store(false); }
   Submissions take();
@@ -83,8 +85,6 @@ class Partition {
   IntentQueues intents;
 
  private:
-  void wake();
-
   const WorkerStates& workers_;
   std::function<void()> waker_;
   std::atomic<bool> signalled_{false};

@@ -19,6 +19,7 @@ class Directory {
   Directory(NodeId nodes, int channels, const Tables& tables);
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
+  int channels() const { return static_cast<int>(channels_); }
   NodeId home(Key key) const { return placed_.empty() ? home_by_hash(key) : placed(key); }
   NodeId home_by_hash(Key key) const {
     return static_cast<NodeId>(((mix(key) & 0xffffffffULL) * nodes_) >> 32);

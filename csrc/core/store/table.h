@@ -82,7 +82,16 @@ struct TableSpec {
   // Whether rows are assigned to ids at their first use; see RowIds. The nodes then have equal shares of the
   // rows, so `homes` must be empty.
   bool has_ids = false;
+  // Maximum number of bytes of rows in memory; 0 if all rows may be in memory. Each node may have another
+  // limit.
+  std::uint64_t memory = 0;
+  // Folder of the file for the rows that do not fit.
+  std::string path{};
 };
+
+// Bytes of memory that a row takes in addition to its value and state, if the memory of its table is limited:
+// its header, its key, and a mark.
+inline constexpr std::size_t kLimitedSlotBytes = 25;
 
 // Throws std::invalid_argument that names the table and the wrong value: no rows, too many rows, rows too
 // long to be stored or sent, too many different managements, or settings that rows with ids cannot have.
@@ -105,6 +114,10 @@ class Table {
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
+  // Whether not all rows fit into the memory of a node, so that it writes some of them to a file.
+  bool is_limited() const { return resident_rows_ < spec_.rows; }
+  // Maximum number of rows in memory.
+  std::uint64_t resident_rows() const { return resident_rows_; }
   // Whether values are stored as bfloat16, two in a word. The optimizer state after the value is float32.
   bool is_packed() const { return is_packed_; }
   // Number of words, of the size of a float, that the stored value takes.
@@ -174,6 +187,7 @@ class Table {
   std::size_t change_length_;
   bool is_packed_;
   std::size_t value_words_;
+  std::uint64_t resident_rows_;
   std::atomic<float> learning_rate_, momentum_, weight_decay_;
   std::atomic<double> beta2_;
   std::atomic<std::uint64_t> step_{0};
@@ -196,10 +210,14 @@ class Tables {
   bool any_packed() const { return any_packed_; }
   // Whether the rows of any table have ids.
   bool any_ids() const { return any_ids_; }
+  // Whether the memory of any table is limited.
+  bool any_limited() const { return any_limited_; }
 
   struct Arena {
     std::size_t width;   // words of a slot, of the size of a float
     std::uint64_t rows;  // sum over the arena's tables
+    // Whether the arena belongs to one table and has space for only some of its rows.
+    bool is_limited = false;
   };
   const std::vector<Arena>& arenas() const { return arenas_; }
 
@@ -225,6 +243,7 @@ class Tables {
   std::uint64_t num_keys_ = 0;
   bool any_packed_ = false;
   bool any_ids_ = false;
+  bool any_limited_ = false;
 };
 
 }  // namespace adaps

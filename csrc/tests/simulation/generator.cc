@@ -52,6 +52,7 @@ class Generator {
     draw_first_requests();
     draw_times_alone();
     draw_ids();
+    draw_memory();
     return std::move(spec_);
   }
 
@@ -551,6 +552,39 @@ class Generator {
     }
     replace_rows(random, number, spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3));
     for (Program& program : spec_.programs) insert_calls_for_rows(random, program, number);
+  }
+
+  // Limits the memory of some tables. If other nodes can have copies of the rows, the memory suffices for all
+  // used rows, because copies cannot be written out, and many rows are kept free, so that owned rows are
+  // written out. Uses separate random numbers.
+  void draw_memory() {
+    Random random(mix(spec_.seed) ^ 0x6d656d6fU);
+    if (!random.chance(0.3)) return;
+    spec_.disk.delay = kUnit * (random.chance(0.3) ? 100.0 : 1.0);
+    const auto channels = static_cast<std::uint64_t>(spec_.settings.channels);
+    spec_.settings.free_rows = random.chance(0.7) ? keys_ + 1 : random.below(keys_ + 1);
+    for (TableSpec& table : spec_.tables) {
+      const bool copies = any_technique(table, [](Technique technique) {
+        return technique != Technique::kStatic && technique != Technique::kRelocation;
+      });
+      const bool all =
+          any_technique(table, [](Technique technique) { return technique == Technique::kFullReplication; });
+      const std::uint64_t rows = channels * (copies ? keys_ + 1 : 1 + random.below(2));
+      if (table.has_ids || all || rows >= table.rows || random.chance(0.2)) continue;
+      const Table made(table, 0, 0);
+      table.memory = rows * (made.stored_words(made.width()) * sizeof(float) + kLimitedSlotBytes);
+      table.path = "memory";
+    }
+  }
+
+  template <typename Predicate>
+  bool any_technique(const TableSpec& table, Predicate predicate) const {
+    const auto is = [&](const Management& management) {
+      return predicate(management.technique.value_or(spec_.settings.technique));
+    };
+    if (table.managed.empty()) return is(table.management);
+    return std::any_of(table.managed.begin(), table.managed.end(),
+                       [&](const ManagedRange& range) { return is(range.management); });
   }
 
   // Changes the number of a table's rows, and gives its used keys ids.

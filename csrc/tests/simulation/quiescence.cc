@@ -27,6 +27,18 @@ View look(NodeState& node, Key name) {
   LockedKey key(node.store, name);
   View view;
   view.state = key.state();
+  if (view.state == State::kStored) {
+    const Table& table = key.table();
+    const RowFile& file = node.storage->file(node.tables.number_of(table));
+    std::vector<float> words(file.words());
+    const std::uint64_t row = name - table.first_key();
+    const RowFile::Record record = file.read(row, file.entry(row), words);
+    if (!record.problem.empty()) throw Violation("at rest: ", record.problem);
+    view.value.resize(key.width());
+    table.unpack(words.data(), view.value.data());
+    view.state = State::kOwner;
+    return view;
+  }
   if (key.untouched_here()) {
     view.state = State::kOwner;
     view.value.resize(key.width());
@@ -35,7 +47,8 @@ View look(NodeState& node, Key name) {
     apply_pending_changes(node.partition_of(name), key);
     view.value.assign(key.value(), key.value() + key.width());
   }
-  view.readable = view.state == State::kOwner || view.state == State::kReplica;
+  view.readable = view.state == State::kReplica ||
+                  (view.state == State::kOwner && (key.has_slot() || !key.table().is_limited()));
   if (view.state == State::kReplica && key.header().has_changes()) {
     const Unapplied& changes = node.partition_of(name).tables.unapplied.at(key.header().changes());
     if (changes.in_flight || !changes.unsent.is_rest()) throw Violation("at rest: a change was not sent");

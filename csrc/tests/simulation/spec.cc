@@ -111,6 +111,7 @@ std::string describe(const WorldSpec& spec) {
     if (table.managed.empty() && table.management != Management{})
       text << ", " << table.name << describe(table.management);
     if (table.has_ids) text << ", " << table.name << " with ids and " << table.rows << " rows";
+    if (table.memory != 0) text << ", " << table.name << " with " << table.memory << " bytes of memory";
     if (table.dtype == Dtype::kBfloat16) text << ", " << table.name << " packed";
     Key first = 0;
     for (const ManagedRange& range : table.managed) {
@@ -136,6 +137,7 @@ std::string describe(const WorldSpec& spec) {
   }
   if (spec.backlog) text << ", a backlog";
   if (limits_room(spec)) text << ", room for " << spec.settings.max_unsent_bytes << " bytes";
+  if (spec.settings.free_rows) text << ", " << *spec.settings.free_rows << " rows kept free";
   if (spec.settings.frame_wait) text << ", frames wait for " << *spec.settings.frame_wait;
   if (spec.settings.times_until_leaving_home() > 1)
     text << ", keys leave home after " << spec.settings.times_until_leaving_home() << " times";

@@ -9,6 +9,7 @@
 #include "common/types.h"
 #include "protocol/message.h"
 #include "simulation/content.h"
+#include "simulation/simulated_storage.h"
 #include "store/directory.h"
 #include "store/table.h"
 #include "transport/simulated_network.h"
@@ -66,6 +67,7 @@ struct WorldSpec {
   std::vector<double> submit;     // between the parts of one call of a worker; 0: no delay
   std::vector<double> tick;       // until a woken channel acts, by node
   std::vector<LinkTraits> links;  // from * nodes + to
+  DiskTraits disk;                // of the files of tables whose memory is limited
   double merging = 0.0;
   // After a message of this type, its link stops for a while, with some probability.
   MessageType freeze_type = MessageType::kDelta;

@@ -20,7 +20,7 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
       log_(log),
       cluster_(spec, static_cast<std::uint32_t>(spec.programs.size())),
       random_(spec.seed, 0x776f726c64),
-      first_caller_timer_(static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels)),
+      first_caller_timer_(cluster_.first_further_timer()),
       pushes_(spec.keys.size()) {
   SimulatedNetwork& network = cluster_.network();
   cluster_.set_log(log);
@@ -74,6 +74,8 @@ void World::run_until_quiet() {
       wake_later(event.link.to, event.link.channel);
       if (spec_.backlog) wake_later(event.link.from, event.link.channel);
       collect(event.link.to);
+    } else if (cluster_.transfer(event.timer)) {
+      continue;
     } else if (event.timer < first_caller_timer_) {
       const auto node = static_cast<NodeId>(event.timer / static_cast<std::uint32_t>(cluster_.channels()));
       const int channel = static_cast<int>(event.timer) % cluster_.channels();

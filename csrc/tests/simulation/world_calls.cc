@@ -247,7 +247,7 @@ void World::signal_intent(Caller& caller, const Call& call) {
   std::vector<std::vector<Key>> by_channel(node.partitions.size());
   for (const std::uint32_t position : call.keys) {
     const Key key = key_at(caller.node, position).value();
-    if (decisions().uses_intent(node, key))
+    if (node.counts_intent(key))
       by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
       intents_.push_back({caller.node, caller.worker, position, start, start + call.length});

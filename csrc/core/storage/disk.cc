@@ -1,0 +1,92 @@
+#include "storage/disk.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "transport/descriptor.h"
+
+namespace adaps {
+
+namespace {
+
+class FileDisk : public Disk {
+ public:
+  FileDisk(Descriptor file, std::string folder) : file_(std::move(file)), folder_(std::move(folder)) {
+    // Rows are read in no order, so the pages behind them would be read in vain.
+    ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_RANDOM);
+  }
+
+  void read(std::uint64_t position, std::span<std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t done = ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(position));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) throw std::runtime_error("cannot read " + name() + ": " + std::strerror(errno));
+      if (done == 0) {  // behind the end of the file
+        std::memset(bytes.data(), 0, bytes.size());
+        return;
+      }
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      position += static_cast<std::uint64_t>(done);
+    }
+  }
+
+  void write(std::uint64_t position, std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t done = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(position));
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) throw std::runtime_error(write_error(done == 0 ? ENOSPC : errno));
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      position += static_cast<std::uint64_t>(done);
+      written_.fetch_add(static_cast<std::uint64_t>(done), std::memory_order_relaxed);
+    }
+  }
+
+  std::string name() const override { return "the file of rows in '" + folder_ + "'"; }
+
+ private:
+  std::string write_error(int error) const {
+    std::string text = "cannot write " + name() + ": " + std::strerror(error) + "; " +
+                       std::to_string(written_.load(std::memory_order_relaxed)) + " bytes were written to it";
+    struct statvfs space{};
+    if (::fstatvfs(file_.get(), &space) == 0)
+      text += ", and " + std::to_string(space.f_bavail * space.f_frsize) + " bytes are free";
+    return text + ". Set `path` to a folder with more space, or increase `memory`.";
+  }
+
+  const Descriptor file_;
+  const std::string folder_;
+  std::atomic<std::uint64_t> written_{0};
+};
+
+// Not all file systems can create a file without a name. On those, the name is removed at once.
+Descriptor create_and_remove(const std::string& folder) {
+  std::string name = folder + "/adaps-rows-XXXXXX";
+  Descriptor file = Descriptor::create([&] { return ::mkostemp(name.data(), O_CLOEXEC); });
+  if (file) ::unlink(name.c_str());
+  return file;
+}
+
+}  // namespace
+
+std::unique_ptr<Disk> create_file(const std::string& folder) {
+  Descriptor file;
+#ifdef O_TMPFILE
+  file = Descriptor::create([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); });
+#endif
+  if (!file) file = create_and_remove(folder);
+  if (!file)
+    throw std::invalid_argument("cannot create a file for rows in the folder '" + folder +
+                                "': " + std::strerror(errno) +
+                                ". Set `path` to an existing folder in which files can be created.");
+  return std::make_unique<FileDisk>(std::move(file), folder);
+}
+
+}  // namespace adaps
