@@ -112,6 +112,9 @@ class TableSpec:
     sampling: SamplingSpec | None
     dtype: Dtype
     has_ids: bool
+    memory: int
+    path: str
+    def validate(self) -> None: ...
     def __init__(
         self,
         name: str,

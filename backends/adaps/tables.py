@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -63,6 +64,14 @@ class Table:
         the range of float32 and 8 bits of precision. Written values are rounded randomly to one of the two
         adjacent numbers, with probabilities that keep the mean, so that small updates are not lost on
         average. This also applies to ``set`` and to initial values.
+    memory : int or str, optional
+        Maximum memory for the table's rows on this node, in bytes or as text such as ``"2GiB"``. Rows that do
+        not fit are written to a file in `path`. They come back before they are used if a worker signals
+        intent for them, and otherwise when they are used. In addition to `memory`, each row of the table
+        takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only.
+    path : str or os.PathLike, optional
+        Existing folder on a local disk for this file, which is deleted when the process ends. It needs space
+        for the table's rows, with 32 bytes each in addition. Keyword only.
     """
 
     name: str
@@ -75,6 +84,8 @@ class Table:
     dtype: str = field(default="float32", kw_only=True)
     keys: str | None = field(default=None, kw_only=True)
     capacity: int | None = field(default=None, kw_only=True)
+    memory: int | str | None = field(default=None, kw_only=True)
+    path: str | os.PathLike[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -102,6 +113,7 @@ class Table:
         if self.wire is not None:
             _argument_checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
         _argument_checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
+        self._check_memory()
         self.spec()  # raises an error if a row with its optimizer state is too long
 
     def _check_keys(self) -> None:
@@ -124,6 +136,16 @@ class Table:
         if self.sampling is not None:
             raise ValueError(f"table {self.name!r} has both keys and sampling; rows of ids cannot be sampled")
         object.__setattr__(self, "rows", capacity)
+
+    def _check_memory(self) -> None:
+        if (self.memory is None) != (self.path is None):
+            given, missing = ("path", "memory") if self.memory is None else ("memory", "path")
+            raise ValueError(f"table {self.name!r} has {given} and no {missing}; give both or neither")
+        if self.memory is None or self.path is None:
+            return
+        memory = _argument_checks.byte_count(f"memory of table {self.name!r}", self.memory)
+        object.__setattr__(self, "memory", memory)
+        object.__setattr__(self, "path", os.fspath(self.path))
 
     def spec(
         self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
@@ -156,6 +178,9 @@ class Table:
             )
         spec.has_ids = self.keys is not None
         spec.dtype = _core.Dtype[self.dtype.upper()]
+        if isinstance(self.memory, int):
+            spec.memory, spec.path = self.memory, str(self.path)
+            spec.validate()
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
         return spec

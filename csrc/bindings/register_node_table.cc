@@ -105,6 +105,11 @@ void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
                           "': rows catch up with steps on a single node only, and there are " +
                           std::to_string(node.settings().nodes) + "; set idle_rows=False");
   }
+  if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && table.is_limited()) {
+    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
+                          "': rows catch up with steps only if all of them are in memory; set "
+                          "idle_rows=False, or create the table without memory");
+  }
   if (number > std::numeric_limits<std::uint32_t>::max()) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
                           std::to_string(std::numeric_limits<std::uint32_t>::max()));

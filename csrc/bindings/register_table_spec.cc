@@ -151,6 +151,10 @@ void register_table_spec(py::module_& module) {
       .def_readwrite("sampling", &TableSpec::sampling, "Settings for samples; None if it is not sampled.")
       .def_readwrite("dtype", &TableSpec::dtype, "Encoding of the values in memory.")
       .def_readwrite("has_ids", &TableSpec::has_ids, "Whether rows are assigned to ids at their first use.")
+      .def_readwrite("memory", &TableSpec::memory, "Bytes of rows in memory; 0 for no limit.")
+      .def_readwrite("path", &TableSpec::path, "Folder of the file for the rows that do not fit.")
+      .def(
+          "validate", [](const TableSpec& spec) { validate(spec); }, "Raises ValueError if it is invalid.")
       .def(
           py::init(
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,
