@@ -70,8 +70,8 @@ class Table:
         intent for them, and otherwise when they are used. In addition to `memory`, each row of the table
         takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only.
     path : str or os.PathLike, optional
-        Existing folder on a local disk for this file, which is deleted when the process ends. It needs space
-        for the table's rows, with 32 bytes each in addition. Keyword only.
+        Existing folder on a local disk for this file, which is deleted when the process ends. Each row takes
+        32 bytes more than its value and optimizer state, rounded up to a multiple of 512. Keyword only.
     """
 
     name: str

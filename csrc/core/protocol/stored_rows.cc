@@ -77,10 +77,13 @@ bool StoredRows::bring(LockedKey& key, Need need) {
   return false;
 }
 
+// A copy never takes the last free slot. Otherwise two nodes could each wait for a row of the other one, and
+// neither would have a slot to read the row that the other one waits for.
 bool StoredRows::reserve_for_copy(const LockedKey& key) {
   if (!key.table().is_limited()) return true;
   const Tier& tier = *tier_of(key.table());
-  if (!tier.now.empty() || !has_slot_for(tier, Need::kAhead)) return false;
+  const bool has_two_slots = tier.arena->free_of(channel_.index) > 1;
+  if (!tier.now.empty() || !has_two_slots || !has_slot_for(tier, Need::kAhead)) return false;
   tier.arena->reserve(channel_.index);
   return true;
 }
@@ -244,8 +247,9 @@ void StoredRows::write_out(Tier& tier) {
   }
 }
 
+// A row on the dirty list stays in memory. Its flag would be lost, and the list could then contain it twice.
 bool StoredRows::may_put_away(LockedKey& key, bool despite_intent) const {
-  return key.state() == State::kOwner && decisions().may_be_stored(key.header()) &&
+  return key.state() == State::kOwner && key.header().flags == 0 && decisions().may_be_stored(key.header()) &&
          (despite_intent || !decisions().is_kept_in_memory(channel_.intents(key)));
 }
 

@@ -17,12 +17,12 @@ namespace adaps {
 
 namespace {
 
+// The page cache is not used if the file system allows this. With the page cache, each write of a row would
+// first read the page around it, and a process in a control group would wait until the kernel has written
+// pages of the file to free memory.
 class FileDisk : public Disk {
  public:
-  FileDisk(Descriptor file, std::string folder) : file_(std::move(file)), folder_(std::move(folder)) {
-    // Rows are read in no order, so the pages behind them would be read in vain.
-    ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_RANDOM);
-  }
+  FileDisk(Descriptor file, std::string folder) : file_(std::move(file)), folder_(std::move(folder)) {}
 
   void read(std::uint64_t position, std::span<std::byte> bytes) override {
     while (!bytes.empty()) {
@@ -74,6 +74,17 @@ Descriptor create_and_remove(const std::string& folder) {
   return file;
 }
 
+// Lets reads and writes go past the page cache, if a write of one sector succeeds then.
+void avoid_page_cache([[maybe_unused]] const Descriptor& file) {
+#ifdef O_DIRECT
+  constexpr std::size_t kSector = 512;
+  alignas(4096) constexpr char kZeros[kSector] = {};
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  if (::fcntl(file.get(), F_SETFL, flags | O_DIRECT) != 0) return;
+  if (::pwrite(file.get(), kZeros, kSector, 0) != kSector) ::fcntl(file.get(), F_SETFL, flags);
+#endif
+}
+
 }  // namespace
 
 std::unique_ptr<Disk> create_file(const std::string& folder) {
@@ -86,6 +97,7 @@ std::unique_ptr<Disk> create_file(const std::string& folder) {
     throw std::invalid_argument("cannot create a file for rows in the folder '" + folder +
                                 "': " + std::strerror(errno) +
                                 ". Set `path` to an existing folder in which files can be created.");
+  avoid_page_cache(file);
   return std::make_unique<FileDisk>(std::move(file), folder);
 }
 

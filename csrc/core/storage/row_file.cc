@@ -1,8 +1,10 @@
 #include "storage/row_file.h"
 
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "common/random.h"
 
@@ -11,6 +13,8 @@ namespace adaps {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+// The page cache is not used (disk.cc), so reads and writes consist of whole sectors.
+constexpr std::size_t kSector = 512;
 
 struct Header {
   std::uint64_t row = 0;
@@ -44,15 +48,24 @@ std::size_t rounded_up(std::size_t bytes, std::size_t multiple) {
 }
 
 std::size_t record_bytes(std::size_t words) {
-  const std::size_t bytes = rounded_up(sizeof(Header) + words * sizeof(float), sizeof(std::uint64_t));
+  const std::size_t bytes = rounded_up(sizeof(Header) + words * sizeof(float), kSector);
   return bytes <= kPage ? bytes : rounded_up(bytes, kPage);
 }
 
-// Memory for one record, which each thread reuses.
-std::vector<std::byte>& scratch(std::size_t bytes) {
-  thread_local std::vector<std::byte> memory;
-  if (memory.size() < bytes) memory.resize(bytes);
-  return memory;
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// Memory for one record, at an address that the system accepts. Each thread reuses it.
+std::span<std::byte> scratch(std::size_t bytes) {
+  thread_local std::unique_ptr<std::byte, Free> memory;
+  thread_local std::size_t size = 0;
+  if (size < bytes) {
+    size = rounded_up(bytes, kPage);
+    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, size)));
+    if (memory == nullptr) throw std::bad_alloc();
+  }
+  return {memory.get(), bytes};
 }
 
 }  // namespace
@@ -80,18 +93,18 @@ RowFile::Entry RowFile::entry_of(std::uint64_t row, const StoredState& state,
 RowFile::Entry RowFile::write(std::uint64_t row, const StoredState& state, std::span<const float> words) {
   Header header{row, number_, state.version, state.rc, state.alone};
   header.checksum = checksum_of(header, words);
+  const std::span<std::byte> bytes = scratch(bytes_);
   const std::size_t used = sizeof(header) + words.size_bytes();
-  std::vector<std::byte>& bytes = scratch(used);
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::memcpy(bytes.data() + sizeof(header), words.data(), words.size_bytes());
-  disk_->write(position(row), std::span(bytes).first(used));
+  std::memset(bytes.data() + used, 0, bytes_ - used);
+  disk_->write(position(row), bytes);
   return {header.version, header.checksum};
 }
 
 RowFile::Record RowFile::read(std::uint64_t row, Entry expected, std::span<float> words) const {
-  const std::size_t used = sizeof(Header) + words.size_bytes();
-  std::vector<std::byte>& bytes = scratch(used);
-  disk_->read(position(row), std::span(bytes).first(used));
+  const std::span<std::byte> bytes = scratch(bytes_);
+  disk_->read(position(row), bytes);
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   std::memcpy(words.data(), bytes.data() + sizeof(header), words.size_bytes());

@@ -5,6 +5,13 @@
 
 namespace adaps::simulation {
 
+namespace {
+// A torn write ends behind the version of the record. One of the first bytes of a record becomes rotten; the
+// rest can be unused.
+constexpr std::size_t kTornBytes = 24;
+constexpr std::size_t kRottenBytes = 36;
+}  // namespace
+
 void MemoryDisk::read(std::uint64_t position, std::span<std::byte> bytes) {
   std::memset(bytes.data(), 0, bytes.size());
   if (position >= content_.size()) return;
@@ -15,17 +22,15 @@ void MemoryDisk::read(std::uint64_t position, std::span<std::byte> bytes) {
 void MemoryDisk::write(std::uint64_t position, std::span<const std::byte> bytes) {
   const bool has_fault = fault_ != DiskFault::kNone && random_.chance(probability_);
   if (has_fault && fault_ == DiskFault::kLost) return;
-  // The place of the next or the previous record.
-  if (has_fault && fault_ == DiskFault::kMisdirected) {
-    const std::size_t record = (bytes.size() + 7) / 8 * 8;
+  if (has_fault && fault_ == DiskFault::kMisdirected) {  // to the place of the next or the previous record
+    const std::size_t record = bytes.size();
     position = position >= record && random_.chance(0.5) ? position - record : position + record;
   }
-  if (has_fault && fault_ == DiskFault::kTorn)
-    bytes = bytes.first(bytes.size() - 1 - random_.below(bytes.size() / 2));
+  if (has_fault && fault_ == DiskFault::kTorn) bytes = bytes.first(kTornBytes);
   if (content_.size() < position + bytes.size()) content_.resize(position + bytes.size());
   std::memcpy(content_.data() + position, bytes.data(), bytes.size());
   if (has_fault && fault_ == DiskFault::kRotten)
-    content_[position + random_.below(bytes.size())] ^= static_cast<std::byte>(1 + random_.below(255));
+    content_[position + random_.below(kRottenBytes)] ^= static_cast<std::byte>(1 + random_.below(255));
 }
 
 namespace {
