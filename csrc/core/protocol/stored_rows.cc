@@ -217,7 +217,7 @@ void StoredRows::write_out() {
 
 // Second chance: looks at the slots in turn. A row that was used since the last look stays. After two rounds
 // without success, no row without intent can be written out. If calls wait, rows with intent follow in a
-// third round.
+// third round, which goes on as long as it frees slots and calls wait.
 void StoredRows::write_out(Tier& tier) {
   Arena& arena = *tier.arena;
   tier.sweep_goes_on = false;
@@ -226,6 +226,7 @@ void StoredRows::write_out(Tier& tier) {
   const std::uint64_t wanted = std::max(tier.low_water, waiting + tier.reserve);
   const std::uint64_t slots = arena.high_water();
   const std::uint64_t longest = (tier.now.empty() ? 2 : 3) * slots;
+  if (tier.fruitless > longest) tier.fruitless = 0;  // no call waits any longer
   while (arena.free_of(channel_.index) + tier.writing < wanted && tier.writing < kMostWrites) {
     if (channel_.slice.is_used_up()) {
       tier.sweep_goes_on = true;
@@ -243,7 +244,7 @@ void StoredRows::write_out(Tier& tier) {
     const Key key = arena.key_of(index);
     if (key == Arena::kNoKey || channel_.node.directory.channel(key) != channel_.index) continue;
     if (arena.take_use(index) && !despite_intent) continue;
-    if (try_put_away(tier, key, despite_intent)) tier.fruitless = 0;
+    if (try_put_away(tier, key, despite_intent)) tier.fruitless = despite_intent ? 2 * slots : 0;
   }
 }
 

@@ -7,9 +7,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "transport/descriptor.h"
 
@@ -20,6 +25,9 @@ namespace {
 // The page cache is not used if the file system allows this. With the page cache, each write of a row would
 // first read the page around it, and a process in a control group would wait until the kernel has written
 // pages of the file to free memory.
+//
+// Before the first write to a part of the file, the part is filled with zeros. Without the page cache, a file
+// system executes writes to a part that has no blocks yet one after the other, and each takes milliseconds.
 class FileDisk : public Disk {
  public:
   FileDisk(Descriptor file, std::string folder) : file_(std::move(file)), folder_(std::move(folder)) {}
@@ -39,6 +47,26 @@ class FileDisk : public Disk {
   }
 
   void write(std::uint64_t position, std::span<const std::byte> bytes) override {
+    if (bytes.empty()) return;
+    fill_parts(position / kPart, (position + bytes.size() - 1) / kPart);
+    write_all(position, bytes);
+  }
+
+  std::string name() const override { return "the file of rows in '" + folder_ + "'"; }
+
+ private:
+  static constexpr std::uint64_t kPart = std::uint64_t{1} << 20;
+
+  void fill_parts(std::uint64_t first, std::uint64_t last) {
+    const std::lock_guard guard(mutex_);
+    if (is_filled_.size() <= last) is_filled_.resize(last + 1);
+    for (std::uint64_t part = first; part <= last; ++part) {
+      if (!is_filled_[part]) write_all(part * kPart, {zeros_.get(), kPart});
+      is_filled_[part] = true;
+    }
+  }
+
+  void write_all(std::uint64_t position, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t done = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(position));
       if (done < 0 && errno == EINTR) continue;
@@ -49,9 +77,16 @@ class FileDisk : public Disk {
     }
   }
 
-  std::string name() const override { return "the file of rows in '" + folder_ + "'"; }
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  static std::unique_ptr<std::byte, Free> zeros() {
+    std::unique_ptr<std::byte, Free> memory(static_cast<std::byte*>(std::aligned_alloc(4096, kPart)));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory.get(), 0, kPart);
+    return memory;
+  }
 
- private:
   std::string write_error(int error) const {
     std::string text = "cannot write " + name() + ": " + std::strerror(error) + "; " +
                        std::to_string(written_.load(std::memory_order_relaxed)) + " bytes were written to it";
@@ -64,6 +99,9 @@ class FileDisk : public Disk {
   const Descriptor file_;
   const std::string folder_;
   std::atomic<std::uint64_t> written_{0};
+  const std::unique_ptr<std::byte, Free> zeros_ = zeros();
+  std::mutex mutex_;
+  std::vector<bool> is_filled_;
 };
 
 // Not all file systems can create a file without a name. On those, the name is removed at once.
