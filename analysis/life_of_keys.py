@@ -21,6 +21,8 @@ __all__ = ["Life", "Span", "draw_life_of_keys", "draw_life_of_run", "lives", "sa
 # Kind of span that each event begins or ends on its node.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
 _ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
+_WITHOUT_SPAN = {"retired"}
+"""Events that begin and end no span: the node that retires a row stays its owner."""
 
 _OWNED, _REPLICA = sns.color_palette("pastel")[0], sns.color_palette("pastel")[1]
 _BAR_HEIGHT = 0.56
@@ -70,7 +72,7 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     events = pd.concat([frame for frame in frames if not frame.empty] or [pd.DataFrame()])
     if events.empty:
         raise ValueError("the trace has no event: call node.trace(keys) before the keys are used")
-    unknown = set(events["event"]) - _BEGINS.keys() - _ENDS.keys()
+    unknown = set(events["event"]) - _BEGINS.keys() - _ENDS.keys() - _WITHOUT_SPAN
     if unknown:
         raise ValueError(f"the trace holds events of an unknown kind: {', '.join(sorted(map(str, unknown)))}")
     first = int(events["time"].min())
@@ -138,6 +140,8 @@ def _spans(node: int, events: pd.DataFrame, last: float) -> list[Span]:
             begun.setdefault(kind, time)
             if kind == "owned" and "replica" in begun:
                 spans.append(Span(node, "replica", begun.pop("replica"), time))
+        elif event in _WITHOUT_SPAN:
+            continue
         else:
             kind = _ENDS[event]
             # An end without a beginning: only the first span of its kind can be older than the trace.

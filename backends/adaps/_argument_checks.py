@@ -5,10 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import re
 from collections.abc import Iterable
 from typing import Any, SupportsFloat, SupportsIndex
 
-__all__ = ["count", "known_options", "nearest", "number", "one_of", "positive", "seconds", "whole"]
+__all__ = [
+    "byte_count",
+    "count",
+    "known_options",
+    "nearest",
+    "number",
+    "one_of",
+    "positive",
+    "seconds",
+    "whole",
+]
 
 
 def count(name: str, value: SupportsIndex, *, most: int | None = None) -> int:
@@ -32,6 +43,22 @@ def _integer(name: str, value: SupportsIndex, least: int, needed: str) -> int:
     if isinstance(value, bool) or number_of < least:
         raise ValueError(f"{name} is {value!r}; it must be {needed}")
     return number_of
+
+
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def byte_count(name: str, value: SupportsIndex | str) -> int:
+    """Return a positive number of bytes, given as a number or as text with a unit, such as ``"2GiB"``."""
+    if not isinstance(value, str):
+        return count(name, value, most=2**62)
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", value)
+    if parts is None or parts[2] not in _BYTES:
+        raise ValueError(
+            f'{name} is {value!r}; it must be a number of bytes, or text such as "2GiB" with a unit of '
+            + ", ".join(_BYTES)
+        )
+    return count(name, int(float(parts[1]) * _BYTES[parts[2]]), most=2**62)
 
 
 def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from adaps import sampling as _sampling
 from adaps.initializers import Constant, Initializer
 from adaps.optimizers import SGD, Optimizer
 from adaps.policy import Catalogue, Parameter, Policy
+from adaps.policy.eviction import Admission, Eviction
 from adaps.policy.executed import BY_HASH, UNMANAGED, Management, management_of
 from adaps.policy.fields import WIRES
 from adaps.policy.validation import PolicyError
@@ -46,6 +48,15 @@ class Table:
         assigns an equal share of the rows, and a hash of an id determines its node. The numbers of ids per
         node vary by about their square root, so choose a capacity for n ids on several nodes a few times
         ``sqrt(n * nodes)`` above n.
+    evict : {"intent", "lru", "lfu"} or {"ttl": clocks}, optional
+        Order in which the rows of a full table with `keys` are retired, that is, given to other ids: see
+        `adaps.policy.Eviction`. A row that is in use or announced keeps its id. Default: all rows keep their
+        ids, and a full table refuses new ids. Keyword only. If the node has a policy with ``evict``, the
+        policy's is used instead.
+    admit : {"seen": requests}, optional
+        Number of requests of an id, from 1 to 8, after which it has a row of a table with `keys`: see
+        `adaps.policy.Admission`. Default: 1. Keyword only. If the node has a policy with ``admit``, the
+        policy's is used instead.
     sampling : Sampling, Uniform, LogUniform or Weighted, optional
         Settings for samples of its rows, see `Worker.prepare_sample`. A distribution alone uses the scheme
         ``local``. Keyword only.
@@ -63,6 +74,14 @@ class Table:
         the range of float32 and 8 bits of precision. Written values are rounded randomly to one of the two
         adjacent numbers, with probabilities that keep the mean, so that small updates are not lost on
         average. This also applies to ``set`` and to initial values.
+    memory : int or str, optional
+        Maximum memory for the table's rows on this node, in bytes or as text such as ``"2GiB"``. Rows that do
+        not fit are written to a file in `path`. They come back before they are used if a worker signals
+        intent for them, and otherwise when they are used. In addition to `memory`, each row of the table
+        takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only.
+    path : str or os.PathLike, optional
+        Existing folder on a local disk for this file, which is deleted when the process ends. Each row takes
+        32 bytes more than its value and optimizer state, rounded up to a multiple of 512. Keyword only.
     """
 
     name: str
@@ -75,6 +94,10 @@ class Table:
     dtype: str = field(default="float32", kw_only=True)
     keys: str | None = field(default=None, kw_only=True)
     capacity: int | None = field(default=None, kw_only=True)
+    evict: Eviction | str | Mapping[str, int] | None = field(default=None, kw_only=True)
+    admit: Admission | Mapping[str, int] | None = field(default=None, kw_only=True)
+    memory: int | str | None = field(default=None, kw_only=True)
+    path: str | os.PathLike[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -102,15 +125,18 @@ class Table:
         if self.wire is not None:
             _argument_checks.one_of(f"wire of table {self.name!r}:", self.wire, WIRES)
         _argument_checks.one_of(f"dtype of table {self.name!r}:", self.dtype, DTYPES)
+        self._check_memory()
         self.spec()  # raises an error if a row with its optimizer state is too long
 
     def _check_keys(self) -> None:
         if self.keys is None:
-            if self.capacity is not None:
-                raise ValueError(
-                    f"table {self.name!r} has capacity={self.capacity!r} without keys; "
-                    'give keys="int64", or rows instead of capacity'
-                )
+            for name in ("capacity", "evict", "admit"):
+                if (value := getattr(self, name)) is not None:
+                    instead = "rows instead of capacity" if name == "capacity" else f"no {name}"
+                    raise ValueError(
+                        f"table {self.name!r} has {name}={value!r} without keys; "
+                        f'give keys="int64", or {instead}'
+                    )
             return
         _argument_checks.one_of(f"keys of table {self.name!r}:", self.keys, KEYS)
         if self.capacity is None:
@@ -124,6 +150,23 @@ class Table:
         if self.sampling is not None:
             raise ValueError(f"table {self.name!r} has both keys and sampling; rows of ids cannot be sampled")
         object.__setattr__(self, "rows", capacity)
+        try:
+            if self.evict is not None:
+                object.__setattr__(self, "evict", Eviction.of(self.evict))
+            if self.admit is not None:
+                object.__setattr__(self, "admit", Admission.of(self.admit))
+        except PolicyError as error:
+            raise ValueError(f"table {self.name!r}: {error}") from error
+
+    def _check_memory(self) -> None:
+        if (self.memory is None) != (self.path is None):
+            given, missing = ("path", "memory") if self.memory is None else ("memory", "path")
+            raise ValueError(f"table {self.name!r} has {given} and no {missing}; give both or neither")
+        if self.memory is None or self.path is None:
+            return
+        memory = _argument_checks.byte_count(f"memory of table {self.name!r}", self.memory)
+        object.__setattr__(self, "memory", memory)
+        object.__setattr__(self, "path", os.fspath(self.path))
 
     def spec(
         self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
@@ -155,7 +198,15 @@ class Table:
                 'rows; give all its rows one rule with home "hash"'
             )
         spec.has_ids = self.keys is not None
+        evict, admit = management.evict or self.evict, management.admit or self.admit
+        if isinstance(evict, Eviction):
+            spec.evict, spec.ttl = _core.Evict[evict.order.upper()], evict.ttl or 0
+        if isinstance(admit, Admission):
+            spec.admit_seen = admit.seen
         spec.dtype = _core.Dtype[self.dtype.upper()]
+        if isinstance(self.memory, int):
+            spec.memory, spec.path = self.memory, str(self.path)
+            spec.validate()
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
         return spec
@@ -169,7 +220,9 @@ def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_
     PolicyError
         If the policy does not fit, or has a setting that the server does not execute.
     """
-    catalogue = Catalogue([Parameter(table.name, table.rows, table.length, "table") for table in tables])
+    catalogue = Catalogue(
+        [Parameter(table.name, table.rows, table.length, "table", table.keys is not None) for table in tables]
+    )
     managed = management_of(policy, catalogue, nodes)
     numbers = {table.name: number for number, table in enumerate(tables)}
     return [table.spec(one, numbers) for table, one in zip(tables, managed, strict=True)]

@@ -109,6 +109,8 @@ def int64_ids(ids: Tensor) -> Tensor:
     """Return ids in the form in which they are looked up: int64, contiguous, on the CPU, one-dimensional."""
     if ids.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"ids are {ids.dtype}: HashEmbedding takes ids of torch.int64 or torch.int32")
+    if ids.is_cpu and ids.dtype is torch.int64 and ids.is_contiguous():  # the usual case, with one operation
+        return ids.view(-1)
     return ids.detach().reshape(-1).to("cpu", torch.int64).contiguous()
 
 

@@ -14,4 +14,5 @@ PYBIND11_MODULE(_core, module) {
   adaps::bindings::register_deduplicate(module);
   adaps::bindings::register_layout(module);
   adaps::bindings::register_replay(module);
+  adaps::bindings::register_row_replay(module);
 }

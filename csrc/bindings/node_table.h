@@ -44,8 +44,9 @@ class NodeTable {
   // the first key that does not belong to the table.
   void catch_up(const py::object& keys);
   void forget_missed();
-  // Returns the ids and rows, as NumPy arrays, that this node knows of a table with ids.
-  py::tuple known_ids() const;
+  // Records that this node has used no row of a table with ids.
+  void forget_used();
+  bool retires_rows() const;
 
  private:
   void for_all_rows(MissedSteps missed);

@@ -16,5 +16,6 @@ void register_snapshot(pybind11::module_& module);
 void register_deduplicate(pybind11::module_& module);
 void register_layout(pybind11::module_& module);
 void register_replay(pybind11::module_& module);
+void register_row_replay(pybind11::module_& module);
 
 }  // namespace adaps::bindings

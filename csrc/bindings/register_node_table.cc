@@ -1,4 +1,3 @@
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -105,6 +104,11 @@ void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
                           "': rows catch up with steps on a single node only, and there are " +
                           std::to_string(node.settings().nodes) + "; set idle_rows=False");
   }
+  if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && table.is_limited()) {
+    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
+                          "': rows catch up with steps only if all of them are in memory; set "
+                          "idle_rows=False, or create the table without memory");
+  }
   if (number > std::numeric_limits<std::uint32_t>::max()) {
     throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
                           std::to_string(std::numeric_limits<std::uint32_t>::max()));
@@ -146,32 +150,21 @@ void NodeTable::for_all_rows(MissedSteps missed) {
   }
 }
 
-py::tuple NodeTable::known_ids() const {
-  const RowIds* known = node_->node().tables()[index_].ids();
-  if (known == nullptr)
-    throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
-  std::vector<std::int64_t> ids, rows;
-  {
-    const py::gil_scoped_release release;
-    for (std::uint64_t row = 0; row < rows_; ++row) {
-      if (!known->knows(row)) continue;
-      ids.push_back(known->id(row));
-      rows.push_back(static_cast<std::int64_t>(row));
-    }
-  }
-  const auto count = static_cast<py::ssize_t>(rows.size());
-  return py::make_tuple(py::array_t<std::int64_t>(count, ids.data()),
-                        py::array_t<std::int64_t>(count, rows.data()));
+bool NodeTable::retires_rows() const { return node_->node().tables()[index_].uses() != nullptr; }
+
+void NodeTable::forget_used() {
+  RowIds* ids = node_->node().tables()[index_].ids();
+  if (ids == nullptr) throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
+  const py::gil_scoped_release release;
+  ids->used().clear();
 }
 
 namespace {
 
-constexpr char kKnownIds[] = R"(Ids that this node has used or assigned, and their rows.
+constexpr char kForgetUsed[] =
+    R"(Forget which rows this node has used, so that `Worker.used_ids` does not list them.
 
-Returns
--------
-ids, rows : int64 array
-    Ids and their row numbers, in the order of the rows.
+Other nodes still list the rows that they have used. The rows keep their ids and their content.
 
 Raises
 ------
@@ -291,6 +284,8 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
       .def_property_readonly("state_length", &NodeTable::state_length,
                              "int: Floats of optimizer state of a row; see `Worker.pull_state`.")
+      .def_property_readonly("retires_rows", &NodeTable::retires_rows,
+                             "bool: Whether the rows of a full table are given to other ids.")
       .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
       .def("stats", &NodeTable::stats, kStats)
       .def_property_readonly("learning_rate", &NodeTable::learning_rate,
@@ -300,7 +295,7 @@ void register_node_table(py::module_& module) {
       .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
       .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
       .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)
-      .def("known_ids", &NodeTable::known_ids, kKnownIds)
+      .def("forget_used", &NodeTable::forget_used, kForgetUsed)
       .def("forget_missed", &NodeTable::forget_missed, kForgetMissed);
 }
 

@@ -80,6 +80,12 @@ class ChangedRowsHandle {
     changed_.read(first, to_rows.mutable_int64(), to_values.floats());
   }
 
+  // May be called after the node was closed.
+  py::array_t<std::int64_t> deleted() const {
+    const std::vector<std::int64_t>& ids = changed_.deleted();
+    return py::array_t<std::int64_t>(static_cast<py::ssize_t>(ids.size()), ids.data());
+  }
+
   void settle(bool told) {
     const py::gil_scoped_release release;
     changed_.settle(told);
@@ -158,6 +164,8 @@ void register_snapshot(py::module_& module) {
            "their number.")
       .def("read", &ChangedRowsHandle::read, py::arg("first"), py::arg("rows"), py::arg("values"),
            "Writes copied rows and their values to arrays, starting at the copied row with index `first`.")
+      .def("deleted", &ChangedRowsHandle::deleted,
+           "Returns the exported ids, int64, whose rows this node has retired since, if it assigned them.")
       .def("settle", &ChangedRowsHandle::settle, py::arg("told"),
            "Frees the copied rows. If they were exported (`told`), they are not exported again until they "
            "change.");

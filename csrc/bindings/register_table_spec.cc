@@ -71,8 +71,18 @@ void register_table_spec(py::module_& module) {
       .value("BFLOAT16", Dtype::kBfloat16)
       .finalize();
 
+  py::native_enum<Evict>(module, "Evict", "enum.Enum", "Order in which rows with ids are retired.")
+      .value("NONE", Evict::kNone)
+      .value("INTENT", Evict::kIntent)
+      .value("LRU", Evict::kLru)
+      .value("LFU", Evict::kLfu)
+      .value("TTL", Evict::kTtl)
+      .finalize();
+
   module.attr("MAX_KEYS") = kMaxKeys;
   module.attr("MAX_CAPACITY") = kMaxRowsWithIds;
+  module.attr("MAX_ADMIT_SEEN") = SeenSketch::kMost + 1;
+  module.attr("MAX_TTL") = kMaxTtl;
   module.attr("MAX_ROW_FLOATS") = kMaxRowFloats;
   module.attr("MAX_WORKERS") = kMaxWorkers;
   module.attr("MAX_CHANNELS") = kMaxChannels;
@@ -151,6 +161,15 @@ void register_table_spec(py::module_& module) {
       .def_readwrite("sampling", &TableSpec::sampling, "Settings for samples; None if it is not sampled.")
       .def_readwrite("dtype", &TableSpec::dtype, "Encoding of the values in memory.")
       .def_readwrite("has_ids", &TableSpec::has_ids, "Whether rows are assigned to ids at their first use.")
+      .def_readwrite("evict", &TableSpec::evict, "Order in which rows with ids are retired.")
+      .def_readwrite("ttl", &TableSpec::ttl,
+                     "With Evict.TTL, number of clocks after its last use in which a row is not retired.")
+      .def_readwrite("admit_seen", &TableSpec::admit_seen,
+                     "Number of the request of an id in which it gets a row.")
+      .def_readwrite("memory", &TableSpec::memory, "Bytes of rows in memory; 0 for no limit.")
+      .def_readwrite("path", &TableSpec::path, "Folder of the file for the rows that do not fit.")
+      .def(
+          "validate", [](const TableSpec& spec) { validate(spec); }, "Raises ValueError if it is invalid.")
       .def(
           py::init(
               [](std::string name, std::uint64_t rows, std::size_t length, const UpdateRule& rule,

@@ -18,7 +18,8 @@ Notes
 **Keys** are a C-contiguous int64 array or CPU tensor of any shape, or a list, tuple or range of integers.
 Each key is in ``[0, num_keys)``, and keys of several tables may be mixed. Duplicates are allowed, and behave
 as if they were given one after the other. Keys of a table with ids must be of rows that `rows_of` returned on
-this node; any other row raises IndexError.
+this node; any other row raises IndexError. If the table evicts rows, so does a row that this worker did not find
+in its present clock and that no intent of its node needs.
 
 **Values** are a C-contiguous float32 array or CPU tensor with the concatenated rows of the keys. Its size is
 the sum of the rows' lengths: ``(len(keys), length)`` for keys of one table. Values are not copied.
@@ -212,13 +213,42 @@ TypeError, ValueError
 PeerLost
     If a node of the cluster is lost.)";
 
+constexpr char kUsedIds[] = R"(Return the ids of the rows that any node has read or written.
+
+An id whose row was only requested, or for which only intent was signalled, is not among them. Blocks until all
+nodes have sent their ids. The result contains the ids of calls that were complete before this call, and of
+other workers' calls before a `barrier`.
+
+Parameters
+----------
+table : NodeTable
+    Table with ``keys="int64"``, on this worker's node.
+
+Returns
+-------
+int64 array
+    Distinct ids, in ascending order.
+
+Raises
+------
+ValueError
+    If the table has no ids.
+PeerLost
+    If a node of the cluster is lost.)";
+
 constexpr char kRowsOf[] =
     R"(Write the row of each id of a table with ``keys="int64"``, and assign rows to new ids.
 
-All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys. An
-id keeps its row as long as the cluster exists. Ids that this node knows need no message, so the call returns at
-once. The first use of an id on a node may need one message to the node that assigns its row and the answer. A
-node can only use rows of ids that it knows, so call this on each node that uses an id.
+All other calls identify the rows of such a table by these row numbers, which `NodeTable.keys` converts to keys.
+Ids that this node knows need no message, so the call returns at once. The first use of an id on a node may need
+one message to the node that assigns its row and the answer. A node can only use rows of ids that it knows, so
+call this on each node that uses an id.
+
+An id keeps its row as long as the cluster exists, unless the table evicts rows. Then a row belongs to its id
+until this worker's clock advances, and as long as intents of this node need it. Call this again in each clock
+that uses an id without intent. A call with a row of an earlier clock raises IndexError. If the table admits ids
+only when they were seen several times, the row of an id that is not admitted is -1. Each call counts once for
+each of its ids.
 
 Parameters
 ----------
@@ -240,8 +270,8 @@ int or None
 Raises
 ------
 AdapsError
-    If a node has no row left for a new id. The error names table, node and capacity, and `rows_out` is
-    unchanged. Other new ids of the call may have been assigned. An asynchronous call raises this in `wait`.
+    If a node has no row left for a new id, or too few rows that are not in use. The error names table, node and
+    capacity, and `rows_out` is unchanged. Other new ids of the call may have been assigned. An asynchronous call raises this in `wait`.
 ValueError
     If the table was created with `rows`.
 TypeError, ValueError
@@ -495,6 +525,11 @@ constexpr char kAdvanceClock[] = R"(Add one to this worker's clock, after a trai
 Never blocks. Ends intents whose `end` is the new clock, and acts on intents whose `start` is now near. The
 clocks of other workers do not change.)";
 
+constexpr char kEndUses[] = R"(End the use of the rows that `rows_of` has returned in the present clock.
+
+Never blocks. Use it in an evaluation, whose clock does not advance: the rows can then be given to other ids.
+Rows that an intent or an unfinished call needs stay in use.)";
+
 constexpr char kCurrentClock[] =
     "int: Clock of this worker. It starts at 0, and `advance_clock` increases it.";
 
@@ -648,6 +683,7 @@ void register_worker(py::module_& module) {
            py::arg("asynchronous") = false, kSetState)
       .def("rows_of", &WorkerHandle::rows_of, py::arg("table"), py::arg("ids"), py::arg("rows_out"),
            py::arg("asynchronous") = false, kRowsOf)
+      .def("used_ids", &WorkerHandle::used_ids, py::arg("table"), kUsedIds)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),
            py::arg("idle_rows") = false, kPullRows)
@@ -664,6 +700,7 @@ void register_worker(py::module_& module) {
       .def("pull_sample", &WorkerHandle::pull_sample, py::arg("sample"), py::arg("rows_out"),
            py::arg("values_out") = py::none(), py::arg("asynchronous") = false, kPullSample)
       .def("advance_clock", &WorkerHandle::advance_clock, kAdvanceClock)
+      .def("end_uses", &WorkerHandle::end_uses, kEndUses)
       .def_property_readonly("current_clock", &WorkerHandle::current_clock, kCurrentClock)
       .def("is_done", &WorkerHandle::is_done, py::arg("ticket"), kIsDone)
       .def("wait", &WorkerHandle::wait, py::arg("ticket"), kWait)

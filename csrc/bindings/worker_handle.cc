@@ -1,5 +1,6 @@
 #include "worker_handle.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -74,6 +75,12 @@ std::optional<Ticket> WorkerHandle::rows_of(const NodeTable& table, py::handle i
   const Array found = Array::of_int64(rows, "rows_out", Access::kWrite);
   return access(found, asynchronous,
                 [&] { return worker_.rows_of(of, given.int64(), found.mutable_int64(), asynchronous); });
+}
+
+py::object WorkerHandle::used_ids(const NodeTable& table) {
+  const Table& of = table.of(*node_);
+  const std::vector<std::int64_t> ids = blocking([&] { return worker_.used_ids(of); });
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(ids.size()), ids.data());
 }
 
 bool WorkerHandle::changed(py::handle keys, py::handle seen) {
@@ -192,6 +199,11 @@ std::optional<Ticket> WorkerHandle::pull_sample(Ticket sample, py::handle rows, 
 void WorkerHandle::advance_clock() {
   const ExclusiveCall call(*this);
   worker_.advance_clock();
+}
+
+void WorkerHandle::end_uses() {
+  const ExclusiveCall call(*this);
+  worker_.end_uses();
 }
 
 void WorkerHandle::skip_to_clock(Clock clock) {

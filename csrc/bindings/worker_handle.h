@@ -29,6 +29,7 @@ class WorkerHandle {
   std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
   std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
   std::optional<Ticket> rows_of(const NodeTable& table, py::handle ids, py::handle rows, bool asynchronous);
+  py::object used_ids(const NodeTable& table);
   bool changed(py::handle keys, py::handle seen);
   void pull_rows(const NodeTable& table, py::handle ids, py::handle out, bool idle_rows);
   void push_sums(const py::sequence& parts);
@@ -42,6 +43,7 @@ class WorkerHandle {
   std::optional<Ticket> pull_sample(Ticket sample, py::handle rows, const py::object& values,
                                     bool asynchronous);
   void advance_clock();
+  void end_uses();
   void skip_to_clock(Clock clock);
   Clock current_clock();
 

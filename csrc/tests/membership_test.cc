@@ -18,7 +18,7 @@ Settings settings(NodeId rank) { return {.rank = rank, .nodes = kNodes}; }
 
 struct OneNode {
   explicit OneNode(NodeId rank)
-      : node(tables(), settings(rank)), outbox(kNodes), membership(node, outbox, 0) {
+      : node(tables(), settings(rank), {}), outbox(kNodes), membership(node, outbox, 0) {
     operation.left.store(1);
     node.barrier.arrive(operation);
     membership.arrived(false, 0);

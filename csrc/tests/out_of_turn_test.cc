@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "node/worker.h"
 #include "node_fixtures.h"
 #include "protocol/channel.h"
+#include "protocol/id_listings.h"
 #include "protocol/message.h"
 
 using namespace adaps;
@@ -292,6 +294,11 @@ const std::vector<ClusterRow>& cluster_rows() {
       {"RESOLVE", MessageType::kResolve, frame_of(ResolveMessage{.count = 1}, 2), "vvvv", "vvvv", "vvvv",
        true},
       {"RESOLVED", MessageType::kResolved, frame_of(ResolvedMessage{}), "vvvv", "vvvv", "vvvv", true},
+      {"RETIRE", MessageType::kRetire, frame_of(RetireMessage{.count = 1}, 3), "vvvv", "vvvv", "vvvv", true},
+      {"RETIRED", MessageType::kRetired, frame_of(RetiredMessage{.count = 1}, 1), "vvvv", "vvvv", "vvvv",
+       true},
+      {"LIST_IDS", MessageType::kListIds, frame_of(ListIdsMessage{}), "vvvv", "vvvv", "vvvv", true},
+      {"IDS", MessageType::kIds, frame_of(IdsMessage{}), "vvvv", "vvvv", "vvvv", true},
       {"LOST, stalled", MessageType::kLost, frame_of(LostMessage{.stalled = 1, .node = 0}), "vvvv", "tttt",
        "vvvv", true},
   };
@@ -472,6 +479,42 @@ TEST(a_row_is_the_answer_for_one_id) {
   CHECK_EQ(receiver.handle(kSender, other), "");
   CHECK(receiver.handle(kSender, resolved(7)).find("another id's") != std::string::npos);
   receiver.node.fail(kSender, "the end");
+}
+
+TEST(ids_of_used_rows_are_listed_from_any_existing_row_on) {
+  Assigning receiver;
+  CHECK_EQ(receiver.handle(kSender, frame_of(ListIdsMessage{})), "");
+  CHECK_EQ(receiver.handle(kSender, frame_of(ListIdsMessage{.first = 8})), "");
+  CHECK(receiver.handle(kSender, frame_of(ListIdsMessage{.first = 9})).find("from row 9, which does not") !=
+        std::string::npos);
+  CHECK(receiver.handle(kSender, frame_of(ListIdsMessage{.table = 1})).find("table 1, which has no ids") !=
+        std::string::npos);
+}
+
+TEST(ids_are_answered_once_by_the_node_that_was_asked_and_for_the_rows_that_were_asked_for) {
+  Assigning receiver;
+  Operation listing(OperationKind::kUsedIds, 0, receiver.node.workers[0]->completion);
+  listing.id_listing = std::make_unique<IdListing>(&receiver.node.tables[0]);
+  start_used_ids(receiver.node, listing);
+  receiver.node.partitions[0]->submit_id_listing(listing);
+  receiver.node.channels[0]->on_tick();
+  const std::uint32_t request = 1;  // request 0 was sent to node 0
+  const auto answer = [&](NodeId from, IdsMessage message, std::size_t floats = 0) {
+    message.request = request;
+    return receiver.handle(from, frame_of(message, floats));
+  };
+  CHECK(answer(0, {.next = 9}).find("did not receive") != std::string::npos);
+  CHECK(answer(kSender, {.next = 0}).find("from row 0 up to row 0 of 9") != std::string::npos);
+  CHECK(answer(kSender, {.next = 10}).find("from row 0 up to row 10 of 9") != std::string::npos);
+  CHECK(answer(kSender, {.count = 6, .next = 5}, 12).find("answers 6 ids of 5 rows") != std::string::npos);
+  CHECK_EQ(answer(kSender, {.count = 1, .next = 5}, 2), "");
+  CHECK(answer(kSender, {.next = 5}).find("from row 5 up to row 5 of 9") != std::string::npos);
+  CHECK_EQ(answer(kSender, {.count = 1, .next = 9}, 2), "");
+  CHECK(answer(kSender, {.next = 9}).find("did not receive") != std::string::npos);
+  CHECK(!listing.done.load());
+  CHECK_EQ(receiver.handle(0, frame_of(IdsMessage{.next = 9})), "");
+  CHECK(listing.done.load());
+  CHECK_EQ(listing.id_listing->ids.size(), std::size_t{2});
 }
 
 TEST(a_row_without_an_id_is_not_used) {

@@ -126,6 +126,43 @@ TEST(nodes_that_request_the_same_ids_at_once_get_the_same_rows) {
   CHECK_EQ(assigned, ids.size());
 }
 
+TEST(used_rows_are_found_in_order) {
+  UsedRows used(200);
+  CHECK_EQ(used.next(0, 200), std::uint64_t{200});
+  for (const std::uint64_t row : {0U, 63U, 64U, 130U, 199U}) used.add(row);
+  std::vector<std::uint64_t> found;
+  for (std::uint64_t row = 0; (row = used.next(row, 200)) < 200; ++row) found.push_back(row);
+  CHECK(found == std::vector<std::uint64_t>({0, 63, 64, 130, 199}));
+  CHECK_EQ(used.next(65, 100), std::uint64_t{100});
+  CHECK(used.contains(130) && !used.contains(129));
+  used.clear();
+  CHECK_EQ(used.next(0, 200), std::uint64_t{200});
+}
+
+// More ids than one message has. Some are used by several nodes, and some were only requested.
+TEST(the_ids_of_used_rows_of_all_nodes_are_listed_once) {
+  constexpr std::size_t kIds = 15'000;
+  MemoryCluster cluster(tables(2 * kIds), {.nodes = 3, .workers = 1, .channels = 2});
+  std::vector<std::int64_t> ids = random_ids(kIds);
+  const std::span<const std::int64_t> all(ids);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const auto own = all.subspan(rank * kIds / 5, 2 * kIds / 5);
+    const std::vector<std::int64_t> rows = rows_of(cluster, rank, own);
+    const std::vector<Key> keys(rows.begin(), rows.end());
+    std::vector<float> values(keys.size());
+    if (rank == 0) {
+      cluster.worker(rank, 0).push(keys, values.data(), values.size(), false);
+    } else {
+      cluster.worker(rank, 0).pull(keys, values.data(), values.size(), false);
+    }
+  }
+  rows_of(cluster, 0, all);
+  ids.resize(4 * kIds / 5);
+  std::ranges::sort(ids);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    CHECK(cluster.worker(rank, 0).used_ids(cluster.node(rank).tables[0]) == ids);
+}
+
 TEST(all_workers_of_a_node_fill_a_table_to_its_last_row) {
   constexpr std::uint64_t kRows = 3000;
   MemoryCluster cluster(tables(kRows), {.nodes = 1, .workers = 3});

@@ -123,6 +123,46 @@ TEST(a_location_entry_survives_allocation_and_release_of_a_slot) {
   CHECK_EQ(f.store.slots_in_use(), 0U);
 }
 
+TEST(a_stored_key_is_owned_without_a_slot) {
+  TableSpec spec = Fixture::spec();
+  spec.memory = 2 * (2 * kLength * sizeof(float) + kLimitedSlotBytes);
+  spec.path = "anywhere";
+  Tables tables({spec});
+  CHECK_EQ(tables[0].resident_rows(), 2U);
+  for (NodeId rank = 0; rank < 3; ++rank) {
+    const Directory directory(3, 1);
+    Store store(tables, directory, rank);
+    Arena& arena = store.arena(tables[0]);
+    Key name = 0;
+    while (directory.home(name) != rank) ++name;
+    arena.reserve(0);
+    {
+      LockedKey key(store, name);
+      key.materialize();
+      CHECK_EQ(arena.key_of(0), name);
+      key.mark_stored();
+    }
+    CHECK_EQ(arena.free_of(0), 2U);
+    CHECK_EQ(arena.key_of(0), Arena::kNoKey);
+    CHECK_EQ(store.rows_stored(), 1U);
+    {
+      LockedKey key(store, name);
+      CHECK(key.state() == State::kStored);
+      CHECK(!key.has_slot());
+      CHECK(!key.untouched_here());
+      arena.reserve(0);
+      key.allocate(State::kOwner);
+      CHECK(key.state() == State::kOwner);
+      CHECK_EQ(store.rows_stored(), 0U);
+      key.forget();
+    }
+    CHECK(LockedKey(store, name).untouched_here());
+    CHECK_EQ(arena.free_of(0), 2U);
+    LockedKey other(store, name == 0 ? 1 : name - 1);
+    CHECK(other.state() == State::kNone);
+  }
+}
+
 TEST(the_key_word_shows_the_allowed_operations) {
   using namespace word;
   const struct {

@@ -341,6 +341,8 @@ def _how(policy: Policy, number: int) -> str:
     more = [] if rule.lookahead is None else [f"lookahead {rule.lookahead}"]
     more += [] if rule.exchange == "auto" else [f"exchange {rule.exchange}"]
     more += [] if rule.wire == "float32" else [rule.wire]
+    more += [] if rule.evict is None else [f"evict {rule.evict.text()}"]
+    more += [] if rule.admit is None else [f"admit {rule.admit.text()}"]
     return ", ".join([rule.technique, f"home {rule.home.text()}", *more])
 
 

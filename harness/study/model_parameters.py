@@ -43,10 +43,12 @@ def usecase_from(text: str, data: Path | None, seed: int) -> UseCase:
 
 def model_parameters_of(usecase: UseCase) -> Catalogue:
     """Return the parameters of a use case's model; tables are the parameters with rows in its `keys`."""
+    from adabench.usecases.interface import hashed_tables
+
     shapes = [(name, tuple(value.shape)) for name, value in usecase.model().named_parameters()]
     batch = next(iter(usecase.loaders(0, 1).train))
     try:
-        return Catalogue.of_shapes(shapes, usecase.keys(batch))
+        return Catalogue.of_shapes(shapes, usecase.keys(batch), hashed_tables(usecase))
     except PolicyError as error:
         raise UsageError(f"use case {usecase.name!r}: keys: {error}") from error
 

@@ -61,3 +61,15 @@ def test_nodes_together_equal_plain_pytorch(nodes: int, launch: Launch, tmp_path
     before, loaded = results[0]["sums"]
     assert sum(row != [0.0] for row in before) > 20
     assert loaded == before
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_nodes_give_rows_to_other_ids_and_agree_on_the_state(nodes: int, launch: Launch) -> None:
+    capacity = 260
+    results = launch("tests.integration.autoada_ranks.retiring", nodes, steps=60, capacity=capacity)
+    assert sum(result["retired"] for result in results) > 0
+    for result in results:
+        assert result["trained"] == results[0]["trained"]
+        assert result["scores"] == pytest.approx(result["expected"], abs=1e-5)
+        for rows in result["trained"].values():
+            assert 0 < len(rows) == len({number for number, _ in rows}) <= capacity

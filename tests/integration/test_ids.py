@@ -48,6 +48,7 @@ def work(node, worker):
         kv.advance_clock()
     kv.waitall()
     kv.end_setup()
+    used = kv.used_ids(items)
     node.checkpoint(directory, extra={"counts": counts}, worker=worker)
     node.export(directory + "-export", worker=worker).wait()
     known = np.empty(IDS, np.int64)
@@ -55,7 +56,7 @@ def work(node, worker):
     values = np.empty((IDS, 4), np.float32)
     kv.pull(items.keys(known), values)
     kv.end_setup()
-    np.savez(f"{directory}-{node.rank}-{worker}", rows=known, values=values, counts=counts)
+    np.savez(f"{directory}-{node.rank}-{worker}", rows=known, values=values, counts=counts, used=used)
 
 with adaps.Node([dense, table], workers=2, channels=2) as node:
     threads = [threading.Thread(target=work, args=(node, i)) for i in range(2)]
@@ -83,6 +84,7 @@ def test_all_nodes_agree_on_rows_and_values_of_ids_and_go_on_with_other_numbers_
     pool[:3] = 0, -(2**63), 2**63 - 1
     expected = initial_values(pool)
     directory = tmp_path / "saved"
+    read = np.zeros(len(pool))
     for nodes, restores in [(2, "no"), (3, "yes"), (1, "yes")]:
         done = run_ranks(PROGRAM, nodes, str(directory), restores)
         assert [rank.returncode for rank in done] == [0] * nodes, done
@@ -94,7 +96,9 @@ def test_all_nodes_agree_on_rows_and_values_of_ids_and_go_on_with_other_numbers_
         results = [np.load(f"{directory}-{rank}-{i}.npz") for rank in range(nodes) for i in range(2)]
         assert len(set(results[0]["rows"].tolist())) == 300
         expected = expected + sum(result["counts"] for result in results)[:, None]
+        read += sum(result["counts"] for result in results)
         for result in results:
+            assert result["used"].tolist() == sorted(pool[read > 0].tolist())
             assert result["rows"].tolist() == results[0]["rows"].tolist()
             np.testing.assert_allclose(result["values"], expected, atol=1e-4)
         ids, values = adaps.load_export_ids(f"{directory}-export", "items")

@@ -1,4 +1,4 @@
-"""The code of the page about a model on a GPU runs, on the CPU if there is no GPU."""
+"""The code of the pages about a model on a GPU, which also runs without one, and about large tables runs."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def test_a_gpu(tmp_path: Path, warm: ForkServer) -> None:
     assert shown is not None
     finish(start(shown[1], tmp_path, {}, warm), (shown[2],))
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_larger_than_memory(tmp_path: Path, warm: ForkServer) -> None:
+    text = (ROOT / "docs" / "guides" / "larger-than-memory.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "users.py").write_text(program, encoding="utf-8")
+    shown = re.search(r"^\$ (python users\.py)\n(.*)\n(.*)$", text, re.MULTILINE)
+    assert shown is not None
+    finish(start(shown[1], tmp_path, {}, warm), (shown[2], shown[3]))

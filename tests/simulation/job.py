@@ -148,6 +148,9 @@ class ChangedRows:
         self._rows = [(row, step) for row, step in changed if everything or step > self._told]
         return len(self._rows)
 
+    def deleted(self) -> list[int]:
+        return []
+
     def read(self, first: int, rows: Any, values: Any) -> None:
         for i in range(len(rows)):
             rows[i], step = self._rows[first + i]

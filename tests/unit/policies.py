@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from adaps.policy import (
+    Admission,
     Aggregation,
     Catalogue,
     DataSharing,
+    Eviction,
     Home,
     MadeFor,
     Policy,
@@ -15,6 +18,7 @@ from adaps.policy import (
     Rule,
     Synchronization,
 )
+from adaps.policy.eviction import ORDERS
 from adaps.policy.fields import TECHNIQUES, WIRES
 from adaps.policy.sections import AGGREGATIONS, EXPECTS_FAULTY
 
@@ -32,7 +36,7 @@ def random_policy(random_: random.Random) -> Policy:
     """Any document that can be written."""
     rules = [random_rule(random_, random_text(random_)) for _ in range(random_.randrange(5))]
     last = random_rule(random_, "*")
-    rules.append(Rule("*", None, last.technique, last.home, last.lookahead, last.exchange, last.wire))
+    rules.append(replace(last, rows=None))
     made_for = None
     if random_.random() < 0.5:
         digits = f"sha256:{random_.getrandbits(256):064x}" if random_.random() < 0.7 else None
@@ -65,6 +69,8 @@ def random_rule(random_: random.Random, parameters: str) -> Rule:
         random_.choice([None, 0, 20, random_.randrange(2**40)]),
         "auto" if random_.random() < 0.3 else random_.choice([1, random_.randrange(1, 2**40)]),
         random_.choice(WIRES),
+        random_.choice([None, *map(Eviction, ORDERS), Eviction("ttl", random_.randrange(1, 2**18))]),
+        random_.choice([None, Admission(random_.randrange(1, 9))]),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE_FOLDERS = ("common", "store", "transport", "protocol", "node", "replay")
+CORE_FOLDERS = ("common", "store", "transport", "storage", "protocol", "node", "replay")
 """Folders of the C++ server; each may include those before it."""
 
 

@@ -100,7 +100,7 @@ def cached(
         If a file cannot be read or used, or the cache cannot be written.
     """
     build = partial(_build, files, what, blocks or raw_blocks, hashed=hashed)
-    return read_once("criteo-hashed" if hashed else "criteo", files, build, partial(_open, hashed=hashed))
+    return read_once("criteo-raw-ids" if hashed else "criteo", files, build, partial(_open, hashed=hashed))
 
 
 def _open(folder: Path, hashed: bool = False) -> Columns | None:

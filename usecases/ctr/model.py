@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -34,7 +33,8 @@ class WideAndDeep(nn.Module):
         Random generator for the initial weights. The global generator is not used, so threads can create
         models concurrently.
     hashed : bool
-        Whether ids can have any value.
+        Whether ids can have any value. The weight of the linear model is then the first number of an
+        embedding's row, so that each id is looked up once. It begins with a random value instead of 0.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class WideAndDeep(nn.Module):
         super().__init__()
         # Constructors would draw from the global generator. On the meta device, an embedding's constructor
         # would also import a large part of torch.
-        make = partial(hash_table, generator=generator) if hashed else _table
-        self.wide = make(rows, 1, 0.0) if wide else None
+        self.wide = _table(rows, 1) if wide and not hashed else None
         self.wide_dense = skip_init(nn.Linear, DENSE_FIELDS, 1) if wide else None
-        self.deep = make(rows, dim, EMBEDDING_STD)
+        self.deep = hash_table(rows, dim + wide, EMBEDDING_STD, generator) if hashed else _table(rows, dim)
+        self._widths = [int(wide), dim]
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([DENSE_FIELDS + SPARSE_FIELDS * dim, *hidden]):
             layers += [skip_init(nn.Linear, inputs, outputs), nn.ReLU()]
@@ -62,16 +62,20 @@ class WideAndDeep(nn.Module):
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
         """Return logits (batch,) of dense features (batch, 13) and ids (batch, 26)."""
-        logits: Tensor = self.mlp(torch.cat([dense, self.deep(ids).flatten(start_dim=1)], dim=1))
-        if self.wide is not None and self.wide_dense is not None:
-            logits = self.wide(ids).sum(dim=1) + self.wide_dense(dense) + logits
+        embedded = self.deep(ids)
+        weights = None if self.wide is None else self.wide(ids)
+        if weights is None and self.wide_dense is not None:
+            weights, embedded = embedded.split(self._widths, dim=-1)
+        logits: Tensor = self.mlp(torch.cat([dense, embedded.flatten(start_dim=1)], dim=1))
+        if weights is not None and self.wide_dense is not None:
+            logits = weights.sum(dim=1) + self.wide_dense(dense) + logits
         return logits.squeeze(1)
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        if self.wide is not None and self.wide_dense is not None:
-            if isinstance(self.wide, nn.Embedding):
-                nn.init.zeros_(self.wide.weight)
+        if self.wide is not None:
+            nn.init.zeros_(self.wide.weight)
+        if self.wide_dense is not None:
             nn.init.zeros_(self.wide_dense.weight)
             nn.init.zeros_(self.wide_dense.bias)
         if isinstance(self.deep, nn.Embedding):
@@ -82,7 +86,7 @@ class WideAndDeep(nn.Module):
                 nn.init.zeros_(layer.bias)
 
 
-def _table(rows: int, dim: int, std: float) -> nn.Embedding:
+def _table(rows: int, dim: int) -> nn.Embedding:
     """Return an embedding with sparse gradients, whose weight is not initialised."""
     weight = torch.empty(rows, dim)
     table: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False, sparse=True)

@@ -71,9 +71,13 @@ def row_ids(table: Table) -> tuple[NDArray[np.int64], int]:
 def hashed_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return ids (n, 26) that differ between fields, so that one table can hold all of them.
 
-    They do not depend on the rest of the data. Products that are too large wrap around.
+    They do not depend on the rest of the data. A number is added to the ids of each field, and sums that are
+    too large wrap around. So different ids of one field always remain different, and so do ids of different
+    fields between -2^58 and 2^58. Random 64-bit ids of different fields become equal as rarely as two random
+    numbers are equal: with n ids, with a probability of less than n^2 / 2^65.
     """
-    return ids * SPARSE_FIELDS + np.arange(SPARSE_FIELDS)
+    offsets = np.arange(SPARSE_FIELDS, dtype=np.uint64) * np.uint64(2**64 // SPARSE_FIELDS)
+    return ids + offsets.view(np.int64)
 
 
 def all_row_ids(table: Table, vocabulary: int) -> NDArray[np.int64]:

@@ -48,8 +48,8 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hidden : tuple of int
         Widths of the perceptron's hidden layers, at least one.
     wide : bool
-        Whether the linear model is trained in addition to the perceptron. Without it, the model has one
-        table.
+        Whether the linear model is trained in addition to the perceptron. Without it, or with
+        ``keys=hash``, the model has one table.
     rows : int
         Number of samples to generate if no data are given.
     vocabulary : int or None
@@ -61,7 +61,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys : "dense" or "hash"
         Keys of the tables: numbers of the ids of all splits, or the ids as they are in the data.
     capacity : int
-        Maximum number of rows of each table with ``keys=hash``.
+        Maximum number of rows of the table with ``keys=hash``.
     """
 
     epochs: int = 3
@@ -174,7 +174,8 @@ class CtrUseCase(DealsBatches):
 
     @property
     def _tables(self) -> tuple[str, ...]:
-        return ("wide.weight", "deep.weight") if self._params.wide else ("deep.weight",)
+        has_wide = self._params.wide and not self._hashed
+        return ("wide.weight", "deep.weight") if has_wide else ("deep.weight",)
 
     def _largest_feature(self) -> NDArray[np.integer[Any]]:
         """Return the values of the feature with the most values, (samples,)."""

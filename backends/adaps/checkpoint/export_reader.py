@@ -101,10 +101,21 @@ def _merged_ids(
         for file in part.files
         if file.table == table.name
     ]
-    ids = np.concatenate([ids for ids, _ in read] or [np.empty(0, np.int64)])
-    values = np.concatenate([values for _, values in read] or [np.empty((0, table.length), np.float32)])
-    ordered, from_end = np.unique(ids[::-1], return_index=True)  # the last value of each id is valid
-    return ordered, values[len(ids) - 1 - from_end]
+    none = np.empty((0, table.length), np.float32)
+    ids = np.concatenate(
+        [part for ids, _, deleted in read for part in (ids, deleted)] or [np.empty(0, np.int64)]
+    )
+    # Row of each id in `values`, or -1 if the file deletes the id.
+    rows, first = np.full(len(ids), -1, np.int64), 0
+    place = 0
+    for file_ids, _, deleted in read:
+        rows[place : place + len(file_ids)] = np.arange(first, first + len(file_ids))
+        first += len(file_ids)
+        place += len(file_ids) + len(deleted)
+    values = np.concatenate([values for _, values, _ in read] or [none])
+    ordered, from_end = np.unique(ids[::-1], return_index=True)  # the last entry of each id is valid
+    last = rows[len(ids) - 1 - from_end]
+    return ordered[last >= 0], values[last[last >= 0]]
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -56,6 +56,7 @@ class File:
     table: str | None = None
     rows: Natural = 0
     worker: Natural | None = None
+    deleted: Natural = 0
 
 
 @dataclasses.dataclass(frozen=True)

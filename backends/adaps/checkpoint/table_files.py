@@ -30,6 +30,9 @@ __all__ = [
     "write_table",
 ]
 
+_DELETED = "deleted"
+"""Name of the tensor with the ids that an export deletes."""
+
 CHUNK_BYTES = 1 << 22
 """Maximum size of rows that are in memory at a time."""
 
@@ -60,18 +63,37 @@ def write_table(core: _core.Node, index: int, table: Table, folder: Path, rank: 
 def write_changed(
     changed: _core.ChangedRows, count: int, index: int, table: Table, folder: Path, rank: int
 ) -> File | None:
-    """Write `count` rows of a table that were copied for an export. Returns None if there are none."""
-    if count == 0:
+    """Write `count` rows of a table that were copied for an export, and the ids that were deleted since.
+
+    Returns None if there are none.
+    """
+    deleted = changed.deleted()
+    if count == 0 and len(deleted) == 0:
         return None
     path = folder / _table_file(index, rank)
     chunk = _Chunk(table.keys, table.length)
-    with safetensors_file.Writer(path, chunk.shapes(count), {"table": table.name}) as writer:
+    shapes = {**chunk.shapes(count), **_shape_of_deleted(len(deleted))}
+    with safetensors_file.Writer(path, shapes, {"table": table.name}) as writer:
         for first, size in chunk.pieces_of(count):
             rows, values = chunk.rows[:size], chunk.values[:size]
             changed.read(first, rows, values)
             writer.append(chunk.name_of_rows, rows)
             writer.append("values", values)
-    return File(path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=count)
+        if len(deleted):
+            writer.append(_DELETED, deleted)
+    return File(
+        path.name,
+        writer.bytes,
+        writer.checksums,
+        rank,
+        table=table.name,
+        rows=count,
+        deleted=len(deleted),
+    )
+
+
+def _shape_of_deleted(count: int) -> safetensors_file.Shapes:
+    return {_DELETED: ("I64", (count,))} if count else {}
 
 
 def merge(
@@ -99,8 +121,8 @@ def merge(
 
 def read_ids(
     folder: Path, file: File, table: ExportedTable
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the ids of an export's file and their values.
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return the ids of an export's file, their values, and the ids that it deletes.
 
     Raises
     ------
@@ -108,7 +130,7 @@ def read_ids(
         If the file is incomplete or does not fit the table.
     """
     chunk = _Chunk(table.keys, table.length)
-    _verify(folder, file, table.name, chunk.shapes(file.rows))
+    _verify(folder, file, table.name, {**chunk.shapes(file.rows), **_shape_of_deleted(file.deleted)})
     ids = np.empty(file.rows, np.int64)
     values = np.empty((file.rows, table.length), np.float32)
     first = 0
@@ -116,7 +138,11 @@ def read_ids(
         ids[first : first + count] = chunk.rows[:count]
         values[first : first + count] = chunk.values[:count]
         first += count
-    return ids, values
+    deleted = np.empty(file.deleted, np.int64)
+    if file.deleted:
+        with safetensors_file.Reader(folder / file.name) as reader:
+            reader.read_into(_DELETED, 0, deleted)
+    return ids, values, deleted
 
 
 def verify(folder: Path, file: File, entry: TableEntry | None) -> None:

@@ -7,6 +7,7 @@ rule applies. The last rule matches all parameters. `docs/concepts/policies.md` 
 from __future__ import annotations
 
 from adaps.policy.document import Policy
+from adaps.policy.eviction import Admission, Eviction
 from adaps.policy.fields import Home, RowSelection
 from adaps.policy.matching import Managed, Part
 from adaps.policy.model_parameters import Catalogue, Parameter
@@ -16,9 +17,11 @@ from adaps.policy.validation import AccessesMissing, PolicyError
 
 __all__ = [
     "AccessesMissing",
+    "Admission",
     "Aggregation",
     "Catalogue",
     "DataSharing",
+    "Eviction",
     "Home",
     "MadeFor",
     "Managed",

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from adaps._core import homes_by_hash
 from adaps.policy.document import Policy
+from adaps.policy.eviction import Admission, Eviction
 from adaps.policy.fields import Home
 from adaps.policy.limits import left_to_training, not_executed
 from adaps.policy.matching import Managed
@@ -45,10 +46,15 @@ class Management:
         Ranges of rows: the end of each, and the home of its rows. A home is a node, -1 for a hash, or a
         table: the hash of the key with the same index in that table. Without ranges, a hash determines all
         homes.
+    evict, admit : Eviction and Admission, optional
+        Which rows of a table with ids are retired, and which ids get a row. With None, the table's own
+        settings apply.
     """
 
     managed: Sequence[tuple[int, tuple[str, str, int]]] = ()
     homes: Sequence[tuple[int, int | str]] = ()
+    evict: Eviction | None = None
+    admit: Admission | None = None
 
 
 UNMANAGED = Management()
@@ -139,7 +145,8 @@ def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed]
         alike += [(start, end, (rule.technique, rule.wire, clocks)) for start, end in part.ranges]
     homes = homes_of(policy, managed, by_name, nodes)
     by_hash = all(where == BY_HASH for _, _, where in homes)
-    return Management(merged(alike), () if by_hash else merged(homes))
+    rule = policy.rules[managed.parts[0].rule - 1]  # evict and admit are equal for all rows of a table
+    return Management(merged(alike), () if by_hash else merged(homes), rule.evict, rule.admit)
 
 
 def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int | str]]:

@@ -118,6 +118,7 @@ def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: 
     homes = {}
     for one in managed:
         parameter = one.parameter
+        _check_ids(rules, one)
         for part in one.parts:
             rule = rules[part.rule - 1]
             if rule.technique == "allreduce" and parameter.kind == "table":
@@ -178,6 +179,25 @@ def _check_rule(rule: Rule, catalogue: Catalogue, nodes: int, folder: Path) -> N
             raise PolicyError(
                 f"rows names row {last}; {parameter.name} has {parameter.rows}, from 0 to "
                 f"{parameter.rows - 1}"
+            )
+
+
+def _check_ids(rules: Sequence[Rule], managed: Managed) -> None:
+    """Check the fields of rules that only tables with ids can have."""
+    parameter = managed.parameter
+    for field in ("evict", "admit"):
+        values = {part.rule: getattr(rules[part.rule - 1], field) for part in managed.parts}
+        for number, value in values.items():
+            if value is not None and not parameter.has_ids:
+                raise PolicyError(
+                    f"rule {number}: {field} = {value.text()} is for tables with ids; {parameter.name} is "
+                    f"{'a dense parameter' if parameter.kind == 'dense' else 'a table without ids'}: give "
+                    f"{field} in a rule whose parameters are tables with ids"
+                )
+        if len(set(values.values())) > 1:
+            raise PolicyError(
+                f"rules {' and '.join(map(str, values))} give rows of {parameter.name} different values of "
+                f"{field}, but any row can get any id; give all rows of the table one rule"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,12 +29,15 @@ class Parameter:
         Number of rows, and number of floats of each.
     kind : "dense" or "table"
         Kind: "dense" if every step reads the whole parameter, "table" if a step reads some rows.
+    has_ids : bool
+        Whether rows are assigned to ids at their first use, so that rules can set `evict` and `admit`.
     """
 
     name: str
     rows: int
     length: int
     kind: Literal["dense", "table"]
+    has_ids: bool = False
 
     @property
     def bytes(self) -> int:
@@ -81,7 +84,12 @@ class Catalogue:
                 )
 
     @classmethod
-    def of_shapes(cls, shapes: Iterable[tuple[str, Sequence[int]]], tables: Iterable[str]) -> Catalogue:
+    def of_shapes(
+        cls,
+        shapes: Iterable[tuple[str, Sequence[int]]],
+        tables: Iterable[str],
+        with_ids: Container[str] = (),
+    ) -> Catalogue:
         """Return the catalogue of parameters with these shapes.
 
         Parameters
@@ -90,6 +98,8 @@ class Catalogue:
             Qualified name and shape of each parameter. The dimensions after the first one form a row.
         tables : iterable of str
             Names of the parameters that are read by rows.
+        with_ids : container of str
+            Names of the tables whose rows are assigned to ids.
 
         Raises
         ------
@@ -107,7 +117,8 @@ class Catalogue:
             for size in shape[1:]:
                 length *= max(1, int(size))
             rows = max(1, int(shape[0])) if shape else 1
-            parameters.append(Parameter(name, rows, length, "table" if name in by_rows else "dense"))
+            kind: Literal["dense", "table"] = "table" if name in by_rows else "dense"
+            parameters.append(Parameter(name, rows, length, kind, name in with_ids))
         return cls(parameters)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from adaps.policy.eviction import Admission, Eviction
 from adaps.policy.fields import EXCHANGE_AUTO, TECHNIQUES, WIRES, Home, RowSelection
 from adaps.policy.toml_text import toml_fields
 from adaps.policy.validation import check_one_of, check_text, check_whole
@@ -34,6 +35,12 @@ class Rule:
         Minimum number of clocks between two exchanges of changes. With "auto", the server chooses.
     wire : str
         Format of values and changes in messages: float32, bfloat16, float16 or int8.
+    evict : Eviction, optional
+        For tables with ids: order in which the rows of a full table are given to other ids. With None, the
+        table's own setting applies; by default, rows keep their ids.
+    admit : Admission, optional
+        For tables with ids: ids that get a row. With None, the table's own setting applies; by default, every
+        id gets a row at its first request.
     """
 
     parameters: str
@@ -43,6 +50,8 @@ class Rule:
     lookahead: int | None = None
     exchange: str | int = EXCHANGE_AUTO
     wire: str = "float32"
+    evict: Eviction | None = None
+    admit: Admission | None = None
 
     def __post_init__(self) -> None:
         check_text("parameters", self.parameters)
@@ -50,6 +59,10 @@ class Rule:
             object.__setattr__(self, "rows", RowSelection.of(self.rows))
         if not isinstance(self.home, Home):
             object.__setattr__(self, "home", Home.of(self.home))
+        if self.evict is not None:
+            object.__setattr__(self, "evict", Eviction.of(self.evict))
+        if self.admit is not None:
+            object.__setattr__(self, "admit", Admission.of(self.admit))
         check_one_of("technique", self.technique, TECHNIQUES)
         check_one_of("wire", self.wire, WIRES)
         if self.lookahead is not None:
@@ -75,4 +88,6 @@ class Rule:
             lookahead=self.lookahead,
             exchange=self.exchange,
             wire=self.wire,
+            evict=self.evict,
+            admit=self.admit,
         )

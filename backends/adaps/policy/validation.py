@@ -46,10 +46,11 @@ def check_one_of(name: str, value: object, valid: Sequence[str], more: str = "")
         raise PolicyError(f"{name} {value!r} does not exist{hint}; valid are {', '.join(valid)}{more}")
 
 
-def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raise PolicyError unless the value is an integer of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST:
-        raise PolicyError(f"{name} is {value!r}; it must be an integer of {least} or more")
+def check_whole(name: str, value: object, *, least: int, most: int = _LARGEST) -> None:
+    """Raise PolicyError unless the value is an integer from `least` to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        valid = f"of {least} or more" if most == _LARGEST else f"from {least} to {most}"
+        raise PolicyError(f"{name} is {value!r}; it must be an integer {valid}")
 
 
 def check_text(name: str, value: object) -> None:

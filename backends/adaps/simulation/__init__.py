@@ -21,6 +21,7 @@ from adaps.simulation.costs import Costs
 from adaps.simulation.incidents import Incident, LostNode, Stall, Straggler
 from adaps.simulation.replay import SimulationOptions, simulate
 from adaps.simulation.result import NodeSimulation, Simulation
+from adaps.simulation.row_replay import RowReplay, replay_rows
 from adaps.simulation.streams import Stream
 
 __all__ = [
@@ -32,10 +33,12 @@ __all__ = [
     "Machine",
     "NetworkLink",
     "NodeSimulation",
+    "RowReplay",
     "Simulation",
     "SimulationOptions",
     "Stall",
     "Straggler",
     "Stream",
+    "replay_rows",
     "simulate",
 ]

@@ -119,6 +119,8 @@ class Calls:
         others = self._pause_others(observer)
         if not training:
             self._reads.training = False
+            if not self._reads:  # The clock does not advance, but no step needs the rows of earlier calls.
+                state.worker.end_uses()
             self._reads.forget_rows()
             self._wrapped.refresh()
             self._present = Present(target, hooked, others=others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -163,6 +163,13 @@ def plan_of(
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
     first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
+    for name, rule in first_rules.items():
+        if rule.admit is not None:
+            raise PolicyError(
+                f"{policy.source}: rule {managed[name].parts[0].rule}: admit = {rule.admit.text()} of {name} "
+                "is executed by a node and not by autoada, because a model's lookup needs a row for each id; "
+                "leave admit out"
+            )
     training = TrainingOptions(
         policy.synchronization.every,
         _lookaheads(policy, managed.values()),
@@ -209,7 +216,7 @@ def _server_policy(
             rule = policy.rules[part.rule - 1]
             rows = RowSelection(ranges=part.ranges)
             technique = "adaptive" if rule.technique == AUTO else rule.technique
-            rules.append(Rule(name, rows, technique, rule.home, exchange=rule.exchange, wire=rule.wire))
+            rules.append(replace(rule, parameters=name, rows=rows, technique=technique, lookahead=None))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, policy, managed, nodes)
     for shared in layout.summed:
@@ -234,7 +241,7 @@ def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, R
 
 def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
     shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
-    return Catalogue.of_shapes(shapes, layout.tables)
+    return Catalogue.of_shapes(shapes, layout.tables, layout.hashed)
 
 
 def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:

@@ -370,6 +370,8 @@ class WrappedParameters:
             each.forget_rows()
             if isinstance(each, HashTable):
                 each.rows.state_written()
+        if self._layout.hashed:  # No worker uses rows before all nodes have forgotten the earlier ones.
+            worker.barrier()
         for stepped in self.stepped:
             stepped.begin()
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.hash_embedding import HashEmbedding, IdMap, IdRows, initial_rows, int64_ids
 from autoada.optimizer.rules import initial_states
@@ -19,30 +18,17 @@ from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 
-__all__ = ["ID_FLOATS", "HashRows", "HashTable", "id_table_name"]
+__all__ = ["HashRows", "HashTable"]
 
-ID_FLOATS = 5
-"""Floats of a row of the table of ids: 1 if the row has an id, and four parts of the id with 16 bits."""
-_PARTS = 16 * torch.arange(4)
-_started: weakref.WeakKeyDictionary[adaps.Node, dict[str, Tensor]] = weakref.WeakKeyDictionary()
-"""Rows of each table of ids that a node has used. All workers of the node share them."""
-_READ_ROWS = 1 << 20
-"""Rows of the table of ids that are read at once."""
 _REMEMBERED = 256
 """Number of resolved batches of ids that are kept for their use."""
-
-
-def id_table_name(table: str) -> str:
-    """Return the name of the server's table that contains the ids of the rows of `table`."""
-    return f"{table}.ids"
 
 
 class HashRows(ServerRows):
     """Rows of a `HashEmbedding` in the server, which map its ids to row numbers.
 
-    Rows that are announced ahead get a number. They become part of the state when they are used. A node knows
-    only the ids that it has announced or used. So that one node can read all rows, nodes write the ids that
-    they use to another table of the server, if there are several nodes.
+    Rows that are announced ahead get a number. They become part of the state when they are used, which the
+    server records.
 
     Parameters
     ----------
@@ -72,33 +58,33 @@ class HashRows(ServerRows):
         super().__init__(name, parameter, access, applies_missed_steps)
         self._init = module.init
         self._rule = rule
-        self._ids = access.node.table(id_table_name(name)) if access.node.world_size > 1 else None
+        self._is_on_primary_node = access.node.rank == 0
         self._order = np.empty(0, dtype=np.int64)
         """Ids in the order of the state dictionaries so far. New ids follow them."""
-        self._started = _started.setdefault(access.node, {}).setdefault(name, _no_rows(self.shape[0]))
-        """Rows that this node has used since the last state was loaded, (capacity,) of bool."""
         self._resolved: deque[tuple[Tensor, Tensor]] = deque(maxlen=_REMEMBERED)
         self._ahead = _RowsAhead(self)
-        self._publishing: list[int] = []
-        """Tickets of the calls that write ids for other nodes."""
 
     def ahead(self) -> IdMap:
         """Return the map for ids that will be used later."""
         return self._ahead
 
     def resolve(self, ids: Tensor) -> Tensor:
-        """Return what `rows_of` will return when these ids are used, and keep it until then."""
-        numbers = self._find(int64_ids(ids))
-        self._resolved.append((ids.reshape(-1).clone(), numbers))
+        """Return what `rows_of` will return when these ids are used, and keep it until then.
+
+        If rows are retired, it is found again, because an id without intent may lose its row until then.
+        """
+        wanted = int64_ids(ids)
+        numbers = self._find(wanted)
+        if not self.table.retires_rows:
+            self._resolved.append((wanted.clone(), numbers))
         return numbers.clone().view(ids.shape).to(ids.device)  # the model may change its own numbers
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row; `adaps.AdapsError` if there are more ids than rows."""
-        numbers = self._take_resolved(ids.reshape(-1))
+        wanted = int64_ids(ids)
+        numbers = self._take_resolved(wanted)
         if numbers is None:
-            numbers = self._find(int64_ids(ids))
-        if not self._started[numbers].all():
-            self._start(int64_ids(ids), numbers)
+            numbers = self._find(wanted)
         return numbers.view(ids.shape).to(ids.device)
 
     def saved(self, weight: nn.Parameter) -> IdRows:
@@ -116,15 +102,31 @@ class HashRows(ServerRows):
         An id keeps its position in later results of this worker, because the states of a model and of its
         optimizer belong together.
         """
-        ids, numbers = self._all_ids()
-        by_id = np.argsort(ids)
+        ids = self.worker.used_ids(self.table)
+        numbers = np.empty_like(ids)
+        self.worker.rows_of(self.table, ids, numbers)
+        if self.table.retires_rows:
+            is_changed = self._is_changed(ids, numbers)
+            ids, numbers = ids[is_changed], numbers[is_changed]
         order = self._order[np.isin(self._order, ids)]
-        at = by_id[np.searchsorted(ids, order, sorter=by_id)]
-        others = np.ones(len(ids), dtype=np.bool_)
-        others[at] = False
-        positions = np.concatenate([at, np.flatnonzero(others)])
+        at = np.searchsorted(ids, order)
+        is_new = np.ones(len(ids), dtype=np.bool_)
+        is_new[at] = False
+        new = np.flatnonzero(is_new)
+        positions = np.concatenate([at, new[np.argsort(numbers[new])]])
         self._order = ids[positions]
         return torch.from_numpy(self._order.copy()), torch.from_numpy(numbers[positions])
+
+    def _is_changed(
+        self, ids: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows do not have their initial values. Others are listed, too, if rows are retired."""
+        rows = torch.empty(len(ids), self.length)
+        self.worker.pull(self.table.keys(numbers), rows)
+        result: npt.NDArray[np.bool_] = (
+            (rows != initial_rows(self._init, torch.from_numpy(ids), self.length)).any(1).numpy()
+        )
+        return result
 
     @property
     def all_keys(self) -> Tensor:
@@ -137,47 +139,31 @@ class HashRows(ServerRows):
         if self.applies_missed_steps:
             super().apply_missed_steps(self.all_keys if keys is None else keys)
 
-    def count_step(self) -> None:
-        """Begin a step, after the ids of its rows were written for other nodes."""
-        self._wait_published()
-        super().count_step()
-
     def resume(self, same_workers: bool) -> None:
-        """Collective: continue from a checkpoint, in which the rows may have had other numbers.
+        """Continue from a checkpoint, in which the rows may have had other numbers.
 
         Rows with their initial values are as if they had never been used. These include all rows that are not
         in the checkpoint.
         """
         super().resume(same_workers)
         self._resolved.clear()
-        ids, numbers = (torch.from_numpy(each) for each in self.table.known_ids())
-        rows = torch.empty(len(ids), self.length)
-        self.worker.pull(self.table.keys(numbers), rows)
-        changed = (rows != initial_rows(self._init, ids, self.length)).any(1)
-        ids, numbers = ids[changed], numbers[changed]
-        if self._ids is not None:
-            self._publish_again(ids, numbers)
-        self._started[:] = False
-        self._started[numbers] = True
 
     def write_state(self, state: IdRows) -> None:
         """Replace all rows. Ids that `state` does not have are as if they had never been used."""
         ids, numbers = self.numbered()
         others = ~torch.isin(ids, state.ids)
         self.write(numbers[others], initial_rows(self._init, ids[others], self.length))
-        self._set_initial_states(numbers[others], 0)
-        if self._ids is not None:
-            self._forget(numbers[others])
-        self._started[:] = False
+        self._set_initial_states(numbers[others])
+        self.table.forget_used()
+        if self.table.retires_rows:
+            self.worker.end_uses()  # the rows of other ids may be needed
         self.write(self.rows_of(state.ids), state.rows)
         self._order = state.ids.numpy().copy()
 
     def state_written(self) -> None:
-        """Continue with the rows that the primary worker has written."""
-        if self._ids is not None and not self.is_primary:
-            numbers = torch.from_numpy(self._all_ids()[1])
-            self._started[:] = False
-            self._started[numbers] = True
+        """Continue with the rows that the primary worker has written, which its node has used."""
+        if not self._is_on_primary_node:
+            self.table.forget_used()
 
     def _find(self, ids: Tensor) -> Tensor:
         with torch.inference_mode(False):  # a later call outside of this mode may use the numbers
@@ -188,87 +174,17 @@ class HashRows(ServerRows):
     def _take_resolved(self, ids: Tensor) -> Tensor | None:
         """Return the rows that `resolve` found for these ids, and drop them with the older ones."""
         for position, (given, numbers) in enumerate(self._resolved):
-            alike = (given.shape, given.dtype, given.device) == (ids.shape, ids.dtype, ids.device)
-            if alike and torch.equal(given, ids):
+            if torch.equal(given, ids):
                 for _ in range(position + 1):
                     self._resolved.popleft()
                 return numbers
         return None
 
-    def _start(self, ids: Tensor, numbers: Tensor) -> None:
-        """Publish the ids of new rows, and let these rows miss no step before the present one."""
-        new = ~self._started[numbers]
-        distinct, first = np.unique(numbers[new].numpy(), return_index=True)
-        rows = torch.from_numpy(distinct)
-        self._started[rows] = True
-        if self._ids is not None:
-            self._publish(ids[new][first], rows)
-        if self.applies_missed_steps and self.steps > 0:
-            self._set_initial_states(rows, self.steps)
-
-    def _set_initial_states(self, rows: Tensor, steps: int) -> None:
-        """Give rows the optimizer state of a row without a gradient that has missed none of `steps` steps."""
+    def _set_initial_states(self, rows: Tensor) -> None:
+        """Give rows the optimizer state that they have before their first use."""
         if (width := self.table.state_length) > 0:
-            states = initial_states(self._rule, len(rows), self.length, width, steps)
+            states = initial_states(self._rule, len(rows), self.length, width, 0)
             self.worker.set_state(self.table.keys(rows), states)
-
-    def _publish(self, ids: Tensor, rows: Tensor) -> None:
-        """Begin to write the ids of rows to the table of ids."""
-        assert self._ids is not None
-        values = torch.ones(len(rows), ID_FLOATS)
-        values[:, 1:] = (ids[:, None] >> _PARTS) & 0xFFFF
-        ticket = self.worker.set(self._ids.keys(rows), values, asynchronous=True)
-        assert ticket is not None
-        self._publishing.append(ticket)
-
-    def _wait_published(self) -> None:
-        for ticket in self._publishing:
-            self.worker.wait(ticket)
-        self._publishing.clear()
-
-    def _publish_again(self, ids: Tensor, rows: Tensor) -> None:
-        """Collective: replace the table of ids, which is as it was when the checkpoint was written."""
-        assert self._ids is not None
-        if self.is_primary:
-            self._forget(torch.from_numpy(self._published()[1]))
-        self.worker.end_setup()
-        self._publish(ids, rows)
-        self._wait_published()
-        self.worker.end_setup()
-
-    def _forget(self, rows: Tensor) -> None:
-        """Remove the ids of rows from the table of ids."""
-        assert self._ids is not None
-        self.worker.set(self._ids.keys(rows), torch.zeros(len(rows), ID_FLOATS))
-
-    def _published(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the ids in the table of ids and their rows, in the order of the rows."""
-        assert self._ids is not None
-        self._wait_published()
-        ids, rows = [], []
-        for some in torch.arange(self.shape[0]).split(_READ_ROWS):
-            values = torch.empty(len(some), ID_FLOATS)
-            self.worker.pull(self._ids.keys(some), values)
-            used = values[:, 0].nonzero()[:, 0]
-            ids.append((values[used, 1:].long() << _PARTS).sum(1))
-            rows.append(some[used])
-        return torch.cat(ids).numpy(), torch.cat(rows).numpy()
-
-    def _all_ids(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the ids of all nodes and their rows, in the order of the rows."""
-        if self._ids is None:
-            ids, rows = self.table.known_ids()
-            started = self._started.numpy()[rows]
-            return ids[started], rows[started]
-        ids, rows = self._published()
-        # A node must have resolved an id before it can use the id's row.
-        self.worker.rows_of(self.table, ids, np.empty_like(ids))
-        return ids, rows
-
-
-def _no_rows(count: int) -> Tensor:
-    """Return `count` times False, which takes memory only where it is overwritten."""
-    return torch.from_numpy(np.zeros(count, dtype=np.bool_))
 
 
 class _RowsAhead:

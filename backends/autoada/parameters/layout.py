@@ -13,7 +13,6 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.hash_embedding import HashEmbedding
 from autoada.optimizer.rules import Optimizers, RuleGroup, check_state, rule_groups, rule_of_defaults
-from autoada.parameters.hash_table import ID_FLOATS, id_table_name
 from autoada.parameters.negative_sampler import sampling_of
 from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.tables import find_tables, hash_embeddings
@@ -151,9 +150,6 @@ class Layout:
         for dense in self.dense:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
-        for name in self.hashed:
-            rows = self.tables[name].shape[0]
-            result.append(adaps.Table(id_table_name(name), rows=rows, length=ID_FLOATS))
         return result + [
             adaps.Table(summed.table, rows=TURNS * summed.summed_rows, length=summed.length)
             for summed in self.summed

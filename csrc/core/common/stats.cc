@@ -36,7 +36,7 @@ double ThreadTime::micros() const {
 const char* name_of(TraceKind kind) {
   static constexpr const char* kNames[] = {"alloc",          "intent_start",    "intent_stop",
                                            "replica_set_up", "replica_dropped", "relocated_here",
-                                           "relocated_away"};
+                                           "relocated_away", "retired"};
   return name_in(kNames, kind);
 }
 

@@ -76,7 +76,10 @@ struct alignas(64) ChannelCounters {
   Counter replicas_set_up, replicas_dropped;
   Counter deltas_sent, refreshes_sent, refreshes_held_back, requests_forwarded;
   Counter lead_micros, lead_keys;  // time from INTENT until the key is local; number of such keys
-  Counter unsent_full_micros;      // time during which data waited for space at any peer, see SendBacklog
+  // Rows of limited tables: reads that an access started, reads that an intent started, accesses that waited
+  // for memory or for a read, and writes.
+  Counter rows_read_on_demand, rows_read_ahead, disk_waits, rows_written;
+  Counter unsent_full_micros;  // time during which data waited for space at any peer, see SendBacklog
   ThreadTime thread;
 };
 
@@ -87,7 +90,8 @@ enum class TraceKind : std::uint8_t {
   kReplicaSetUp,
   kReplicaDropped,
   kRelocatedHere,
-  kRelocatedAway
+  kRelocatedAway,
+  kRetired
 };
 
 struct TraceEvent {

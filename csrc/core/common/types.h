@@ -96,6 +96,10 @@ struct Settings {
   // further rows and changes are kept back.
   std::size_t max_unsent_bytes = std::size_t{64} << 20;
 
+  // Number of rows for which each channel keeps memory free in a table whose memory is limited. If not set,
+  // it is a sixteenth of the rows.
+  std::optional<std::uint64_t> free_rows{};
+
   int times_until_leaving_home() const { return times_alone.value_or(nodes <= 8 ? 1 : 3); }
   // Minimum time between two rounds.
   Micros round_distance() const {

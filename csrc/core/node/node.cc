@@ -120,7 +120,8 @@ class SocketDriver : public Driver, public TransportEvents {
 
 class Node::Impl {
  public:
-  Impl(std::vector<TableSpec> tables, const Settings& settings) : state(std::move(tables), settings) {
+  Impl(std::vector<TableSpec> tables, const Settings& settings)
+      : state(std::move(tables), settings, open_row_storage) {
     state.clock = now_micros;
     for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<Worker>(state, i));
     if (settings.nodes == 1) {
@@ -171,6 +172,7 @@ class Node::Impl {
     for (std::size_t i = 0; i < threads.size(); ++i) drivers[i]->wake();
     for (std::thread& thread : threads) thread.join();
     threads.clear();
+    if (state.storage != nullptr) state.storage->stop();  // its threads wake the channels
   }
 
   void close(const std::function<void()>& interrupted) {

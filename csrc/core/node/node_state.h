@@ -11,8 +11,8 @@
 namespace adaps {
 
 struct NodeState : NodeContext {
-  NodeState(std::vector<TableSpec> specs, const Settings& settings_in)
-      : NodeContext(std::move(specs), settings_in) {
+  NodeState(std::vector<TableSpec> specs, const Settings& settings_in, const MakeStorage& make_storage = {})
+      : NodeContext(std::move(specs), settings_in, make_storage) {
     for (int i = 0; i < settings.channels; ++i) channels.push_back(std::make_unique<Channel>(*this, i));
   }
 

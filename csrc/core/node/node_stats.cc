@@ -26,8 +26,12 @@ struct Sums {
   std::map<std::string, double> by_name;
 };
 
-void add_assigned(Sums& sums, const Table& table) {
-  sums.add("ids_assigned", table.ids() == nullptr ? 0 : table.ids()->assigned());
+void add_ids(Sums& sums, const Table& table) {
+  const RowIds* ids = table.ids();
+  sums.add("ids_assigned", ids == nullptr ? 0 : ids->assigned());
+  sums.add("ids_retired", ids == nullptr ? 0 : ids->retired());
+  sums.add("ids_refused", ids == nullptr ? 0 : ids->refused());
+  sums.add("ids_not_admitted", ids == nullptr ? 0 : ids->not_admitted());
 }
 
 }  // namespace
@@ -66,6 +70,10 @@ std::map<std::string, double> stats_of(const NodeState& state) {
     sums.add("refreshes_held_back", c.refreshes_held_back);
     sums.add("unsent_full_micros", c.unsent_full_micros);
     sums.add("requests_forwarded", c.requests_forwarded);
+    sums.add("rows_read_on_demand", c.rows_read_on_demand);
+    sums.add("rows_read_ahead", c.rows_read_ahead);
+    sums.add("disk_waits", c.disk_waits);
+    sums.add("rows_written", c.rows_written);
     sums.add("lead_micros", c.lead_micros);
     sums.add("lead_keys", c.lead_keys);
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
@@ -73,16 +81,17 @@ std::map<std::string, double> stats_of(const NodeState& state) {
       sums.add(std::string("bytes_sent_") + name_of(type), channel->outbox().bytes_of(type));
     }
   }
-  for (std::size_t i = 0; i < state.tables.size(); ++i) add_assigned(sums, state.tables[i]);
+  for (std::size_t i = 0; i < state.tables.size(); ++i) add_ids(sums, state.tables[i]);
   sums.add("resident_bytes", state.store.resident_bytes());
   sums.add("slots", state.store.slots_in_use());
+  sums.add("rows_stored", state.store.rows_stored());
   return sums.by_name;
 }
 
 std::map<std::string, double> stats_of(const NodeState& state, std::size_t table) {
   Sums sums;
   for (const auto& worker : state.workers) sums.add(worker->accesses[table]);
-  add_assigned(sums, state.tables[table]);
+  add_ids(sums, state.tables[table]);
   for (const auto& channel : state.channels) {
     for (std::size_t i = 1; i < kMessageTypes; ++i) {
       const auto type = static_cast<MessageType>(i);

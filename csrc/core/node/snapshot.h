@@ -58,8 +58,15 @@ class ChangedRows {
   void settle(bool told);
 
   std::size_t count() const { return rows_.size(); }
+  // Ids that were exported, and whose rows this node has retired since. take() sets them; settle() clears
+  // them.
+  const std::vector<std::int64_t>& deleted() const { return deleted_; }
 
  private:
+  void find_deleted();
+  // Whether take() copies a row.
+  bool is_wanted(Key number, bool all) const;
+
   NodeContext& node_;
   const Table& table_;
   const std::size_t length_;
@@ -69,6 +76,10 @@ class ChangedRows {
   std::vector<std::int64_t> ids_;  // of the copied rows; only if rows have ids
   std::vector<Version> versions_;
   std::unique_ptr<float[]> values_;
+  // The ids to which this node assigns rows; only if rows are retired.
+  std::vector<std::int64_t> told_ids_;  // in the last export
+  std::vector<std::int64_t> now_ids_;   // when the rows were copied
+  std::vector<std::int64_t> deleted_;
 };
 
 // Restores a table. Every node calls put() for every row of a checkpoint. The rows are stored separately and
@@ -82,7 +93,8 @@ class TableRestore {
   // first row that does not exist or was put before, or the table if it is full. After such an error, the
   // restore cannot be finished.
   std::size_t put(std::span<const std::int64_t> rows, const float* values, const float* states);
-  // Writes the stored rows. All other owned rows get their initial value.
+  // Writes the stored rows. All other owned rows get their initial value. If rows have ids, the used rows are
+  // then the stored rows whose value is not the initial value.
   void finish();
 
  private:
@@ -100,6 +112,8 @@ class TableRestore {
     std::vector<std::int64_t> names;  // ids or indices of the rows
     std::vector<float> rows;          // values, each followed by its state
   };
+  // Records which of the rows, named by their numbers, are used.
+  void mark_used(const Kept& kept);
   std::vector<Kept> kept_;  // one for each call of put()
 };
 

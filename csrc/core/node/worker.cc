@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "node/interruptible_wait.h"
 #include "protocol/context.h"
+#include "protocol/id_listings.h"
 #include "protocol/local_access.h"
 #include "protocol/row_assignment.h"
 #include "store/finite.h"
@@ -44,6 +45,19 @@ class Stopwatch {
 [[noreturn]] void no_id(const Table& table, Key key) {
   throw std::out_of_range("row " + std::to_string(key - table.first_key()) + " of table '" +
                           table.spec().name + "' has no id on this node: use rows of rows_of()");
+}
+
+[[noreturn]] void not_in_use(const Table& table, Key key) {
+  throw std::out_of_range("row " + std::to_string(key - table.first_key()) + " of table '" +
+                          table.spec().name +
+                          "' is from an earlier clock and may have another id now: call rows_of() in each "
+                          "clock, or signal intent for the row");
+}
+
+void require_ids(const Table& table) {
+  if (table.ids() == nullptr)
+    throw std::invalid_argument("table '" + table.spec().name +
+                                "' has no ids: its keys are the numbers of its rows");
 }
 
 void require_clocks(const std::string& what, Clock start, Clock end) {
@@ -201,35 +215,65 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
 Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
                        bool asynchronous) {
   require_keys(ids.size());
-  if (table.ids() == nullptr)
-    throw std::invalid_argument("table '" + table.spec().name +
-                                "' has no ids: its keys are the numbers of its rows");
+  require_ids(table);
   if (rows.size() != ids.size())
     throw std::invalid_argument("the array has room for " + std::to_string(rows.size()) + " rows, but " +
                                 std::to_string(ids.size()) + " ids need one each");
   check_usable();
   rows_.resize(ids.size());
-  if (table.ids()->find(ids, rows_.data()) == 0) {
+  if (find_rows(node_, table, ids, rows_.data(), index_) == 0) {
     std::ranges::copy(rows_, rows.begin());
     return kDone;
   }
+  std::shared_ptr<Operation> operation = request_rows(table, ids, rows.data());
+  if (asynchronous && !operation->id_call->requests.empty()) {
+    const Ticket ticket = next_ticket_++;
+    outstanding_.emplace(ticket, std::move(operation));
+    return ticket;
+  }
+  const Stopwatch stopwatch(node_.workers[static_cast<std::size_t>(index_)]->counters.blocked_micros);
+  block_for_rows(std::move(operation));
+  return kDone;
+}
+
+std::shared_ptr<Operation> Worker::request_rows(const Table& table, std::span<const std::int64_t> ids,
+                                                std::int64_t* rows) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   auto operation = std::make_shared<Operation>(OperationKind::kRowsOf, index_, state.completion);
-  operation->id_call = std::make_unique<IdCall>(table, ids, rows.data());
+  operation->id_call = std::make_unique<IdCall>(table, ids, rows);
   start_rows_of(node_, *operation);
-  if (!operation->id_call->requests.empty()) {
-    if (!may_queue_more(node_, index_)) wait_until_queue_drains();
-    submit_id_requests(node_, *operation);
-    if (asynchronous) {
-      const Ticket ticket = next_ticket_++;
-      outstanding_.emplace(ticket, std::move(operation));
-      return ticket;
-    }
+  if (operation->id_call->requests.empty()) return operation;
+  if (!may_queue_more(node_, index_)) wait_until_queue_drains();
+  submit_id_requests(node_, *operation);
+  return operation;
+}
+
+// A row may be retired again before the worker finds it, if its clock has advanced during the call.
+void Worker::block_for_rows(std::shared_ptr<Operation> operation) {
+  for (;;) {
+    block(operation);
+    if (finish_rows_of(node_, *operation)) return;
+    const IdCall& call = *operation->id_call;
+    operation = request_rows(*call.table, call.ids, call.rows);
+  }
+}
+
+std::vector<std::int64_t> Worker::used_ids(const Table& table) {
+  require_ids(table);
+  check_usable();
+  WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
+  const auto operation = std::make_shared<Operation>(OperationKind::kUsedIds, index_, state.completion);
+  operation->id_listing = std::make_unique<IdListing>(&table);
+  start_used_ids(node_, *operation);
+  if (!operation->done.load(std::memory_order_acquire)) {
     const Stopwatch stopwatch(state.counters.blocked_micros);
+    node_.partitions[0]->submit_id_listing(*operation);
     block(operation);
   }
-  finish_rows_of(node_, *operation);
-  return kDone;
+  std::vector<std::int64_t> ids = std::move(operation->id_listing->ids);
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  return ids;
 }
 
 bool Worker::changed(std::span<const Key> keys, std::span<std::int64_t> seen) {
@@ -276,6 +320,9 @@ void Worker::step_rows(std::span<const RowStep> parts) {
     if (table.ids() != nullptr)
       throw std::invalid_argument("rows of table '" + table.spec().name +
                                   "' cannot be stepped in place, because its keys are ids");
+    if (table.is_limited())
+      throw std::invalid_argument("rows of table '" + table.spec().name +
+                                  "' cannot be stepped in place, because its memory is limited");
     const std::size_t rows = (part.floats + table.length() - 1) / table.length();
     if (rows > table.end_key() - part.first) bad_key(table.end_key(), table.end_key());
     if (node_.settings.nonfinite == NonFinite::kPass || all_finite(part.gradients, part.floats)) continue;
@@ -347,17 +394,18 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     for (const Key key : keys) floats += floats_per_key(kind, tables.find(key, hint));
   }
   if (!tables.any_ids() || (table.contains(largest) && table.ids() == nullptr)) return keys;
+  const std::uint64_t tick = node_.workers[static_cast<std::size_t>(index_)]->tick.load();
   for (const Key key : keys) {
     const Table& of = tables.find(key, hint);
     if (!of.is_usable(key)) [[unlikely]]
       no_id(of, key);
+    if (of.uses() == nullptr) continue;
+    const RowUse use = of.uses()->last_use(key - of.first_key());
+    const bool is_mine = static_cast<int>(use.worker) == index_ || use.worker == RowUse::kSeveral;
+    if (!(is_mine && use.last >= tick) && of.uses()->pins(key - of.first_key()) == 0) [[unlikely]]
+      not_in_use(of, key);
   }
   return keys;
-}
-
-std::span<const Key> Worker::checked_with_effect() {
-  std::erase_if(keys_, [this](Key key) { return !decisions().uses_intent(node_, key); });
-  return keys_;
 }
 
 // No part of the call has been sent yet, so an exception during the wait only ends the call.
@@ -411,9 +459,18 @@ void Worker::intent(std::span<const Key> keys, Clock start, Clock end) {
     }
     return;
   }
-  keys = checked_with_effect();
-  if (keys.empty()) return;
+  // An intent for rows that may be retired keeps them, also if it has no other effect.
+  std::erase_if(keys_,
+                [this](Key key) { return !node_.counts_intent(key) && node_.uses_of(key) == nullptr; });
+  if (keys_.empty()) return;
+  keys = keys_;
+  for (const Key key : keys) node_.pin(key);
   start = std::max<Clock>(start, 0);  // 0 is the first clock
+  // The rows that stay in memory are chosen by intent, so an intent for a limited table begins at once.
+  const Tables& tables = node_.tables;
+  if (tables.any_limited() &&
+      std::ranges::any_of(keys, [&](Key key) { return tables.find(key).is_limited(); }))
+    start = std::min(start, std::max<Clock>(clock, 0));
   if (node_.partitions.size() == 1) {
     node_.partitions[0]->submit_intent(index_, std::exchange(keys_, {}), start, end);
     return;
@@ -431,7 +488,8 @@ void Worker::wait_intent(std::span<const Key> keys) {
   std::size_t floats = 0;
   keys = checked(keys, floats);
   check_usable();
-  keys = checked_with_effect();
+  std::erase_if(keys_, [this](Key key) { return !node_.counts_intent(key); });
+  keys = keys_;
   if (keys.empty()) return;
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   const Stopwatch stopwatch(state.counters.blocked_micros);
@@ -503,8 +561,11 @@ Sampler& Worker::sampler(const Table& table) {
 
 void Worker::advance_clock() {
   const Clock clock = node_.workers[static_cast<std::size_t>(index_)]->clock.fetch_add(1) + 1;
+  node_.end_uses(index_);
   for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
 }
+
+void Worker::end_uses() { node_.end_uses(index_); }
 
 void Worker::skip_to_clock(Clock clock) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
@@ -515,6 +576,7 @@ void Worker::skip_to_clock(Clock clock) {
   if (clock <= now) return;
   state.skipped.fetch_add(clock - now);
   state.clock.store(clock);
+  node_.end_uses(index_);
   for (const auto& partition : node_.partitions) partition->on_clock(index_, clock);
 }
 
@@ -545,7 +607,10 @@ bool Worker::is_done(Ticket ticket) {
   // wait() reports the failure of a call for rows.
   const bool has_failed = (*operation)->id_call && (*operation)->id_call->full.load() != IdCall::kNone;
   if (has_failed) return true;
-  if ((*operation)->id_call) finish_rows_of(node_, **operation);
+  if (const auto& call = (*operation)->id_call; call && !finish_rows_of(node_, **operation)) {
+    outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows);
+    return false;
+  }
   outstanding_.erase(ticket);
   return true;
 }
@@ -559,8 +624,11 @@ void Worker::wait(Ticket ticket) {
   const Stopwatch stopwatch(kept->kind == OperationKind::kSync ? counters.sync_micros
                                                                : counters.blocked_micros);
   outstanding_.erase(ticket);
-  block(kept);
-  if (kept->id_call) finish_rows_of(node_, *kept);
+  if (kept->id_call) {
+    block_for_rows(kept);
+  } else {
+    block(kept);
+  }
 }
 
 void Worker::waitall() {
@@ -604,6 +672,7 @@ void Worker::finalize() {
   // No one waits for the results of these calls, so a call for rows may have failed.
   while (!outstanding_.empty()) block(outstanding_.extract(outstanding_.begin()).mapped());
   finalized_ = true;
+  node_.end_all_uses(index_);
   if (node_.barrier.leave()) node_.partitions[0]->submit_arrival(false);
 }
 

@@ -47,9 +47,9 @@ struct RowCopies {
 // more.
 //
 // A key outside [0, num_keys), or whose row has no id on this node although its table has ids, throws
-// std::out_of_range that names the key. A value array of the wrong size
-// throws std::invalid_argument that names both sizes. Calls that throw one of these errors change nothing.
-// After the loss of a peer, every call throws PeerLost.
+// std::out_of_range that names the key, as does a row that may be retired and that this node does not use. A
+// value array of the wrong size throws std::invalid_argument that names both sizes. Calls that throw one of
+// these errors change nothing. After the loss of a peer, every call throws PeerLost.
 class Worker {
  public:
   Worker(NodeContext& node, int index);
@@ -73,10 +73,15 @@ class Worker {
   // Writes the row of each id, and assigns rows to new ids. The table must have ids. Needs a message only for
   // ids that this node does not know and that another node assigns. Throws std::invalid_argument if the table
   // has no ids or if `rows` has another size, and TableFull if no row is left for a new id; `rows` is then
-  // unchanged. An asynchronous call writes `rows` in wait()
-  // or is_done(), and throws TableFull in wait().
+  // unchanged. An asynchronous call writes `rows` in wait() or is_done(), and throws TableFull in wait(). If
+  // the table's rows are retired, a row belongs to its id until this worker's clock advances next, and as
+  // long as intents of this node need it.
   Ticket rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
                  bool asynchronous);
+  // Returns the ids of the rows that any node has read or written, in ascending order. They include the ids
+  // of all calls that were complete before this call began, and of calls of other workers before a barrier.
+  // The table must have ids, or the call throws std::invalid_argument.
+  std::vector<std::int64_t> used_ids(const Table& table);
   // Whether a pull of these keys could return other values now than at the previous call of this function.
   // Never blocks. `seen` has one number for each key, which the previous call wrote and which this call
   // replaces. Throws std::invalid_argument if `seen` has another size.
@@ -113,6 +118,8 @@ class Worker {
                      bool asynchronous);
 
   void advance_clock();
+  // Ends the use of the rows that rows_of() returned in the present clock.
+  void end_uses();
   // Sets the clock of a restored training, if it is larger than the worker's clock. The skipped clocks are
   // ignored when the worker's pace is estimated.
   void skip_to_clock(Clock clock);
@@ -147,9 +154,11 @@ class Worker {
   // call of this kind has for the keys. Throws for the first invalid key.
   std::span<const Key> checked(std::span<const Key> keys, std::size_t& floats,
                                OperationKind kind = OperationKind::kPull);
-  // Returns those keys of the last result of checked() for which intent has an effect.
-  std::span<const Key> checked_with_effect();
   void wait_until_queue_drains();
+  // Starts a call for the rows of ids, which may be complete at once.
+  std::shared_ptr<Operation> request_rows(const Table& table, std::span<const std::int64_t> ids,
+                                          std::int64_t* rows);
+  void block_for_rows(std::shared_ptr<Operation> operation);
   Sampler& sampler(const Table& table);
   // Pushes the changes that the user wrote into the copies of some rows.
   void push_written(const RowCopies& copies, std::span<const Key> keys);

@@ -13,12 +13,15 @@ namespace adaps {
 Channel::Channel(NodeContext& node, int index)
     : context_(node, index),
       membership_(node, context_.outbox, index),
+      stored_rows_(context_),
       refreshes_(context_),
       replicas_(context_, refreshes_, parked_),
-      ownership_(context_, replicas_),
-      intent_handler_(context_, ownership_, replicas_),
-      requests_(context_, refreshes_, replicas_, parked_),
+      ownership_(context_, stored_rows_, replicas_),
+      intent_handler_(context_, stored_rows_, ownership_, replicas_),
+      requests_(context_, stored_rows_, refreshes_, replicas_, parked_),
       id_requests_(context_),
+      retirement_(context_, ownership_),
+      id_listings_(context_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),
       round_distance_(node.settings.round_distance()),
@@ -54,6 +57,7 @@ void Channel::work_off_batch() {
     slice.begin();
   }
   for (IdRequest* request : std::exchange(batch_.id_requests, {})) id_requests_.send(*request);
+  for (Operation* operation : std::exchange(batch_.id_listings, {})) id_listings_.begin(*operation);
   if (batch_.follows_intents && partition().intents.acting() && !node.frozen.load()) return;
   while (batch_.next < batch_.requests.size()) {
     if (slice.is_used_up()) return;
@@ -76,8 +80,11 @@ Micros Channel::on_tick() {
   const IntentQueues& intents = partition().intents;
   WorkSlice& slice = context_.slice;
   context_.backlog.look(now);
+  for (const Key key : stored_rows_.work()) continue_with_row(key);
   take_submissions();
   work_off_batch();
+  retirement_.run();
+  id_requests_.serve_waiting();
   // Each kind of work has a separate slice, so that much work of one kind does not delay the others.
   const bool frozen = context_.node.frozen.load();
   slice.begin();
@@ -97,14 +104,16 @@ Micros Channel::on_tick() {
   slice.begin();
   flush_if_due();
   if (now >= membership_.stall_due()) membership_.give_up_on_stalled();
+  slice.begin();
+  stored_rows_.write_out();
   send_with_frames();
   const bool more_calls = !batch_.done() || more_submitted_ || requests_.has_next_parts();
   const bool room = context_.backlog.may_go_on() || refreshes_.may_go_on() || flusher_.may_go_on();
   if (membership_.has_lost_peer() || flusher_.under_way() || more_calls || room) return now;
   if (!frozen && (intents.acting() || permanent || ownership_.has_postponed() || ownership_.may_go_on()))
     return now;
-  Micros next = std::min(
-      {membership_.stall_due(), flusher_.next(), context_.outbox.next_departure(), syncs_.latest_begin()});
+  Micros next = std::min({membership_.stall_due(), flusher_.next(), context_.outbox.next_departure(),
+                          syncs_.latest_begin(), retirement_.due(), stored_rows_.next()});
   if (partition().round_requested()) next = std::min(next, last_round_ + round_distance_);
   if (!frozen) next = std::min(next, intents.due());
   return next;
@@ -173,6 +182,18 @@ void Channel::send_first(std::size_t requests, bool many_left) {
 void Channel::settle(Key key) {
   requests_.retry(key);
   replicas_.drop_if_unwanted(key);
+}
+
+void Channel::continue_with_row(Key key) {
+  requests_.retry(key);
+  for (const StoredRows::Waiting& waiting : stored_rows_.take_waiting(key)) {
+    if (const auto* request = std::get_if<RequestMessage>(&waiting.message)) {
+      Reader reader(std::as_bytes(std::span(waiting.payload)));
+      requests_.on_request(waiting.from, *request, reader);
+    } else {
+      ownership_.on_intent(waiting.from, std::get<IntentMessage>(waiting.message));
+    }
+  }
 }
 
 void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
@@ -258,6 +279,18 @@ void Channel::on_frame(NodeId from, std::span<const std::byte> payload) {
         break;
       case MessageType::kResolved:
         id_requests_.on_resolved(from, reader.read<ResolvedMessage>(), reader);
+        break;
+      case MessageType::kRetire:
+        retirement_.on_retire(from, reader.read<RetireMessage>(), reader);
+        break;
+      case MessageType::kRetired:
+        retirement_.on_retired(from, reader.read<RetiredMessage>(), reader);
+        break;
+      case MessageType::kListIds:
+        id_listings_.on_list_ids(from, reader.read<ListIdsMessage>());
+        break;
+      case MessageType::kIds:
+        id_listings_.on_ids(from, reader.read<IdsMessage>(), reader);
         break;
       default:
         throw ProtocolError("unknown message type " + std::to_string(static_cast<int>(reader.peek_type())));

@@ -5,9 +5,9 @@
 // sends the contents of its outbox. Workers submit requests through the channel's partition, from any thread.
 //
 // The channel passes messages and slices of work to its parts, which the protocol's section 1 lists:
-// Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Flusher and Syncs. Each part depends
-// only on parts before it in this list. Membership handles the nodes of the cluster. IntentQueues decides
-// when intents are acted on.
+// StoredRows, Refreshes, Replicas, Ownership, IntentHandler, Requests, IdRequests, Retirement, IdListings,
+// Flusher and Syncs. Each part depends only on parts before it in this list. Membership handles the nodes of
+// the cluster. IntentQueues decides when intents are acted on.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@
 #include "common/types.h"
 #include "protocol/channel_context.h"
 #include "protocol/flusher.h"
+#include "protocol/id_listings.h"
 #include "protocol/id_requests.h"
 #include "protocol/intent_handler.h"
 #include "protocol/membership.h"
@@ -28,6 +29,8 @@
 #include "protocol/refreshes.h"
 #include "protocol/replicas.h"
 #include "protocol/requests.h"
+#include "protocol/retirement.h"
+#include "protocol/stored_rows.h"
 #include "protocol/syncs.h"
 #include "transport/transport.h"
 
@@ -75,7 +78,8 @@ class Channel : public TransportEvents {
     bool follows_intents = false;  // Requests wait until all due intents have been acted on.
     std::size_t next = 0;          // Index of the next request.
     bool done() const {
-      return next == requests.size() && id_requests.empty() && syncs.empty() && arrivals.empty() && !goodbye;
+      return next == requests.size() && id_requests.empty() && id_listings.empty() && syncs.empty() &&
+             arrivals.empty() && !goodbye;
     }
   };
 
@@ -90,16 +94,21 @@ class Channel : public TransportEvents {
   void send_first(std::size_t requests, bool many_left);
   // Continues requests that waited until a replica was set up, or until its change was applied at the owner.
   void settle(Key key);
+  // Continues everything that waited until a row was read from its file.
+  void continue_with_row(Key key);
 
   ChannelContext context_;
   Membership membership_;
   ParkedRequests parked_;
+  StoredRows stored_rows_;
   Refreshes refreshes_;
   Replicas replicas_;
   Ownership ownership_;
   IntentHandler intent_handler_;
   Requests requests_;
   IdRequests id_requests_;
+  Retirement retirement_;
+  IdListings id_listings_;
   Flusher flusher_;
   Syncs syncs_;
 

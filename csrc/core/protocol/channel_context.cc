@@ -35,6 +35,20 @@ void ChannelContext::check_origin(NodeId from, Route route, NodeId origin) const
                         std::to_string(origin) + ", which that rank did not send");
 }
 
+bool ChannelContext::is_retiring(Key number) {
+  if (!node.tables.any_uses()) return false;
+  const Table& table = node.tables.find(number, table_hint);
+  if (table.uses() == nullptr) return false;
+  const RowIds::Adding adding(*table.ids());
+  return table.uses()->is_retiring(number - table.first_key());
+}
+
+// Intent for rows that are retired is also counted if their technique has no use for it.
+bool ChannelContext::may_ask_for(Key number) {
+  if (!node.tables.any_uses() || node.tables.find(number, table_hint).uses() == nullptr) return true;
+  return decisions().uses_intent(node, number) && !is_retiring(number);
+}
+
 void ChannelContext::note_lead(const SlotHeader& header) {
   const std::uint32_t lead = static_cast<std::uint32_t>(now) - header.asked_at();
   counters.lead_micros.add(lead);

@@ -53,6 +53,11 @@ struct ChannelContext {
   void release_changes(LockedKey& key) {
     partition.tables.unapplied.release(std::exchange(key.header().changes(), 0));
   }
+  // Whether other nodes are asked to give up the row of a key, which this node assigns.
+  bool is_retiring(Key number);
+  // Whether this node may send INTENT for a key of any technique. It may not while the row is retired,
+  // because the key may be on its way back.
+  bool may_ask_for(Key number);
   // Records, for statistics, that a requested key has arrived.
   void note_lead(const SlotHeader& header);
 

@@ -64,9 +64,27 @@ void check_ids(const Settings& settings, const Table& table) {
                                 "adaptive");
 }
 
+// Each channel needs memory for the row that it brings into memory.
+void check_memory(const Settings& settings, const Table& table) {
+  for (const Management& management : table.managements()) {
+    if (management.technique.value_or(settings.technique) == Technique::kFullReplication)
+      throw std::invalid_argument(
+          "table '" + table.spec().name +
+          "' has memory for some of its rows and the technique full_replication, which "
+          "needs all of them on every node; give it another one, such as adaptive");
+  }
+  if (table.resident_rows() >= static_cast<std::uint64_t>(settings.channels)) return;
+  throw std::invalid_argument("table '" + table.spec().name +
+                              "' has memory=" + std::to_string(table.spec().memory) +
+                              " bytes, which suffice for " + std::to_string(table.resident_rows()) +
+                              " rows; it needs at least one for each of the " +
+                              std::to_string(settings.channels) + " channels, so increase memory");
+}
+
 Directory directory_of(const Settings& settings, const Tables& tables) {
   for (std::size_t i = 0; i < tables.size(); ++i) {
     if (tables[i].ids() != nullptr) check_ids(settings, tables[i]);
+    if (tables[i].is_limited()) check_memory(settings, tables[i]);
     for (const HomeRange& home : tables[i].spec().homes) {
       if (home.node != kHomeByHash && home.node >= settings.nodes)
         throw std::invalid_argument("rows of table '" + tables[i].spec().name + "' have the home node " +
@@ -137,16 +155,48 @@ std::optional<NodeId> LocalBarrier::failed_node() const {
   return failed_node_;
 }
 
-NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_in)
+NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_in,
+                         const MakeStorage& make_storage)
     : settings(validated(settings_in)),
       tables(std::move(specs)),
       mixed(any_other_technique(tables, settings.technique)),
       directory(directory_of(settings, tables)),
       store(tables, directory, settings.rank),
+      storage(tables.any_limited() ? make_storage(tables, settings) : nullptr),
       barrier(settings.workers) {
   for (int i = 0; i < settings.workers; ++i) workers.push_back(std::make_unique<WorkerState>(tables.size()));
   for (int i = 0; i < settings.channels; ++i)
     partitions.push_back(std::make_unique<Partition>(settings, tables, workers));
+  if (storage != nullptr)
+    storage->set_waker([this](int channel) { partitions[static_cast<std::size_t>(channel)]->wake(); });
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const TableSpec& spec = tables[i].spec();
+    const std::uint64_t share = share_of(spec.rows, settings.nodes, settings.rank).size();
+    if (tables[i].ids() != nullptr) tables[i].ids()->set_admission(spec.admit_seen, share);
+    if (tables[i].uses() == nullptr) continue;
+    tables[i].uses()->set_order(spec.evict, share, static_cast<Tick>(spec.ttl * settings.workers),
+                                partitions.size());
+  }
+}
+
+void NodeContext::end_uses(int worker) {
+  if (!tables.any_uses()) return;
+  workers[static_cast<std::size_t>(worker)]->tick.store(tick.fetch_add(1) + 1, std::memory_order_release);
+}
+
+void NodeContext::end_all_uses(int worker) {
+  workers[static_cast<std::size_t>(worker)]->tick.store(WorkerState::kLeft, std::memory_order_release);
+}
+
+std::uint64_t NodeContext::used_since(RowUse use) const {
+  if (use.worker != RowUse::kSeveral) return workers[use.worker]->tick.load(std::memory_order_acquire);
+  std::uint64_t since = WorkerState::kLeft;
+  for (const auto& worker : workers) since = std::min(since, worker->tick.load(std::memory_order_acquire));
+  return since;
+}
+
+void NodeContext::wake_channels() const {
+  for (const auto& partition : partitions) partition->wake();
 }
 
 void NodeContext::check() const {

@@ -20,6 +20,7 @@
 #include "protocol/operation.h"
 #include "protocol/partition.h"
 #include "protocol/worker_state.h"
+#include "storage/row_storage.h"
 #include "store/directory.h"
 #include "store/store.h"
 #include "store/table.h"
@@ -79,9 +80,13 @@ enum class Leaving : std::uint8_t {
   kComplete,  // every node has left
 };
 
+// Creates the files of a node's tables, see open_row_storage.
+using MakeStorage = std::function<std::unique_ptr<RowStorage>(const Tables&, const Settings&)>;
+
 struct NodeContext {
-  // Throws std::invalid_argument that names the wrong setting.
-  NodeContext(std::vector<TableSpec> specs, const Settings& settings_in);
+  // Throws std::invalid_argument that names the wrong setting. `make_storage` is only called if the memory of
+  // some table is limited.
+  NodeContext(std::vector<TableSpec> specs, const Settings& settings_in, const MakeStorage& make_storage);
   NodeContext(const NodeContext&) = delete;
   NodeContext& operator=(const NodeContext&) = delete;
 
@@ -93,6 +98,34 @@ struct NodeContext {
   Technique technique_of(Key key) const {
     if (!mixed) return settings.technique;
     return decisions().managing(tables, key).technique.value_or(settings.technique);
+  }
+
+  // Records that a worker's clock has advanced, so that the worker no longer uses the rows of its last clock.
+  void end_uses(int worker);
+  // Records that a worker has left, and uses no rows any more.
+  void end_all_uses(int worker);
+  // The tick at which the present clock of a use's worker began. If several workers use the row, the smallest
+  // tick at which the present clock of any worker began.
+  std::uint64_t used_since(RowUse use) const;
+  // Records that a worker uses a row of a table whose rows are retired.
+  void use(RowUses& uses, std::uint64_t row, int worker) const {
+    uses.use(row, tick.load(), static_cast<std::uint32_t>(worker),
+             [this](RowUse use) { return use.last < used_since(use); });
+  }
+  // Records that an intent or an unfinished call needs the row of a key, if the row may be retired.
+  void pin(Key key) const {
+    if (RowUses* uses = uses_of(key)) uses->pin(key - tables.find(key).first_key());
+  }
+  void unpin(Key key) const {
+    if (RowUses* uses = uses_of(key)) uses->unpin(key - tables.find(key).first_key());
+  }
+  // The uses of the rows of a key's table; null if they are never retired.
+  RowUses* uses_of(Key key) const { return tables.any_uses() ? tables.find(key).uses() : nullptr; }
+  // Wakes all channels, because rows are needed or have become free.
+  void wake_channels() const;
+  // Whether intent for a key has an effect, on its location or only on its place in memory.
+  bool counts_intent(Key key) const {
+    return decisions().uses_intent(*this, key) || (tables.any_limited() && tables.find(key).is_limited());
   }
 
   // Throws PeerLost if a peer was lost.
@@ -111,12 +144,14 @@ struct NodeContext {
   Epochs epochs;
   WorkerStates workers;
   std::vector<std::unique_ptr<Partition>> partitions;  // one for each channel
+  const std::unique_ptr<RowStorage> storage;           // null unless the memory of some table is limited
   LocalBarrier barrier;
   std::atomic<Leaving> leaving{Leaving::kNot};
   Trace trace;
-  std::atomic<Micros> now{0};       // the last time that was set in a channel
-  std::atomic<bool> frozen{false};  // no key moves; see snapshot.h
-  std::atomic<bool> exact{false};   // no wire rounds changes; see wire_encoding.h
+  std::atomic<std::uint64_t> tick{1};  // advances with the clock of each worker; see RowUses
+  std::atomic<Micros> now{0};          // the last time that was set in a channel
+  std::atomic<bool> frozen{false};     // no key moves; see snapshot.h
+  std::atomic<bool> exact{false};      // no wire rounds changes; see wire_encoding.h
   std::function<Micros()> clock = [this] { return now.load(std::memory_order_relaxed); };
 
   std::mutex ending_mutex;
@@ -136,5 +171,7 @@ inline bool Decisions::uses_intent(const NodeContext& node, Key key) const {
 inline bool Decisions::keeps_for_good(const NodeContext& node, Key key) const {
   return node.settings.nodes > 1 && node.technique_of(key) == Technique::kFullReplication;
 }
+
+inline void Decisions::end_pin(const NodeContext& node, Key key) const { node.unpin(key); }
 
 }  // namespace adaps

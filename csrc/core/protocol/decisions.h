@@ -5,11 +5,13 @@
 // which proves that the simulator detects a wrong decision. In other builds they are plain inline functions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <span>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "protocol/message.h"
 #include "protocol/operation.h"
 #include "protocol/wire_encoding.h"
+#include "storage/row_file.h"
 #include "store/add.h"
 #include "store/directory.h"
 #include "store/store.h"
@@ -123,6 +126,45 @@ struct Decisions {
   // the id of every row that it uses.
   ADAPS_DECISION void learn(RowIds::Adding& adding, std::int64_t id, std::uint64_t row) const {
     adding.add(id, row);
+  }
+
+  // Counts a request of an id, and returns whether the id has a row or may get one.
+  ADAPS_DECISION bool admits(RowIds::Adding& adding, std::int64_t id) const { return adding.admits(id); }
+
+  // --- retired rows ---
+
+  // Whether a worker that found a row may still use it: its clock, which began at tick `since`, has not
+  // advanced.
+  ADAPS_DECISION bool is_used(RowUse use, std::uint64_t since) const { return use.last >= since; }
+  // Whether an intent or an unfinished call needs a row.
+  ADAPS_DECISION bool is_pinned(std::uint32_t pins) const { return pins > 0; }
+  // Whether a node keeps a row because it has requested its id. The answer may already be on the way.
+  ADAPS_DECISION bool keeps_awaited(bool is_awaited) const { return is_awaited; }
+  // Whether the assigning node keeps a row whose id was requested while nodes were giving it up.
+  ADAPS_DECISION bool keeps_requested(bool was_requested) const { return was_requested; }
+  // Removes the id of a row that a node gives up, so that the node does not use the row any more.
+  ADAPS_DECISION void remove_id(RowIds::Adding& adding, std::uint64_t row) const { adding.remove(row); }
+  // Returns the answer of several nodes. A row becomes free only if all nodes give it up.
+  ADAPS_DECISION GivenUp answer_of_all(GivenUp before, GivenUp answer) const {
+    return std::max(before, answer);
+  }
+  // Gives a retired row the initial content of its next id, as a new version.
+  ADAPS_DECISION void restart(LockedKey& key, std::int64_t id) const {
+    key.restart(static_cast<std::uint64_t>(id));
+  }
+  // Whether a request for rows fails, because no channel finds a row that is not in use.
+  ADAPS_DECISION bool gives_up_search(bool is_exhausted) const { return is_exhausted; }
+  // Ends the need of an intent for its row, when the intent is over.
+  ADAPS_DECISION void end_pin(const NodeContext& node, Key key) const;
+  // Whether rows are retired while the node is frozen for a checkpoint. They are not, so a checkpoint has
+  // each row together with its id.
+  ADAPS_DECISION bool may_retire(bool is_frozen) const { return !is_frozen; }
+  // Whether a call of a worker uses its rows, so that they are part of the table's state. A call that only
+  // waits for announced rows does not.
+  ADAPS_DECISION bool uses_rows(OperationKind kind) const { return kind != OperationKind::kLocalize; }
+  // Returns the next row in [row, end) whose id is listed, or `end`. Only used rows are.
+  ADAPS_DECISION std::uint64_t next_listed(const RowIds& ids, std::uint64_t row, std::uint64_t end) const {
+    return ids.used().next(row, end);
   }
 
   // --- owner and holders of a key ---
@@ -347,6 +389,51 @@ struct Decisions {
   }
   // Returns how many bytes are no longer counted when a call is finished.
   ADAPS_DECISION std::size_t freed(std::size_t bytes) const { return bytes; }
+
+  // --- rows in files ---
+
+  // Whether an owned row may be in a file. The header of a row with holders refers to them.
+  ADAPS_DECISION bool may_be_stored(const SlotHeader& owner) const { return !owner.has_holders(); }
+  // Whether a row stays in memory because calls will use it.
+  ADAPS_DECISION bool is_kept_in_memory(std::uint32_t intents) const { return intents > 0; }
+  // Whether a row can be computed again, so that it need not be written.
+  ADAPS_DECISION bool may_be_forgotten(const SlotHeader& owner, bool at_home) const {
+    return at_home && owner.version() == 0 && owner.rc == 0 && owner.location == 0;
+  }
+  // Returns the state that is written with a row.
+  ADAPS_DECISION StoredState state_to_store(const SlotHeader& owner) const {
+    return {owner.version(), owner.rc, owner.location};
+  }
+  // Whether the last record in the file is the record that would be written now.
+  ADAPS_DECISION bool is_in_file(RowFile::Entry last, RowFile::Entry now) const {
+    return last == now && last != RowFile::Entry{};
+  }
+  // Whether a row is the one that was written, so that its slot can be freed. The row may have left and
+  // returned in between.
+  ADAPS_DECISION bool is_unchanged(const StoredState& written, const SlotHeader& owner) const {
+    return written.version == owner.version() && written.rc == owner.rc;
+  }
+  // Whether a row must be read before the key can be used.
+  ADAPS_DECISION bool must_be_read(State state) const { return state == State::kStored; }
+  // Whether a record that was read is no longer the last one.
+  ADAPS_DECISION bool is_outdated(RowFile::Entry read, RowFile::Entry last) const { return read != last; }
+  // Whether a transfer was successful.
+  ADAPS_DECISION bool is_intact(const std::string& problem) const { return problem.empty(); }
+  // STORED -> OWNER.
+  ADAPS_DECISION void load(LockedKey& key, const StoredState& state, std::span<const float> words) const {
+    key.allocate(State::kOwner);
+    SlotHeader& header = key.header();
+    header.rc = state.rc;
+    header.location = state.alone;
+    header.set_version(state.version);
+    key.take(words);
+  }
+  // Whether a message of another node is kept until the row was read.
+  ADAPS_DECISION bool is_kept_for_row(MessageType) const { return true; }
+  // Whether a row belongs to the rows that a node owns.
+  ADAPS_DECISION bool is_owned_by_node(State state) const {
+    return state == State::kOwner || state == State::kStored;
+  }
 
   // --- samples ---
 

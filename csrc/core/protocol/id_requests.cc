@@ -1,33 +1,26 @@
 #include "protocol/id_requests.h"
 
-#include <cstring>
-#include <span>
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "protocol/message_numbers.h"
 #include "protocol/row_assignment.h"
 
 namespace adaps {
 
 namespace {
 
-// Payloads of messages consist of words with the size of a float.
-template <typename Number>
-std::span<const float> as_words(const std::vector<Number>& numbers) {
-  return {reinterpret_cast<const float*>(numbers.data()), numbers.size() * sizeof(Number) / sizeof(float)};
-}
-
-template <typename Number>
-void read_numbers(Reader& reader, std::size_t count, std::vector<Number>& numbers) {
-  const std::span<const float> words = reader.floats(count * sizeof(Number) / sizeof(float));
-  numbers.resize(count);
-  if (count > 0) std::memcpy(numbers.data(), words.data(), words.size_bytes());
-}
-
 std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
 
 }  // namespace
 
 void IdRequests::send(IdRequest& request) {
+  if (request.to == channel_.rank) {
+    waiting_.push_back({request.operation->id_call->table, channel_.rank, 0, &request, request.ids});
+    return;
+  }
   if (free_numbers_.empty()) {
     free_numbers_.push_back(static_cast<std::uint32_t>(awaiting_.size()));
     awaiting_.push_back(nullptr);
@@ -55,16 +48,67 @@ void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& 
       throw ProtocolError(described(from) + "requests the row of id " + std::to_string(id) +
                           ", which another node assigns");
   }
-  rows_.resize(ids_.size());
-  ResolvedMessage answer;
-  answer.request = message.request;
-  answer_.clear();
-  if (assign_rows(channel_.node, tables[message.table], ids_, rows_.data())) {
-    answer.count = message.count;
-    for (std::size_t i = 0; i < rows_.size(); ++i)
-      answer_.push_back(static_cast<std::uint32_t>(decisions().row_of_answer(rows_, i)));
+  Waiting request{&tables[message.table], from, message.request, nullptr, ids_};
+  if (request.table->spec().admit_seen > 1) {
+    RowIds::Adding adding(*request.table->ids());
+    for (const std::int64_t id : ids_) request.is_admitted.push_back(decisions().admits(adding, id));
   }
-  channel_.outbox.append(from, answer, {as_words(answer_)});
+  if (!serve(request)) waiting_.push_back(std::move(request));
+}
+
+void IdRequests::serve_waiting() {
+  std::erase_if(waiting_, [this](Waiting& request) { return serve(request); });
+}
+
+bool IdRequests::serve(Waiting& request) {
+  ids_.clear();
+  for (std::size_t i = 0; i < request.ids.size(); ++i) {
+    if (request.is_admitted.empty() || request.is_admitted[i]) ids_.push_back(request.ids[i]);
+  }
+  rows_.resize(ids_.size());
+  std::optional<int> worker;
+  if (request.own != nullptr) worker = request.own->operation->worker;
+  const std::uint64_t needed = assign_rows(channel_.node, *request.table, ids_, rows_.data(), worker);
+  if (needed > 0 && must_wait(request, needed)) return false;
+  answer(request, needed == 0);
+  return true;
+}
+
+// Requests a search for rows that can be retired, unless one is going on for this request. Returns false if a
+// search found too few rows, because the others are in use.
+bool IdRequests::must_wait(Waiting& request, std::uint64_t needed) {
+  RowUses* const uses = request.table->uses();
+  if (uses == nullptr || needed > own_share(channel_.node, *request.table).size()) return false;
+  const RowIds::Adding adding(*request.table->ids());
+  if (request.search != 0 && decisions().gives_up_search(uses->is_exhausted(request.search))) return false;
+  if (request.search == 0 || uses->is_finished(request.search)) {
+    const std::uint64_t free = free_rows(channel_.node, *request.table);
+    const std::uint64_t missing = std::max(needed, free) - free;
+    request.search = uses->request_search(request.table->ids()->retired() + missing);
+    channel_.node.wake_channels();
+  }
+  return true;
+}
+
+void IdRequests::answer(const Waiting& request, bool has_rows) {
+  if (request.own != nullptr) {
+    Operation& operation = *request.own->operation;
+    if (!has_rows) operation.id_call->full.store(channel_.rank);
+    operation.finish();
+    return;
+  }
+  ResolvedMessage message;
+  message.request = request.number;
+  answer_.clear();
+  if (has_rows) {
+    message.count = static_cast<std::uint32_t>(request.ids.size());
+    for (std::size_t i = 0, next = 0; i < request.ids.size(); ++i) {
+      const bool has_row = request.is_admitted.empty() || request.is_admitted[i];
+      answer_.push_back(has_row ? static_cast<std::uint32_t>(decisions().row_of_answer(rows_, next++))
+                                : kNotAdmitted);
+    }
+  }
+  channel_.outbox.append(request.from, message, {as_words(answer_)});
 }
 
 void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader& reader) {
@@ -81,15 +125,13 @@ void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader
   read_numbers(reader, message.count, answer_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   for (const std::uint32_t row : answer_) {
-    if (!share.contains(row))
+    const bool may_refuse = table.spec().admit_seen > 1;
+    if (!share.contains(row) && !(may_refuse && row == kNotAdmitted))
       throw ProtocolError(described(from) + "assigns row " + std::to_string(row) + " of table '" +
                           table.spec().name + "', which another node assigns");
   }
-  if (message.count == 0) {
-    operation.id_call->full.store(from);
-  } else {
-    learn_rows(table, request.ids, answer_.data());
-  }
+  if (message.count == 0) operation.id_call->full.store(from);
+  learn_rows(channel_.node, request, message.count == 0 ? nullptr : answer_.data());
   awaiting_[message.request] = nullptr;
   free_numbers_.push_back(message.request);
   operation.finish();

@@ -22,8 +22,9 @@ bool keeps_any(const NodeContext& node, const Table& table) {
 
 }  // namespace
 
-IntentHandler::IntentHandler(ChannelContext& channel, Ownership& ownership, Replicas& replicas)
-    : channel_(channel), ownership_(ownership), replicas_(replicas) {
+IntentHandler::IntentHandler(ChannelContext& channel, StoredRows& stored, Ownership& ownership,
+                             Replicas& replicas)
+    : channel_(channel), stored_(stored), ownership_(ownership), replicas_(replicas) {
   const Tables& tables = channel.node.tables;
   bool any = false;
   for (std::size_t i = 0; i < tables.size(); ++i) any = any || keeps_any(channel.node, tables[i]);
@@ -38,6 +39,9 @@ void IntentHandler::act_on_intents(Micros last_round) {
       },
       [this](std::span<const Key> keys, std::size_t& done) {
         return channel_.process_counting_slice(keys, done, [this](Key key) { end(key); });
+      },
+      [this](std::span<const Key> keys) {
+        for (const Key key : keys) channel_.node.unpin(key);
       });
   if (round_due) channel_.partition.request_round();
 }
@@ -47,8 +51,11 @@ void IntentHandler::start(Key number, Micros until_start) {
   const std::uint32_t before = store.intents(number);
   store.set_intents(number, decisions().begun(before));
   if (before == 0) channel_.trace(number, TraceKind::kIntentStart);
-  if (decisions().begins_without_message(store, number)) return;
+  if (!channel_.may_ask_for(number)) return;
+  if (decisions().begins_without_message(store, number) && !stored_.must_be_created(number)) return;
   LockedKey key = channel_.lock(number);
+  if (!stored_.bring(key, StoredRows::Need::kAhead) || !decisions().uses_intent(channel_.node, number))
+    return;
   if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
 }
 
@@ -59,6 +66,7 @@ void IntentHandler::end(Key number) {
   const std::uint32_t before = store.intents(number);
   ADAPS_INVARIANT(before > 0, "an intent ends that is not counted");
   store.set_intents(number, before - 1);
+  decisions().end_pin(channel_.node, number);
   if (before > 1) return;
   channel_.trace(number, TraceKind::kIntentStop);
   if (decisions().ends_without_message(store, number)) return;
@@ -70,6 +78,7 @@ void IntentHandler::end(Key number) {
     case State::kReplica:
       replicas_.try_drop(key);
       return;
+    case State::kStored:
     case State::kNone:  // under relocation, another node got the key, and this node did not request it again
     case State::kPending:   // on_setup will give up the replica
     case State::kDropping:  // on_drop_ack will check the count

@@ -5,12 +5,13 @@
 #include "protocol/channel_context.h"
 #include "protocol/ownership.h"
 #include "protocol/replicas.h"
+#include "protocol/stored_rows.h"
 
 namespace adaps {
 
 class IntentHandler {
  public:
-  IntentHandler(ChannelContext& channel, Ownership& ownership, Replicas& replicas);
+  IntentHandler(ChannelContext& channel, StoredRows& stored, Ownership& ownership, Replicas& replicas);
 
   // Acts on the intents that are due, for one slice. The next call continues at the end of the slice.
   void act_on_intents(Micros last_round);
@@ -24,6 +25,7 @@ class IntentHandler {
   void end(Key number);
 
   ChannelContext& channel_;
+  StoredRows& stored_;
   Ownership& ownership_;
   Replicas& replicas_;
   Key permanent_cursor_ = 0;

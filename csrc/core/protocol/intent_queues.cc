@@ -57,6 +57,16 @@ void IntentQueues::begin_round(Micros since) {
   }
 }
 
+bool IntentQueues::has_overdue() const {
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    const Clock clock = workers_[i]->clock.load();
+    const Queue& queue = *queues_[i];
+    const bool begins = !queue.waiting.empty() && queue.waiting.begin()->first <= clock;
+    if (begins || (!queue.acted_on.empty() && queue.acted_on.begin()->first <= clock)) return true;
+  }
+  return false;
+}
+
 double IntentQueues::pace() const {
   double fastest = 0.0;
   for (const auto& queue : queues_) fastest = std::max(fastest, queue->timer.pace());

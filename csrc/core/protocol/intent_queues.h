@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ class IntentQueues {
   void begin_round(Micros since);
   // Whether the last slice was used up before all due intents were processed.
   bool acting() const { return acting_; }
+  // Whether an intent has begun or ended and was not acted on.
+  bool has_overdue() const;
   // Time when the next intent is due if no clock advances before.
   Micros due() const { return due_; }
 
@@ -47,9 +50,10 @@ class IntentQueues {
   // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` process keys until the
   // slice is used up, beginning after the first `done` keys. They add the number of processed keys to `done`
   // and return whether all keys are processed. `until` is the time until the intent starts, in microseconds.
-  // act() returns whether another round is due.
-  template <typename Begin, typename End>
-  bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end) {
+  // `late(keys)` is called for keys whose intent is over before it was acted on. act() returns whether
+  // another round is due.
+  template <typename Begin, typename End, typename Late>
+  bool act(Micros now, Micros last_round, ChannelCounters& counters, Begin begin, End end, Late late) {
     acting_ = true;
     due_ = kNever;
     bool round_due = false;
@@ -61,7 +65,12 @@ class IntentQueues {
       while (!queue.waiting.empty() && queue.waiting.begin()->first <= horizon) {
         const auto first = queue.waiting.begin();
         const Micros until = queue.timer.until(first->first - clock, now - last_round);
-        if (!act(queue, first->second, clock, until, counters, begin)) return round_due;
+        if (first->second.end <= clock) {
+          counters.intents_late.add(first->second.keys.size() - first->second.done);
+          late(std::span<const Key>(first->second.keys).subspan(first->second.done));
+          first->second.keys.resize(first->second.done);
+        }
+        if (!act(queue, first->second, until, counters, begin)) return round_due;
         queue.waiting.erase(first);
       }
       while (!queue.acted_on.empty() && queue.acted_on.begin()->first <= clock) {
@@ -97,11 +106,7 @@ class IntentQueues {
   };
 
   template <typename Begin>
-  bool act(Queue& queue, Signal& signal, Clock clock, Micros until, ChannelCounters& counters, Begin begin) {
-    if (signal.end <= clock) {
-      counters.intents_late.add(signal.keys.size() - signal.done);
-      signal.keys.resize(signal.done);
-    }
+  bool act(Queue& queue, Signal& signal, Micros until, ChannelCounters& counters, Begin begin) {
     const std::size_t before = signal.done;
     const bool through = begin(signal.keys, signal.done, until);
     counters.intents_acted.add(signal.done - before);

@@ -177,6 +177,7 @@ bool allowed(OperationKind kind, LockedKey& key) {
       return decisions().is_served_while_dropping(kind) && (key.header().flags & kUnreadable) == 0;
     case State::kPending:
     case State::kNone:
+    case State::kStored:
       return false;
   }
   return false;
@@ -286,9 +287,10 @@ void serve_state(Partition& partition, LockedKey& key, const Operation& operatio
   if (decisions().is_to_be_refreshed(key.header())) partition.mark_dirty(key);
 }
 
-// Writes the initial value of a key whose home is this node and that was never used.
+// Writes the initial value of a key whose home is this node and that was never used. If the table's memory is
+// limited, the key's channel does so when it has memory.
 void touch(NodeContext& node, LockedKey& key) {
-  if (!key.untouched_here()) return;
+  if (!key.untouched_here() || key.table().is_limited()) return;
   key.materialize();
   if (node.trace.wants(key.key()))
     node.trace.add(node.now.load(std::memory_order_relaxed), key.key(), TraceKind::kAlloc);
@@ -556,6 +558,26 @@ void find_absent(NodeContext& node, Operation& operation, std::span<const Key> k
   }
 }
 
+// Records that this node uses those of the rows that have ids.
+void mark_used(const Tables& tables, std::span<const Key> keys) {
+  const Table* hint = nullptr;
+  for (const Key key : keys) {
+    const Table& table = tables.find(key, hint);
+    if (table.ids() != nullptr) table.ids()->used().add(key - table.first_key());
+  }
+}
+
+// Marks the rows of limited tables as used, so that they stay in memory for longer.
+void note_uses(NodeContext& node, std::span<const Key> keys) {
+  const Table* hint = nullptr;
+  for (const Key key : keys) {
+    const Table& table = node.tables.find(key, hint);
+    const std::uint32_t seen = node.store.peek(key);
+    if (table.is_limited() && (seen & word::kSlot) != 0)
+      node.store.arena(table).note_use(seen & word::kIndexMask);
+  }
+}
+
 }  // namespace
 
 bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, float* out) {
@@ -584,6 +606,7 @@ bool pull_if_here(NodeContext& node, int worker, const Table& table, Key key, fl
 }
 
 void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
+  if (node.tables.any_ids() && decisions().uses_rows(operation.kind)) mark_used(node.tables, keys);
   switch (operation.kind) {
     case OperationKind::kPull:
       run<OperationKind::kPull>(node, operation, keys);
@@ -607,8 +630,10 @@ void start(NodeContext& node, Operation& operation, std::span<const Key> keys) {
     case OperationKind::kSync:
     case OperationKind::kBarrier:
     case OperationKind::kRowsOf:
+    case OperationKind::kUsedIds:
       break;
   }
+  if (node.tables.any_limited()) note_uses(node, keys);
   operation.left.store(static_cast<std::uint32_t>(operation.requests.size()), std::memory_order_relaxed);
   if (operation.requests.empty()) operation.done.store(true, std::memory_order_release);
 }
@@ -625,11 +650,13 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
     const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
     if (untouched && (now.with.weight_decay == 0.0F || missed == MissedSteps::kForget)) continue;
     if (!table.is_usable(keys[i])) continue;
+    // The row of an id exists from its first use on, so it has missed no earlier step.
+    const bool is_new = table.ids() != nullptr && !table.ids()->used().contains(keys[i] - table.first_key());
     LockedKey key(store, keys[i]);
     touch(node, key);
     if (key.state() != State::kOwner) continue;
     bool changed = true;
-    if (missed == MissedSteps::kApply) {
+    if (missed == MissedSteps::kApply && !is_new) {
       changed = rule.catch_up(key.value(), key.length(), now);
     } else {
       rule.restart(key.value(), key.length(), now);
@@ -711,6 +738,7 @@ void submit_requests(NodeContext& node, Operation& operation) {
   operation.completion.queued_bytes.fetch_add(operation.bytes);
   for (KeyRequest& request : operation.requests) {
     if (is_write(operation.kind)) request.epoch = node.epochs.add();
+    node.pin(request.key);
     if (decisions().waits_for_part_before(request)) continue;
     by_channel[static_cast<std::size_t>(node.directory.channel(request.key))].push_back(&request);
   }
@@ -744,6 +772,7 @@ bool try_local(NodeContext& node, Partition& partition, LockedKey& key, const Ke
     case OperationKind::kSync:
     case OperationKind::kBarrier:
     case OperationKind::kRowsOf:
+    case OperationKind::kUsedIds:
       break;
   }
   return true;

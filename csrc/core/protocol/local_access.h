@@ -15,15 +15,15 @@ namespace adaps {
 struct NodeContext;
 class Partition;
 
-// Starts a call. Serves local keys at once, and adds requests for the other keys to operation.requests. Sets
-// operation.left. The caller must submit the requests to their channels (submit_requests). If there are no
-// requests, the operation is complete.
+// Starts a call, and records that this node uses the rows. Serves local keys at once, and adds requests for
+// the other keys to operation.requests. Sets operation.left. The caller must submit the requests to their
+// channels (submit_requests). If there are no requests, the operation is complete.
 void start(NodeContext& node, Operation& operation, std::span<const Key> keys);
 
 // Treatment of optimizer steps that a row has missed because it had no gradient in them.
 enum class MissedSteps : std::uint8_t { kApply, kForget };
 // Applies the table's steps that owned rows have missed (see UpdateRule), or marks these rows as up to date
-// without applying the steps.
+// without applying the steps. A row with an id that this node has never used has missed no step.
 void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys,
               MissedSteps missed = MissedSteps::kApply);
 

@@ -37,8 +37,12 @@ enum class MessageType : std::uint8_t {
   kLost,         // any -> any
   kResolve,      // any -> the node that assigns rows to the ids
   kResolved,     // the node that assigns rows -> any
+  kRetire,       // the node that assigns rows -> any
+  kRetired,      // any -> the node that assigns rows
+  kListIds,      // any -> any
+  kIds,          // any -> any
 };
-inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kResolved) + 1;
+inline constexpr std::size_t kMessageTypes = static_cast<std::size_t>(MessageType::kIds) + 1;
 const char* name_of(MessageType type);
 // Whether a message of this type concerns one key.
 inline constexpr bool is_about_a_key(MessageType type) { return type <= MessageType::kNews; }
@@ -174,11 +178,41 @@ struct ResolveMessage {  // followed by `count` ids of 8 bytes
   std::uint32_t table = 0;
   std::uint32_t count = 0;
 };
-struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, in the order of the ids
+struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, or kNotAdmitted, in the order of the
+                          // ids
   MessageType type = MessageType::kResolved;
   std::uint8_t unused[3] = {};
   std::uint32_t request = 0;
   std::uint32_t count = 0;  // 0 if the sender's share of the table has too few free rows
+};
+inline constexpr std::uint32_t kNotAdmitted = 0xffffffff;
+struct RetireMessage {  // followed by `count` ids of 8 bytes, and `count` row numbers of 4 bytes
+  MessageType type = MessageType::kRetire;
+  std::uint8_t unused[3] = {};
+  std::uint32_t table = 0;
+  std::uint32_t count = 0;
+};
+struct RetiredMessage {  // followed by `count` answers of 4 bytes, in the order of the rows
+  MessageType type = MessageType::kRetired;
+  std::uint8_t unused[3] = {};
+  std::uint32_t table = 0;
+  std::uint32_t count = 0;
+};
+// Answer of a node that is asked to give up a row, from the best for the asking node to the worst.
+enum class GivenUp : std::uint32_t { kYes, kBusy, kInUse };
+struct ListIdsMessage {
+  MessageType type = MessageType::kListIds;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t table = 0;
+  std::uint32_t first = 0;  // the first row whose id is requested
+};
+struct IdsMessage {  // followed by `count` ids of 8 bytes
+  MessageType type = MessageType::kIds;
+  std::uint8_t unused[3] = {};
+  std::uint32_t request = 0;
+  std::uint32_t count = 0;
+  std::uint32_t next = 0;  // the first row of the next request; the table's number of rows at the end
 };
 #pragma pack(pop)
 inline constexpr std::size_t kGradientHeader = sizeof(GradientHeader) / sizeof(float);

@@ -27,7 +27,8 @@ enum class OperationKind : std::uint8_t {
   kLocalize,
   kPullState,
   kSetState,
-  kRowsOf
+  kRowsOf,
+  kUsedIds
 };
 // Whether a call reads or writes the optimizer state of rows. Only a row's owner serves it.
 constexpr bool is_about_state(OperationKind kind) {
@@ -81,6 +82,17 @@ struct IdCall {
   std::int64_t* rows;  // the caller's array, which only the caller's thread writes
   std::vector<IdRequest> requests;
   std::atomic<int> full{kNone};  // a node that had no row left for a new id
+  // Ids without a row, because they were not requested often enough. Operation::arrays guards them.
+  std::vector<std::int64_t> not_admitted;
+};
+
+// A call for the ids of the rows that any node has used.
+struct IdListing {
+  explicit IdListing(const Table* table_in) : table(table_in) {}
+
+  const Table* table;
+  // Ids of this node, and those that other nodes have sent so far. Several nodes may send the same id.
+  std::vector<std::int64_t> ids;
 };
 
 // A worker waits on this object until its operations are complete.
@@ -105,9 +117,10 @@ struct Operation {
   std::vector<float> kept;  // memory of `in`, unless it is an array of the caller
   std::vector<KeyRequest> requests;
   std::vector<Occurrence> occurrences;
-  std::unique_ptr<IdCall> id_call;  // only for kRowsOf
-  std::uint64_t epoch = 0;          // only for kSync
-  Clock clock = 0;                  // only for kSync: the worker's clock at the call
+  std::unique_ptr<IdCall> id_call;        // only for kRowsOf
+  std::unique_ptr<IdListing> id_listing;  // only for kUsedIds
+  std::uint64_t epoch = 0;                // only for kSync
+  Clock clock = 0;                        // only for kSync: the worker's clock at the call
   // only for kSync: no worker waits for the operation yet, so it must not cost other nodes extra messages
   std::atomic<bool> patient{false};
   std::size_t bytes = 0;  // bytes of the operation's messages

@@ -11,7 +11,10 @@ namespace adaps {
 
 // NONE -> PENDING.
 void Ownership::ask_for(LockedKey& key, Micros until_start) {
-  if (!key.has_slot()) key.allocate(State::kPending);
+  if (!key.has_slot()) {
+    if (!stored_.reserve_for_copy(key)) return;
+    key.allocate(State::kPending);
+  }
   key.header().state = State::kPending;
   key.header().set_asked_at(static_cast<std::uint32_t>(channel_.now));
   channel_.outbox.append_in_place<IntentMessage>(key.key(), key.location(), [&](IntentMessage& message) {
@@ -60,7 +63,7 @@ bool Ownership::leaves_for(LockedKey& key, NodeId to) {
          decisions().leaves_home(key.header().note_alone(to), times_alone_);
 }
 
-// OWNER -> NONE. A holder with the current version needs no value. Returns the size of the message in bytes.
+// OWNER -> NONE. A holder with the current version needs no value.
 std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   const SlotHeader& header = key.header();
   TransferMessage message;
@@ -83,10 +86,13 @@ std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   return bytes;
 }
 
-// PENDING, REPLICA, DROPPING -> OWNER.
+// PENDING, REPLICA, DROPPING -> OWNER. If the row is being retired, also NONE -> OWNER.
 void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
   channel_.check_key(message.key);
+  const bool is_given_back = channel_.is_retiring(message.key);
   LockedKey key = channel_.lock(message.key);
+  const bool was_asked_for = key.has_slot();
+  if (is_given_back && !was_asked_for && !key.untouched_here()) key.allocate(State::kPending);
   const State state = key.state();
   ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
                   "a key is transferred to a node that neither asked for it nor holds it");
@@ -94,7 +100,7 @@ void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader&
   const bool was_copy = state != State::kPending;
   ADAPS_INVARIANT(is_from_owner(header, from), "a key is transferred by a node that does not own it");
   const bool has_value = message.payload != Payload::kNone;
-  if (!was_copy) channel_.note_lead(header);
+  if (!was_copy && was_asked_for) channel_.note_lead(header);
   if (message.payload == Payload::kEncoded) throw ProtocolError("a key is transferred with a rounded value");
   if (has_value) {
     read_value(key, message.payload, reader);
@@ -129,8 +135,12 @@ void Ownership::on_intent(NodeId from, const IntentMessage& message) {
 // Grants an intent, postpones it, or forwards it to the owner.
 void Ownership::decide(const IntentMessage& message) {
   LockedKey key = channel_.lock(message.key);
-  if (channel_.node.frozen.load() && (key.state() == State::kOwner || key.untouched_here())) {
+  if (channel_.node.frozen.load() && (decisions().is_owned_by_node(key.state()) || key.untouched_here())) {
     postponed_intents_.push_back(message);
+    return;
+  }
+  if (!stored_.bring(key, StoredRows::Need::kNow)) {
+    if (decisions().is_kept_for_row(message.type)) stored_.keep(message.key, {message.origin, message, {}});
     return;
   }
   channel_.materialize(key);
@@ -208,7 +218,7 @@ void Ownership::on_news(NodeId from, const NewsMessage& message) {
   LockedKey key = channel_.lock(message.key);
   ADAPS_INVARIANT(!key.untouched_here(), "news of a key that this node has not given away");
   const State state = key.state();
-  if (state == State::kOwner || state == State::kReplica) return;
+  if (decisions().is_owned_by_node(state) || state == State::kReplica) return;
   if (decisions().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
 }
 

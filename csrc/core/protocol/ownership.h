@@ -8,20 +8,25 @@
 #include "protocol/channel_context.h"
 #include "protocol/message.h"
 #include "protocol/replicas.h"
+#include "protocol/stored_rows.h"
 
 namespace adaps {
 
 class Ownership {
  public:
-  Ownership(ChannelContext& channel, Replicas& replicas)
+  Ownership(ChannelContext& channel, StoredRows& stored, Replicas& replicas)
       : channel_(channel),
+        stored_(stored),
         replicas_(replicas),
         times_alone_(channel.node.settings.times_until_leaving_home()) {}
 
-  // Sends INTENT for an intent that starts in `until_start` microseconds.
+  // Sends INTENT for an intent that starts in `until_start` microseconds. Does nothing if the limited memory
+  // of the table has no space for the row; calls then access the row at its owner.
   void ask_for(LockedKey& key, Micros until_start);
   // Gives the key to the only interested node, if there is one and the owner has no intent.
   void reconsider(LockedKey& key);
+  // Gives a key without other holders to a node. Returns the size of the message in bytes.
+  std::size_t transfer(LockedKey& key, NodeId to);
 
   void on_intent(NodeId from, const IntentMessage& message);
   void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
@@ -43,10 +48,10 @@ class Ownership {
  private:
   void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
-  std::size_t transfer(LockedKey& key, NodeId to);
   bool leaves_for(LockedKey& key, NodeId to);
 
   ChannelContext& channel_;
+  StoredRows& stored_;
   Replicas& replicas_;
   const int times_alone_;  // until a key leaves its home node
   std::deque<IntentMessage> postponed_intents_;

@@ -46,6 +46,14 @@ void Partition::submit(std::span<IdRequest* const> requests) {
   wake();
 }
 
+void Partition::submit_id_listing(Operation& operation) {
+  {
+    const std::lock_guard guard(mutex_);
+    submitted_.id_listings.push_back(&operation);
+  }
+  wake();
+}
+
 void Partition::submit_sync(Operation& operation) {
   {
     const std::lock_guard guard(mutex_);

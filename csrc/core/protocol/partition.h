@@ -29,6 +29,7 @@ class Partition {
   struct Submissions {
     std::vector<KeyRequest*> requests;
     std::vector<IdRequest*> id_requests;
+    std::vector<Operation*> id_listings;
     std::vector<Operation*> syncs;
     std::vector<bool> arrivals;  // arrivals of all workers of the node: true if permanent
     bool goodbye = false;
@@ -41,6 +42,7 @@ class Partition {
 
   void submit(std::span<KeyRequest* const> requests);
   void submit(std::span<IdRequest* const> requests);
+  void submit_id_listing(Operation& operation);
   void submit_sync(Operation& operation);
   void submit_intent(int worker, std::vector<Key> keys, Clock start, Clock end);
   // Submits that all workers of this node have arrived at a barrier or left permanently. Only for channel 0.
@@ -49,6 +51,8 @@ class Partition {
   void submit_goodbye();
   void on_clock(int worker, Clock clock);
   void request_round();
+  // Lets the driver call Channel::on_tick. Any thread may call this.
+  void wake();
   // Requests a round at the time when any worker's clock reaches `clock`. Replaces the previous request of
   // this kind.
   void request_round_at(Clock clock);
@@ -83,8 +87,6 @@ class Partition {
   IntentQueues intents;
 
  private:
-  void wake();
-
   const WorkerStates& workers_;
   std::function<void()> waker_;
   std::atomic<bool> signalled_{false};

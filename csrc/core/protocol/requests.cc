@@ -41,6 +41,11 @@ Answered answered(OperationKind kind) {
 void Requests::attempt(KeyRequest& request) {
   {
     LockedKey key = channel_.lock(request.key);
+    if (!stored_.bring(key, StoredRows::Need::kNow)) {
+      channel_.counters.disk_waits.add();
+      parked_.park(request);
+      return;
+    }
     channel_.materialize(key);
     if (!serve(key, request) && defer(key, request)) return;
   }
@@ -140,6 +145,7 @@ void Requests::complete(KeyRequest& request) {
   KeyRequest* next = nullptr;
   if (request.next_part != KeyRequest::kNoPart) next = &operation.requests[request.next_part];
   if (is_write(operation.kind)) channel_.node.epochs.remove(request.epoch);
+  channel_.node.unpin(request.key);
   operation.finish();
   // The next part is sent only now. Otherwise it could take another route and overtake this part.
   if (next != nullptr && decisions().waits_for_part_before(*next)) next_parts_.push_back(next);
@@ -214,8 +220,14 @@ void Requests::on_request(NodeId from, const RequestMessage& message, Reader& re
   KeyRequest* mine = nullptr;
   {
     LockedKey key = channel_.lock(message.key);
-    channel_.materialize(key);
     const std::span<const float> payload = reader.floats(known_floats(message, key.table()));
+    if (!stored_.bring(key, StoredRows::Need::kNow)) {
+      channel_.counters.disk_waits.add();
+      if (decisions().is_kept_for_row(message.type))
+        stored_.keep(message.key, {from, message, {payload.begin(), payload.end()}});
+      return;
+    }
+    channel_.materialize(key);
     if (key.state() != State::kOwner) {
       channel_.forward(key, message, payload);
       return;

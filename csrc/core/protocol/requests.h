@@ -14,13 +14,15 @@
 #include "protocol/parked_requests.h"
 #include "protocol/refreshes.h"
 #include "protocol/replicas.h"
+#include "protocol/stored_rows.h"
 
 namespace adaps {
 
 class Requests {
  public:
-  Requests(ChannelContext& channel, Refreshes& refreshes, Replicas& replicas, ParkedRequests& parked)
-      : channel_(channel), refreshes_(refreshes), replicas_(replicas), parked_(parked) {}
+  Requests(ChannelContext& channel, StoredRows& stored, Refreshes& refreshes, Replicas& replicas,
+           ParkedRequests& parked)
+      : channel_(channel), stored_(stored), refreshes_(refreshes), replicas_(replicas), parked_(parked) {}
 
   // --- requests of this node's workers ---
 
@@ -52,6 +54,7 @@ class Requests {
   void apply(LockedKey& key, const RequestMessage& message, std::span<const float> payload);
 
   ChannelContext& channel_;
+  StoredRows& stored_;
   Refreshes& refreshes_;
   Replicas& replicas_;
   ParkedRequests& parked_;

@@ -19,6 +19,7 @@ class Directory {
   Directory(NodeId nodes, int channels, const Tables& tables);
 
   NodeId nodes() const { return static_cast<NodeId>(nodes_); }
+  int channels() const { return static_cast<int>(channels_); }
   NodeId home(Key key) const { return placed_.empty() ? home_by_hash(key) : placed(key); }
   // Of as many consecutive keys as there are nodes, beginning with a multiple, each node is the home of one.
   // The most used rows of a table are often the first ones, and all rows of a dense layer are used in every

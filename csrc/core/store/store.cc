@@ -11,18 +11,29 @@ namespace adaps {
 namespace {
 
 constexpr std::uint64_t kMaxSlots = word::kIndexMask;
+static_assert(kLimitedSlotBytes == sizeof(SlotHeader) + sizeof(Key) + 1);
 // Number of free slots whose headers are fetched before they are allocated.
 constexpr std::size_t kPrefetched = 8;
 
 }  // namespace
 
-Arena::Arena(std::size_t width, std::uint64_t rows)
+Arena::Arena(std::size_t width, std::uint64_t rows, int channels)
     : width_(width),
       capacity_(std::min(rows, kMaxSlots)),
       header_memory_(capacity_ * sizeof(SlotHeader)),
       value_memory_(capacity_ * width_ * sizeof(float)),
       headers_(static_cast<SlotHeader*>(header_memory_.get())),
-      values_(static_cast<float*>(value_memory_.get())) {}
+      values_(static_cast<float*>(value_memory_.get())),
+      most_(channels == 0 ? capacity_ : capacity_ / static_cast<std::uint64_t>(channels)),
+      reserved_(channels == 0 ? nullptr : new std::atomic<std::uint64_t>[static_cast<std::size_t>(channels)]),
+      owners_(channels == 0 ? nullptr : new std::atomic<Key>[capacity_]),
+      marks_(channels == 0 ? nullptr : new std::atomic<std::uint8_t>[capacity_]) {
+  for (int i = 0; i < channels; ++i) reserved_of(i).store(0, kRelaxed);
+  for (std::uint64_t i = 0; channels != 0 && i < capacity_; ++i) {
+    owners_[i].store(kNoKey, kRelaxed);
+    marks_[i].store(0, kRelaxed);
+  }
+}
 
 std::uint32_t Arena::allocate() {
   const std::lock_guard guard(lock_);
@@ -66,7 +77,8 @@ Store::Store(Tables& tables, const Directory& directory, NodeId rank)
       words_(lines_.get()),
       intents_(static_cast<std::atomic<std::uint32_t>*>(counts_.get())) {
   for (const Tables::Arena& arena : tables_.arenas())
-    arenas_.push_back(std::make_unique<Arena>(arena.width, arena.rows));
+    arenas_.push_back(
+        std::make_unique<Arena>(arena.width, arena.rows, arena.is_limited ? directory_.channels() : 0));
 }
 
 constinit thread_local std::uint64_t KeyWords::next_stamp_ = 0;
@@ -83,6 +95,8 @@ std::uint64_t Store::resident_bytes() const {
   std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].ids() != nullptr) bytes += tables_[i].ids()->resident_bytes();
+    // The version and checksum of each row's record; see RowFile.
+    if (tables_[i].is_limited()) bytes += tables_[i].spec().rows * sizeof(std::uint64_t);
   }
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
@@ -93,6 +107,12 @@ std::uint64_t Store::slots_in_use() const {
   std::uint64_t slots = 0;
   for (const auto& arena : arenas_) slots += arena->in_use();
   return slots;
+}
+
+std::uint64_t Store::rows_stored() const {
+  std::uint64_t rows = 0;
+  for (const auto& arena : arenas_) rows += arena->stored();
+  return rows;
 }
 
 LockedKey::LockedKey(Store& store, Key key, const Table& table, std::uint32_t word)
@@ -146,7 +166,10 @@ bool LockedKey::untouched_here() const { return header_ == nullptr && store_.unt
 void LockedKey::allocate(State state) {
   const NodeId owner = location();
   const RelocationCount rc = location_count();
-  attach(store_.arena(table_).allocate());
+  Arena& arena = store_.arena(table_);
+  if (store_.is_stored(word_)) arena.add_stored(-std::uint64_t{1});
+  attach(arena.allocate());
+  if (table_.is_limited()) arena.set_key(index_, key_);
   // This fence orders the following writes after all accesses to the previous key of the slot, as a lock
   // would.
   KeyWords::fence(std::memory_order_release);
@@ -163,11 +186,40 @@ void LockedKey::materialize() {
   if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
 }
 
-void LockedKey::release(NodeId owner, RelocationCount rc) {
-  store_.arena(table_).release(index_);
+void LockedKey::restart(std::uint64_t identity) {
+  header_->advance_version();
+  header_->note_several();
+  table_.init_as(identity, value());
+  if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
+}
+
+void LockedKey::free_slot() {
+  if (header_ == nullptr) return;
+  Arena& arena = store_.arena(table_);
+  if (table_.is_limited()) {
+    arena.set_key(index_, Arena::kNoKey);
+    arena.cancel(store_.directory().channel(key_));
+  }
+  arena.release(index_);
   header_ = nullptr;
   slot_ = value_ = nullptr;
+}
+
+void LockedKey::release(NodeId owner, RelocationCount rc) {
+  free_slot();
   set_location(owner, rc);
+}
+
+void LockedKey::mark_stored() {
+  if (state() != State::kStored) store_.arena(table_).add_stored(1);
+  free_slot();
+  word_ = store_.stored_word();
+}
+
+void LockedKey::forget() {
+  ADAPS_ASSERT(store_.directory().home(key_) == store_.rank());
+  free_slot();
+  word_ = 0;
 }
 
 std::uint32_t LockedKey::final_word() const {
@@ -182,6 +234,7 @@ std::uint32_t LockedKey::final_word() const {
       return word | ((header_->flags & kUnreadable) != 0 ? 0 : word::kReadable);
     case State::kPending:
     case State::kNone:
+    case State::kStored:  // has no slot
       return word;
   }
   return word;

@@ -6,6 +6,8 @@
 //   lock:1 | slot:1 | readable:1 | set:1 | alone:1 | push or uncounted:1 | index:26
 // If the key has no slot, the word is a location entry:
 //   lock:1 | 0 | owner:12 | relocation count:18
+// A location entry that names its own node marks a row that this node owns and has written to a file (see
+// StoredRows); its count is always kStoredCount.
 // The word 0 means "owned here and never touched" at the home node, and "ask the home node" elsewhere.
 // Therefore a table needs no set-up work at any node, and keys that were never touched take no memory for
 // values.
@@ -41,6 +43,8 @@ inline constexpr std::uint32_t kPush = 1U << 26;
 inline constexpr std::uint32_t kUncounted = kPush;
 inline constexpr std::uint32_t kIndexMask = kPush - 1;
 inline constexpr int kOwnerShift = 18;
+// Not 0, so that the word of a stored row differs from 0 also at node 0.
+inline constexpr std::uint32_t kStoredCount = 1;
 }  // namespace word
 
 // These functions evaluate a key word that was read without the key's lock. On the thread of the key's
@@ -64,7 +68,7 @@ inline bool is_uncounted(std::uint32_t seen) {
   return is_owned_alone(seen) && (seen & word::kUncounted) != 0;
 }
 
-enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner };
+enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner, kStored };
 
 // The state of a key with a slot. The header takes 16 bytes; with key word and intent count, a slot takes 24
 // bytes in addition to value and optimizer state. Two fields have a different meaning in each state, so they
@@ -159,9 +163,16 @@ inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of
 
 // Slots of one width. The unit of the width is a word, which has the size of a float. Address space is
 // reserved for every row, but only used slots take memory. Freed slots are reused.
+//
+// An arena of a table whose memory is limited is divided among the channels, because each channel moves only
+// its own rows to and from the file. Only the thread of a row's channel allocates and releases its slot, and
+// it reserves each slot before it allocates it.
 class Arena {
  public:
-  Arena(std::size_t width, std::uint64_t rows);
+  static constexpr Key kNoKey = ~Key{0};
+
+  // `channels`: 0 unless the table's memory is limited.
+  Arena(std::size_t width, std::uint64_t rows, int channels = 0);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -175,7 +186,38 @@ class Arena {
   // Largest number of slots that were in use at once. Their memory is resident.
   std::uint64_t high_water() const;
 
+  // --- only if the table's memory is limited ---
+
+  // Number of slots that a channel may still reserve.
+  std::uint64_t free_of(int channel) const { return most_ - reserved_of(channel).load(kRelaxed); }
+  void reserve(int channel) { reserved_of(channel).fetch_add(1, kRelaxed); }
+  void cancel(int channel) { reserved_of(channel).fetch_sub(1, kRelaxed); }
+  // Maximum number of slots of a channel.
+  std::uint64_t most_of_channel() const { return most_; }
+  // Number of owned rows that are in the table's file.
+  std::uint64_t stored() const { return stored_.load(kRelaxed); }
+  void add_stored(std::uint64_t rows) { stored_.fetch_add(rows, kRelaxed); }
+  // The key of a slot, or kNoKey.
+  Key key_of(std::uint32_t index) const { return owners_[index].load(kRelaxed); }
+  void set_key(std::uint32_t index, Key key) { owners_[index].store(key, kRelaxed); }
+  // Records a use of a slot's row. Any thread may do so, with an outdated index.
+  void note_use(std::uint32_t index) {
+    if (marks_[index].load(kRelaxed) == 0) marks_[index].store(1, kRelaxed);
+  }
+  // Returns whether the row was used since the last call.
+  bool take_use(std::uint32_t index) {
+    if (marks_[index].load(kRelaxed) == 0) return false;
+    marks_[index].store(0, kRelaxed);
+    return true;
+  }
+
  private:
+  static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
+
+  std::atomic<std::uint64_t>& reserved_of(int channel) const {
+    return reserved_[static_cast<std::size_t>(channel)];
+  }
+
   const std::size_t width_;
   const std::uint64_t capacity_;
   const Reserved header_memory_;
@@ -185,6 +227,12 @@ class Arena {
   mutable SpinLock lock_;
   std::uint32_t used_ = 0;
   std::vector<std::uint32_t> free_;
+  const std::uint64_t most_;
+  std::atomic<std::uint64_t> stored_{0};
+  // Null unless the table's memory is limited: by channel, and by slot.
+  const std::unique_ptr<std::atomic<std::uint64_t>[]> reserved_;
+  const std::unique_ptr<std::atomic<Key>[]> owners_;
+  const std::unique_ptr<std::atomic<std::uint8_t>[]> marks_;
 };
 
 // The key words, and lock-free reads of rows. The object is small, so that a loop over keys can copy it into
@@ -307,6 +355,12 @@ class Store {
     return seen == 0 && directory_.home(key) == rank_;
   }
 
+  // Whether a key with this word is owned here, and its row is in the table's file.
+  bool is_stored(std::uint32_t seen) const { return (seen & ~word::kLock) == stored_word(); }
+  std::uint32_t stored_word() const {
+    return static_cast<std::uint32_t>(rank_) << word::kOwnerShift | word::kStoredCount;
+  }
+
   // Number of this node's active intents for a key: the node has acted on them, and they have not ended. Only
   // the key's channel changes the count, so it needs no lock. The counts are stored outside of the slots, so
   // that the begin and end of an intent do not access the slot of a key that only this node uses.
@@ -372,6 +426,7 @@ class Store {
   // Bytes of resident memory for keys, headers, values and state.
   std::uint64_t resident_bytes() const;
   std::uint64_t slots_in_use() const;
+  std::uint64_t rows_stored() const;
 
  private:
   std::size_t bytes_of_words() const { return KeyWords::bytes_for(tables_.num_keys()); }
@@ -408,7 +463,10 @@ class LockedKey {
   std::size_t width() const { return table_.width(); }
 
   bool has_slot() const { return header_ != nullptr; }
-  State state() const { return header_ != nullptr ? header_->state : State::kNone; }
+  State state() const {
+    if (header_ != nullptr) return header_->state;
+    return store_.is_stored(word_) ? State::kStored : State::kNone;
+  }
   SlotHeader& header() { return *header_; }
   // Value and optimizer state as floats. The row of a packed table is unpacked into thread-local memory for
   // one row; this is enough because a thread holds one lock at a time. Writes to this memory take effect with
@@ -438,13 +496,21 @@ class LockedKey {
   // used before or has another home node.
   void materialize();
   bool untouched_here() const;
+  // Gives an owned row the initial content of another identity, as a new version.
+  void restart(std::uint64_t identity);
   // Replaces the slot by a location entry.
   void release(NodeId owner, RelocationCount rc);
+  // Marks an owned row as stored in the table's file, and frees its slot if it has one.
+  void mark_stored();
+  // Frees the slot of a row with its initial content, as if the key had never been used. Only for keys that
+  // never left their home node.
+  void forget();
 
   Store& store() const { return store_; }
 
  private:
   LockedKey(Store& store, Key key, const Table& table, std::uint32_t word);
+  void free_slot();
   void attach(std::uint32_t index);
   float* unpack();
   std::uint32_t final_word() const;

@@ -32,6 +32,19 @@ std::size_t value_words_of(const TableSpec& spec) {
   return encoded_words(spec.dtype == Dtype::kBfloat16 ? Wire::kBfloat16 : Wire::kFloat32, spec.length);
 }
 
+std::size_t row_words_of(const TableSpec& spec) {
+  return value_words_of(spec) + spec.rule.state_length(spec.length);
+}
+
+std::uint64_t limited_row_bytes(const TableSpec& spec) {
+  return row_words_of(spec) * sizeof(float) + kLimitedSlotBytes;
+}
+
+// Number of rows that fit into the table's memory.
+std::uint64_t resident_rows_of(const TableSpec& spec) {
+  return spec.memory == 0 ? spec.rows : std::min(spec.rows, spec.memory / limited_row_bytes(spec));
+}
+
 }  // namespace
 
 void Initializer::fill(std::uint64_t row, float* value, std::size_t length) const {
@@ -56,12 +69,14 @@ void Initializer::fill(std::uint64_t row, float* value, std::size_t length) cons
 Table::Table(TableSpec spec, Key first_key, std::size_t arena)
     : spec_(std::move(spec)),
       ids_(spec_.has_ids ? std::make_unique<RowIds>(spec_.rows) : nullptr),
+      uses_(spec_.evict == Evict::kNone ? nullptr : std::make_unique<RowUses>(spec_.rows)),
       first_key_(first_key),
       arena_(arena),
       width_(spec_.length + spec_.rule.state_length(spec_.length)),
       change_length_(spec_.rule.change_length(spec_.length)),
       is_packed_(spec_.dtype == Dtype::kBfloat16),
-      value_words_(value_words_of(spec_)) {
+      value_words_(value_words_of(spec_)),
+      resident_rows_(resident_rows_of(spec_)) {
   set_hyperparameters(spec_.rule.hyperparameters());
   manage();
 }
@@ -72,12 +87,14 @@ Table::Table(Table&& other) noexcept
       numbers_(std::move(other.numbers_)),
       is_lossy_(other.is_lossy_),
       ids_(std::move(other.ids_)),
+      uses_(std::move(other.uses_)),
       first_key_(other.first_key_),
       arena_(other.arena_),
       width_(other.width_),
       change_length_(other.change_length_),
       is_packed_(other.is_packed_),
       value_words_(other.value_words_),
+      resident_rows_(other.resident_rows_),
       step_(other.step_.load(std::memory_order_relaxed)),
       history_(std::move(other.history_)),
       history_in_use_(other.history_in_use_.load(std::memory_order_relaxed)) {
@@ -114,11 +131,10 @@ void Table::set_step(std::uint64_t number, bool idle_rows) {
   step_.store(number, std::memory_order_relaxed);
 }
 
-void Table::init(Key key, float* out) const {
-  const std::uint64_t row = identity(key);
-  spec_.init.fill(row, out, spec_.length);
+void Table::init_as(std::uint64_t identity, float* out) const {
+  spec_.init.fill(identity, out, spec_.length);
   // The random bits differ from the bits that determine the values.
-  if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, row)));
+  if (is_packed_) round_at_random({out, spec_.length}, mix(combine(spec_.init.seed, identity)));
   spec_.rule.init_state(out + spec_.length, spec_.length);
 }
 
@@ -194,6 +210,35 @@ void validate_ids(const TableSpec& spec) {
   if (spec.sampling) throw std::invalid_argument(table + "its rows cannot be sampled");
 }
 
+void validate_replacement(const TableSpec& spec) {
+  const std::string table = "table '" + spec.name + "' ";
+  constexpr std::uint32_t kMostSeen = SeenSketch::kMost + 1;
+  if (spec.admit_seen < 1 || spec.admit_seen > kMostSeen)
+    throw std::invalid_argument(table + "admits ids at request " + std::to_string(spec.admit_seen) +
+                                "; it must be 1 to " + std::to_string(kMostSeen));
+  if (!spec.has_ids && (spec.evict != Evict::kNone || spec.admit_seen > 1))
+    throw std::invalid_argument(table +
+                                "has no ids as keys, so none of its rows can be retired or refused; create "
+                                "it with keys=\"int64\"");
+  const bool has_ttl = spec.evict == Evict::kTtl;
+  if (has_ttl ? spec.ttl < 1 || spec.ttl > kMaxTtl : spec.ttl != 0)
+    throw std::invalid_argument(
+        table + "has a ttl of " + std::to_string(spec.ttl) + " clocks; it must be " +
+        (has_ttl ? "1 to " + std::to_string(kMaxTtl) : "0, because its rows are not retired by age"));
+}
+
+// Rows of ids are refused, because the record of a row in a file has the row's number and not its id.
+void validate_memory(const TableSpec& spec) {
+  if (spec.memory == 0) return;
+  const std::string table = "table '" + spec.name + "' has memory=" + std::to_string(spec.memory);
+  if (spec.path.empty())
+    throw std::invalid_argument(table + " and no path; set it to a folder for the rows that do not fit");
+  if (spec.has_ids) throw std::invalid_argument(table + " and ids as keys; only one of the two is possible");
+  if (resident_rows_of(spec) == 0)
+    throw std::invalid_argument(table + " bytes; one of its rows takes " +
+                                std::to_string(limited_row_bytes(spec)) + " bytes, so increase memory");
+}
+
 }  // namespace
 
 void validate(const TableSpec& spec) {
@@ -207,6 +252,7 @@ void validate(const TableSpec& spec) {
   validate(spec, spec.managed, "management");
   validate_managements(spec);
   if (spec.has_ids) validate_ids(spec);
+  validate_replacement(spec);
   if (const auto& sampling = spec.sampling; sampling && sampling->distribution->rows() != spec.rows)
     throw std::invalid_argument(table + std::to_string(spec.rows) + " rows and " +
                                 std::to_string(sampling->distribution->rows()) +
@@ -214,7 +260,7 @@ void validate(const TableSpec& spec) {
   // The length is checked first, because the width of a row that is too long could overflow.
   if (spec.length <= kMaxRowFloats) {
     const std::size_t width = spec.length + spec.rule.state_length(spec.length);
-    if (width <= kMaxRowFloats) return;
+    if (width <= kMaxRowFloats) return validate_memory(spec);
     throw std::invalid_argument(table + "rows of " + std::to_string(width) +
                                 " floats with their optimizer's state; a row must fit into one message, with "
                                 "at most " +
@@ -255,14 +301,19 @@ Tables::Tables(std::vector<TableSpec> specs) {
       if (other.spec().name == spec.name)
         throw std::invalid_argument("two tables are called '" + spec.name + "'");
     }
-    const std::size_t width = value_words_of(spec) + spec.rule.state_length(spec.length);
+    const std::size_t width = row_words_of(spec);
+    const std::uint64_t resident = resident_rows_of(spec);
+    const bool is_limited = resident < spec.rows;
+    any_limited_ = any_limited_ || is_limited;
     any_ids_ = any_ids_ || spec.has_ids;
+    any_uses_ = any_uses_ || spec.evict != Evict::kNone;
     any_packed_ = any_packed_ || spec.dtype == Dtype::kBfloat16;
-    const auto same =
-        std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) { return a.width == width; });
+    const auto same = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& a) {
+      return !is_limited && !a.is_limited && a.width == width;
+    });
     const auto arena = static_cast<std::size_t>(same - arenas_.begin());
-    if (same == arenas_.end()) arenas_.push_back({width, 0});
-    arenas_[arena].rows += spec.rows;
+    if (same == arenas_.end()) arenas_.push_back({width, 0, is_limited});
+    arenas_[arena].rows += resident;
     const Key first = num_keys_;
     num_keys_ += spec.rows;
     if (num_keys_ > kMaxKeys) {
@@ -283,6 +334,9 @@ std::uint64_t Tables::fingerprint() const {
     hash = combine(hash, spec.length);
     hash = combine(hash, static_cast<std::uint64_t>(spec.dtype));
     hash = combine(hash, spec.has_ids ? 1 : 0);
+    for (const std::uint64_t x : {static_cast<std::uint64_t>(spec.evict),
+                                  static_cast<std::uint64_t>(spec.ttl), std::uint64_t{spec.admit_seen}})
+      hash = combine(hash, x);
     std::vector<ManagedRange> managed = spec.managed;
     if (managed.empty()) managed.push_back({spec.rows, spec.management});
     for (const auto& [end, management] : managed) {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "common/types.h"
+#include "store/replacement.h"
 #include "store/row_ids.h"
+#include "store/row_uses.h"
 #include "store/sampling_spec.h"
 #include "store/step_history.h"
 #include "store/update_rule.h"
@@ -20,6 +22,8 @@ namespace adaps {
 // Maximum number of floats of a row, including its optimizer state. The limit exists because a row is sent to
 // another node in one piece.
 inline constexpr std::size_t kMaxRowFloats = (std::size_t{16} << 20) - 16;
+// Maximum of TableSpec::ttl. It keeps the difference of two ticks below 2^31 for every number of workers.
+inline constexpr Clock kMaxTtl = Clock{1} << 18;
 
 enum class InitKind : std::uint8_t { kConstant, kUniform, kNormal };
 
@@ -82,7 +86,23 @@ struct TableSpec {
   // Whether rows are assigned to ids at their first use; see RowIds. The nodes then have equal shares of the
   // rows, so `homes` must be empty.
   bool has_ids = false;
+  // Order in which rows with ids are retired, so that other ids can have them. By default, a row keeps its
+  // id.
+  Evict evict = Evict::kNone;
+  // With Evict::kTtl, the number of clocks after its last use in which a row is not retired.
+  Clock ttl = 0;
+  // Number of the request of an id in which it gets a row. Earlier requests find no row.
+  std::uint32_t admit_seen = 1;
+  // Maximum number of bytes of rows in memory; 0 if all rows may be in memory. Each node may have another
+  // limit.
+  std::uint64_t memory = 0;
+  // Folder of the file for the rows that do not fit.
+  std::string path{};
 };
+
+// Bytes of memory that a row takes in addition to its value and state, if the memory of its table is limited:
+// its header, its key, and a mark.
+inline constexpr std::size_t kLimitedSlotBytes = 25;
 
 // Throws std::invalid_argument that names the table and the wrong value: no rows, too many rows, rows too
 // long to be stored or sent, too many different managements, or settings that rows with ids cannot have.
@@ -105,6 +125,10 @@ class Table {
   // Floats of a change of one row; see UpdateRule.
   std::size_t change_length() const { return change_length_; }
   std::size_t arena() const { return arena_; }
+  // Whether not all rows fit into the memory of a node, so that it writes some of them to a file.
+  bool is_limited() const { return resident_rows_ < spec_.rows; }
+  // Maximum number of rows in memory.
+  std::uint64_t resident_rows() const { return resident_rows_; }
   // Whether values are stored as bfloat16, two in a word. The optimizer state after the value is float32.
   bool is_packed() const { return is_packed_; }
   // Number of words, of the size of a float, that the stored value takes.
@@ -121,6 +145,8 @@ class Table {
   bool contains(Key key) const { return key - first_key_ < spec_.rows; }
   // The ids of the rows; null if the rows have none.
   RowIds* ids() const { return ids_.get(); }
+  // The uses of the rows on this node; null if rows are never retired.
+  RowUses* uses() const { return uses_.get(); }
   // Whether a key may be used on this node. If rows have ids, the node must know the id.
   bool is_usable(Key key) const { return ids_ == nullptr || ids_->knows(key - first_key_); }
   // A number that identifies the content of a row: its id or, without ids, the number of the row.
@@ -141,7 +167,9 @@ class Table {
   void set_step(std::uint64_t number, bool idle_rows);
 
   // Writes the initial value and optimizer state of a key to out[width()]. All nodes round the value equally.
-  void init(Key key, float* out) const;
+  void init(Key key, float* out) const { init_as(identity(key), out); }
+  // Writes the initial row of the key that has an identity.
+  void init_as(std::uint64_t identity, float* out) const;
   // Decodes a stored value.
   void read_value(const float* stored, float* out) const;
   // Decodes a stored row: its value and its optimizer state.
@@ -168,12 +196,14 @@ class Table {
   std::vector<std::uint8_t> numbers_;
   bool is_lossy_ = false;
   std::unique_ptr<RowIds> ids_;
+  std::unique_ptr<RowUses> uses_;
   Key first_key_;
   std::size_t arena_;
   std::size_t width_;
   std::size_t change_length_;
   bool is_packed_;
   std::size_t value_words_;
+  std::uint64_t resident_rows_;
   std::atomic<float> learning_rate_, momentum_, weight_decay_;
   std::atomic<double> beta2_;
   std::atomic<std::uint64_t> step_{0};
@@ -196,10 +226,16 @@ class Tables {
   bool any_packed() const { return any_packed_; }
   // Whether the rows of any table have ids.
   bool any_ids() const { return any_ids_; }
+  // Whether the rows of any table are retired.
+  bool any_uses() const { return any_uses_; }
+  // Whether the memory of any table is limited.
+  bool any_limited() const { return any_limited_; }
 
   struct Arena {
     std::size_t width;   // words of a slot, of the size of a float
     std::uint64_t rows;  // sum over the arena's tables
+    // Whether the arena belongs to one table and has space for only some of its rows.
+    bool is_limited = false;
   };
   const std::vector<Arena>& arenas() const { return arenas_; }
 
@@ -225,6 +261,8 @@ class Tables {
   std::uint64_t num_keys_ = 0;
   bool any_packed_ = false;
   bool any_ids_ = false;
+  bool any_uses_ = false;
+  bool any_limited_ = false;
 };
 
 }  // namespace adaps

@@ -6,6 +6,7 @@
 #include "node/node_state.h"
 #include "node/worker.h"
 #include "protocol/channel.h"
+#include "protocol/id_listings.h"
 #include "protocol/message.h"
 #include "protocol/wire_encoding.h"
 #include "target.h"
@@ -27,9 +28,10 @@ constexpr std::uint64_t kMixedRows = 4;
 constexpr std::uint64_t kPackedRows = 4;
 constexpr Key kFirstPacked = kRows + std::size(kLossy) * kLossyRows + kMixedRows;
 constexpr Key kAllKeys = kFirstPacked + kPackedRows;
-// The last table has ids, some of which the worker of the fuzzed node requests.
+// The last two tables have ids, some of which the worker of the fuzzed node requests.
 constexpr std::uint64_t kRowsWithIds = 24;
 constexpr std::uint32_t kTableWithIds = 6;
+constexpr std::uint32_t kTableOfRetired = 7;
 constexpr std::array<std::int64_t, 8> kIds = {0, -1, 1, 2, 3, 4, 5, 6};
 // Number of keys that the worker of the fuzzed node pushes and pulls, and whose states it pulls.
 constexpr std::size_t kUsed = 16;
@@ -60,6 +62,9 @@ std::vector<TableSpec> tables() {
   table.rows = kRowsWithIds;
   table.management.technique = Technique::kAdaptive;
   table.has_ids = true;
+  all.push_back(table);
+  table.name = "retired";
+  table.evict = Evict::kLru;
   all.push_back(table);
   return all;
 }
@@ -200,7 +205,18 @@ std::vector<Bytes> examples() {
       for (std::uint32_t number = 0; number < kIds.size(); ++number) {
         ResolvedMessage answer{.request = number, .count = number % 3};
         script.send(number % 2, ResolveMessage{.table = kTableWithIds, .count = 1 + number}, 2 * (1 + number))
-            .send(number % 2, answer, answer.count);
+            .send(number % 2, answer, answer.count)
+            .send(number % 2, ResolveMessage{.table = kTableOfRetired, .count = 1}, 2)
+            .send(number % 2, RetireMessage{.table = kTableOfRetired, .count = 1}, 3)
+            .send(number % 2, RetiredMessage{.table = kTableOfRetired, .count = 1}, 1);
+        all.push_back(script.bytes);
+        script.bytes.resize(2);
+      }
+      for (std::uint32_t number = 0; number < kNodes; ++number) {
+        script.send(number % 2, ListIdsMessage{.table = kTableWithIds, .first = 8 * number})
+            .send(number % 2, IdsMessage{.request = number % 2, .count = number, .next = 3 + number},
+                  2 * number)
+            .send(number % 2, IdsMessage{.request = number % 2, .count = 1, .next = kRowsWithIds}, 2);
         all.push_back(script.bytes);
         script.bytes.resize(2);
       }
@@ -249,10 +265,14 @@ void run(std::span<const std::byte> input) {
   std::array<float, wanted.size() * kLength> values{};
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.3F * static_cast<float>(i);
   std::array<std::int64_t, kIds.size()> rows{};
+  Operation listing(OperationKind::kUsedIds, 0, node.workers[0]->completion);
+  listing.id_listing = std::make_unique<IdListing>(&node.tables[kTableWithIds]);
   Micros now = 1'000'000;
   try {
     channel.set_now(now);
     worker.rows_of(node.tables[kTableWithIds], kIds, rows, true);
+    start_used_ids(node, listing);
+    channel.partition().submit_id_listing(listing);
     worker.intent(wanted, 0, 100);
     worker.push(used, values.data(), used.size() * kLength, true);
     worker.pull(used, values.data(), used.size() * kLength, true);

@@ -12,6 +12,7 @@ namespace adaps::simulation {
 struct Rows {
   std::vector<Content> values;
   std::vector<StateRead> states;  // of the rows whose optimizer state can be decoded
+  std::vector<bool> has_ended{};  // whether a row was retired before, so that its content is unknown
 };
 
 // Checks for lost or doubled updates, read-your-writes, monotonic reads, visibility after wait_sync, order of

@@ -1,5 +1,6 @@
 #include "simulation/cluster.h"
 
+#include "common/random.h"
 #include "protocol/invariant.h"
 #include "simulation/mutants.h"
 #include "simulation/violation.h"
@@ -13,13 +14,18 @@ namespace {
 Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
     : channels_(spec.settings.channels),
       network_(spec.settings.nodes, spec.settings.channels,
-               static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels) + more_timers,
+               2 * static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels) + more_timers,
                spec.seed) {
   invariant_handler = violated;
   for (NodeId rank = 0; rank < spec.settings.nodes; ++rank) {
     Settings settings = spec.settings;
     settings.rank = rank;
-    nodes_.push_back(std::make_unique<NodeState>(spec.tables, settings));
+    const auto first_timer = static_cast<std::uint32_t>((settings.nodes + rank) * channels_);
+    nodes_.push_back(std::make_unique<NodeState>(
+        spec.tables, settings, [&](const Tables& tables, const Settings& of_node) {
+          return std::make_unique<SimulatedStorage>(tables, of_node, spec.disk, network_, first_timer,
+                                                    mix(spec.seed ^ 0x6469736bU) + rank);
+        }));
     know_node(*nodes_.back());
   }
   sent_.resize(static_cast<std::size_t>(channels_) * nodes_.size() * nodes_.size());
@@ -35,6 +41,15 @@ Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
 
 Cluster::~Cluster() {
   for (const auto& node : nodes_) forget_node(*node);
+}
+
+bool Cluster::transfer(std::uint32_t timer) {
+  const auto channels = static_cast<std::uint32_t>(channels_);
+  if (timer < nodes() * channels || timer >= first_further_timer()) return false;
+  const std::uint32_t number = timer - nodes() * channels;
+  static_cast<SimulatedStorage&>(*nodes_[number / channels]->storage)
+      .on_timer(static_cast<int>(number % channels));
+  return true;
 }
 
 Micros Cluster::tick(NodeId rank, int index) {

@@ -11,6 +11,7 @@
 #include "node/node_state.h"
 #include "protocol/channel.h"
 #include "simulation/entries.h"
+#include "simulation/simulated_storage.h"
 #include "simulation/spec.h"
 #include "transport/simulated_network.h"
 
@@ -18,8 +19,8 @@ namespace adaps::simulation {
 
 class Cluster {
  public:
-  // The network's timers 0 .. nodes * channels - 1 are the channels' ticks. `more_timers` further timers
-  // follow.
+  // The network's timers 0 .. nodes * channels - 1 are the channels' ticks. As many timers for the channels'
+  // files follow, and then `more_timers` further timers.
   Cluster(const WorldSpec& spec, std::uint32_t more_timers);
   ~Cluster();
   Cluster(const Cluster&) = delete;
@@ -35,6 +36,12 @@ class Cluster {
   std::uint32_t tick_timer(NodeId rank, int index) const {
     return static_cast<std::uint32_t>(rank * channels_ + index);
   }
+
+  std::uint32_t first_further_timer() const {
+    return 2 * static_cast<std::uint32_t>(static_cast<int>(nodes_.size()) * channels_);
+  }
+  // Completes transfers of rows, if the timer is the one of a channel's files. Returns whether it is.
+  bool transfer(std::uint32_t timer);
 
   // Both functions send the channel's queued messages to the network, one message at a time.
   Micros tick(NodeId rank, int index);

@@ -55,6 +55,14 @@ auto visit(MessageType type, std::span<const std::byte> bytes, Function function
       return function(reader.read<ResolveMessage>());
     case MessageType::kResolved:
       return function(reader.read<ResolvedMessage>());
+    case MessageType::kRetire:
+      return function(reader.read<RetireMessage>());
+    case MessageType::kRetired:
+      return function(reader.read<RetiredMessage>());
+    case MessageType::kListIds:
+      return function(reader.read<ListIdsMessage>());
+    case MessageType::kIds:
+      return function(reader.read<IdsMessage>());
   }
   throw Violation("a message of type ", static_cast<int>(type));
 }
@@ -115,9 +123,12 @@ Entry EntryCutter::cut(NodeId from, NodeId to, std::span<const std::byte>& rest)
       entry.key = request_keys_[to].at(message.request);
     } else if constexpr (requires { message.key; }) {
       entry.key = message.key;
-    } else if constexpr (is_a<decltype(message), ResolveMessage>) {
+    } else if constexpr (is_a<decltype(message), ResolveMessage> || is_a<decltype(message), IdsMessage>) {
       return sizeof(message) + message.count * sizeof(std::int64_t);
-    } else if constexpr (is_a<decltype(message), ResolvedMessage>) {
+    } else if constexpr (is_a<decltype(message), RetireMessage>) {
+      return sizeof(message) + message.count * (sizeof(std::int64_t) + sizeof(std::uint32_t));
+    } else if constexpr (is_a<decltype(message), ResolvedMessage> ||
+                         is_a<decltype(message), RetiredMessage>) {
       return sizeof(message) + message.count * sizeof(std::uint32_t);
     } else {
       return sizeof(message);

@@ -52,6 +52,7 @@ class Generator {
     draw_first_requests();
     draw_times_alone();
     draw_ids();
+    draw_memory();
     return std::move(spec_);
   }
 
@@ -536,8 +537,8 @@ class Generator {
     }
   }
 
-  // Gives the rows of a table ids, and inserts calls for their rows. Some shares are too small for all ids.
-  // Uses separate random numbers.
+  // Gives the rows of a table ids, and inserts calls for their rows and for the used ids. Some shares are too
+  // small for all ids. Uses separate random numbers.
   void draw_ids() {
     Random random(mix(spec_.seed) ^ 0x69647321U);
     const std::size_t number = random.below(spec_.tables.size());
@@ -556,20 +557,83 @@ class Generator {
         if (home.hashed_with == number) home.hashed_with = kOwnKey;
       }
     }
-    replace_rows(random, number, spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3));
+    const std::uint64_t rows = spec_.settings.nodes * (1 + random.below(keys_ + 1)) + random.below(3);
+    replace_rows(random, number, draw_retirement(table, rows));
     for (Program& program : spec_.programs) insert_calls_for_rows(random, program, number);
+  }
+
+  // Lets the rows of a table with ids be retired, in some worlds. Returns the number of rows, which is then
+  // so small that ids often have to take each other's rows. Uses separate random numbers.
+  std::uint64_t draw_retirement(TableSpec& table, std::uint64_t rows) {
+    Random random(mix(spec_.seed) ^ 0x72657469U);
+    constexpr Evict kOrders[] = {Evict::kIntent, Evict::kLru, Evict::kLfu};
+    if (random.chance(0.2)) table.admit_seen = 2 + static_cast<std::uint32_t>(random.below(2));
+    if (random.chance(0.2)) return rows;
+    table.evict = kOrders[random.below(std::size(kOrders))];
+    if (random.chance(0.5)) {
+      using enum MessageType;
+      constexpr MessageType kStopping[] = {kRetire, kRetired, kResolved, kTransfer, kDropAck, kSetup};
+      spec_.freeze_type = kStopping[random.below(std::size(kStopping))];
+      spec_.freeze_probability = 0.3;
+      spec_.freeze_shortest = 20.0 * kUnit;
+      spec_.freeze_longest = 600.0 * kUnit;
+    }
+    return spec_.settings.nodes + random.below(spec_.settings.nodes + 1U);
+  }
+
+  // Limits the memory of some tables. If other nodes can have copies of the rows, the memory suffices for all
+  // used rows, because copies cannot be written out, and many rows are kept free, so that owned rows are
+  // written out. Uses separate random numbers.
+  void draw_memory() {
+    Random random(mix(spec_.seed) ^ 0x6d656d6fU);
+    if (!random.chance(0.3)) return;
+    spec_.disk.delay = kUnit * (random.chance(0.3) ? 100.0 : 1.0);
+    const auto channels = static_cast<std::uint64_t>(spec_.settings.channels);
+    spec_.settings.free_rows = random.chance(0.7) ? keys_ + 1 : random.below(keys_ + 1);
+    for (TableSpec& table : spec_.tables) {
+      const bool copies = any_technique(table, [](Technique technique) {
+        return technique != Technique::kStatic && technique != Technique::kRelocation;
+      });
+      const bool all =
+          any_technique(table, [](Technique technique) { return technique == Technique::kFullReplication; });
+      const std::uint64_t rows = channels * (copies ? keys_ + 1 : 1 + random.below(2));
+      if (table.has_ids || all || rows >= table.rows || random.chance(0.2)) continue;
+      const Table made(table, 0, 0);
+      table.memory = rows * (made.stored_words(made.width()) * sizeof(float) + kLimitedSlotBytes);
+      table.path = "memory";
+    }
+  }
+
+  template <typename Predicate>
+  bool any_technique(const TableSpec& table, Predicate predicate) const {
+    const auto is = [&](const Management& management) {
+      return predicate(management.technique.value_or(spec_.settings.technique));
+    };
+    if (table.managed.empty()) return is(table.management);
+    return std::any_of(table.managed.begin(), table.managed.end(),
+                       [&](const ManagedRange& range) { return is(range.management); });
   }
 
   // Changes the number of a table's rows, and gives its used keys ids.
   void replace_rows(Random& random, std::size_t number, std::uint64_t rows) {
     constexpr std::int64_t kSpecial[] = {0, -1, std::numeric_limits<std::int64_t>::min(),
                                          std::numeric_limits<std::int64_t>::max()};
+    // If rows are retired, one node assigns all rows, so that ids need each other's rows. There are further
+    // ids that are never written.
+    const bool is_retired = spec_.tables[number].evict != Evict::kNone;
+    if (is_retired) {
+      const Key any = number == 0 ? 0 : spec_.tables[0].rows;
+      spec_.keys.resize(spec_.keys.size() + 1 + random.below(2), any);
+    }
+    const Directory directory(spec_.settings.nodes, 1);
+    const auto assigning = static_cast<NodeId>(spec_.seed % spec_.settings.nodes);
     const std::uint64_t before = spec_.tables[number].rows;
     const Key first = number == 0 ? 0 : spec_.tables[0].rows;
     for (std::size_t i = 0; i < spec_.keys.size(); ++i) {
       std::int64_t id = random.chance(0.3) ? kSpecial[random.below(std::size(kSpecial))]
                                            : static_cast<std::int64_t>(random.next());
-      while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end())
+      while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end() ||
+             (is_retired && directory.home_by_hash(static_cast<Key>(id)) != assigning))
         id = static_cast<std::int64_t>(random.next());
       spec_.ids.push_back(id);
       Key& key = spec_.keys[i];
@@ -593,8 +657,11 @@ class Generator {
         if (random.chance(0.3) && &table_of(spec_, spec_.keys[i]) == &spec_.tables[number])
           rows.keys.push_back(i);
       }
-      if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(std::move(rows));
+      if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(rows);
       longer.push_back(std::move(call));
+      if (random.chance(0.1)) longer.push_back({.kind = CallKind::kUsedIds, .table = number});
+      if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3))
+        longer.push_back({CallKind::kPull, false, std::move(rows.keys), 0, 0});
     }
     program = std::move(longer);
   }

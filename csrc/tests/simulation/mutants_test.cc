@@ -13,14 +13,15 @@ constexpr std::uint64_t kWorlds = 20'000;
 
 // Mutants that random worlds do not find. Some need a coincidence of many events; schedules_test.cc has a
 // schedule for each. Some need a checkpoint or an export; see snapshots_test.cc. Some are only visible after
-// many roundings; see rounding_test.cc.
+// many roundings; see rounding_test.cc. One needs a disk with faults; see disk_faults_test.cc.
 constexpr Mutant kByScheduleOnly[] = {
     Mutant::no_rc_check,          Mutant::absorb_no_bump,          Mutant::news_unordered,
     Mutant::echo_in_between,      Mutant::rest_lost_at_checkpoint, Mutant::rests_as_first_row,
     Mutant::exchange_joins_flush, Mutant::rounds_to_nearest,       Mutant::rounds_alike_each_time,
     Mutant::leaves_home_at_once,  Mutant::leaves_home_late,        Mutant::never_leaves_home,
     Mutant::alone_among_several,  Mutant::changes_do_not_count,    Mutant::alone_no_bump,
-    Mutant::told_for_good,        Mutant::patient_echo_first,      Mutant::exchange_lists_twice};
+    Mutant::told_for_good,        Mutant::patient_echo_first,      Mutant::damage_unnoticed,
+    Mutant::stored_is_not_owned,  Mutant::exchange_lists_twice};
 
 bool left_out(Mutant mutant) {
   return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=

@@ -27,6 +27,18 @@ View look(NodeState& node, Key name) {
   LockedKey key(node.store, name);
   View view;
   view.state = key.state();
+  if (view.state == State::kStored) {
+    const Table& table = key.table();
+    const RowFile& file = node.storage->file(node.tables.number_of(table));
+    std::vector<float> words(file.words());
+    const std::uint64_t row = name - table.first_key();
+    const RowFile::Record record = file.read(row, file.entry(row), words);
+    if (!record.problem.empty()) throw Violation("at rest: ", record.problem);
+    view.value.resize(key.width());
+    table.unpack(words.data(), view.value.data());
+    view.state = State::kOwner;
+    return view;
+  }
   if (key.untouched_here()) {
     view.state = State::kOwner;
     view.value.resize(key.width());
@@ -35,7 +47,8 @@ View look(NodeState& node, Key name) {
     apply_pending_changes(node.partition_of(name), key);
     view.value.assign(key.value(), key.value() + key.width());
   }
-  view.readable = view.state == State::kOwner || view.state == State::kReplica;
+  view.readable = view.state == State::kReplica ||
+                  (view.state == State::kOwner && (key.has_slot() || !key.table().is_limited()));
   if (view.state == State::kReplica && key.header().has_changes()) {
     const Unapplied& changes = node.partition_of(name).tables.unapplied.at(key.header().changes());
     if (changes.in_flight || !changes.unsent.is_rest()) throw Violation("at rest: a change was not sent");
@@ -45,9 +58,10 @@ View look(NodeState& node, Key name) {
 }
 
 std::size_t writes_of(const World& world, std::size_t position) {
+  const std::uint32_t life = world.life(static_cast<std::uint32_t>(position));
   std::size_t count = 0;
   for (const Record& record : world.history()) {
-    for (const Write& write : record.writes) count += write.key == position ? 1 : 0;
+    for (const Write& write : record.writes) count += write.key == life ? 1 : 0;
   }
   return count;
 }
@@ -104,7 +118,7 @@ void check_gradients(World& world, std::size_t position, const std::vector<float
   std::size_t gradients = 0;
   for (const Record& record : world.history()) {
     for (const Write& write : record.writes) {
-      if (write.key != position) continue;
+      if (write.key != world.life(static_cast<std::uint32_t>(position))) continue;
       if (record.kind == CallKind::kSetState) return;  // the set_state has replaced the number of gradients
       gradients += record.kind == CallKind::kPushGradients ? 1 : 0;
     }
@@ -252,6 +266,20 @@ void be_idle(World& world) {
   }
 }
 
+// Checks that no row is pinned. Returns the number of rows that were retired and have no id. They keep their
+// slots.
+std::uint64_t check_retired_rows(NodeState& node, const Table& table) {
+  std::uint64_t retired = 0;
+  for (std::uint64_t row = 0; table.uses() != nullptr && row < table.spec().rows; ++row) {
+    const Key key = table.first_key() + row;
+    if (table.uses()->pins(row) != 0)
+      throw Violation("left over: a row is pinned", where(key, node.settings.rank));
+    const LockedKey locked(node.store, key);
+    retired += !table.ids()->knows(row) && locked.state() == State::kOwner ? 1 : 0;
+  }
+  return retired;
+}
+
 void check_left_over(World& world) {
   const bool permanent = any_permanent(world) && world.cluster().nodes() > 1;
   for (NodeId rank = 0; rank < world.cluster().nodes(); ++rank) {
@@ -265,6 +293,7 @@ void check_left_over(World& world) {
       if (!permanent && node.store.intents(key) != 0)
         throw Violation("left over: an intent is counted", where(key, rank));
     }
+    for (std::size_t i = 0; i < node.tables.size(); ++i) owned += check_retired_rows(node, node.tables[i]);
     if (!permanent && node.store.slots_in_use() != owned)
       throw Violation("left over: a slot that nobody uses");
     for (const auto& partition : node.partitions) {
@@ -357,9 +386,8 @@ Rows check_at_rest(World& world) {
     }
     const std::span<const float> state = std::span<const float>(owner.value).subspan(table.length());
     const bool changes = table.spec().rule.kind == RuleKind::kMomentum;
-    const auto position = static_cast<std::uint32_t>(contents.size());
     if (world.spec().reads_tell()) {
-      if (!state.empty()) rows.states.push_back({position, world.read_state(key, state)});
+      if (!state.empty()) rows.states.push_back({world.life(i), world.read_state(key, state)});
     } else if (!changes && world.read_state(key, state) != StateContent{}) {
       throw Violation("at rest: optimizer state changed without a gradient");
     }
@@ -389,12 +417,26 @@ void check_after_end(World& world, const Rows& before) {
   check_left_over(world);
 }
 
+namespace {
+
+// The contents of the lives that have not ended.
+Rows by_life(const World& world, const Rows& last) {
+  Rows rows{std::vector<Content>(world.lives()), last.states, std::vector<bool>(world.lives(), true)};
+  for (std::uint32_t i = 0; i < last.values.size(); ++i) {
+    rows.values[world.life(i)] = last.values[i];
+    rows.has_ended[world.life(i)] = false;
+  }
+  return rows;
+}
+
+}  // namespace
+
 void run_and_check(World& world) {
   try {
     world.run_until_quiet();
     pass_exchanges(world);
     const Rows last = check_at_rest(world);
-    if (!world.spec().rough) check_history(world.history(), last);
+    if (!world.spec().rough) check_history(world.history(), by_life(world, last));
     check_intents(world);
     check_after_end(world, last);
   } catch (const ProtocolError& error) {

@@ -91,6 +91,14 @@ TEST(missing_rests_of_rows_after_an_exact_row_are_detected) {
   CHECK(noticed > 0);
 }
 
+TEST(rows_in_files_that_are_missing_in_a_snapshot_are_detected) {
+  int noticed = 0;
+  for (std::uint64_t number = 0; number < kWorlds; ++number)
+    noticed += failure_of(world_with_checkpoints(number), Mutant::stored_is_not_owned).has_value();
+  std::cout << "  " << noticed << " of " << kWorlds << " worlds whose snapshots leave out rows are found\n";
+  CHECK(noticed > 0);
+}
+
 TEST(keys_that_move_during_a_snapshot_are_detected) {
   int noticed = 0;
   for (std::uint64_t number = 0; number < kWorlds; ++number)

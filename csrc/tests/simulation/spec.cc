@@ -9,9 +9,10 @@ namespace adaps::simulation {
 
 const char* name_of(CallKind kind) {
   static constexpr const char* kNames[] = {
-      "pull",           "push",        "push_gradients", "set",     "intent",    "wait_intent",
-      "prepare_sample", "pull_sample", "advance_clock",  "waitall", "wait_sync", "barrier",
-      "pull_state",     "set_state",   "rows_of",        "freeze",  "take",      "thaw"};
+      "pull",        "push",           "push_gradients", "set",           "intent",
+      "wait_intent", "prepare_sample", "pull_sample",    "advance_clock", "waitall",
+      "wait_sync",   "barrier",        "pull_state",     "set_state",     "rows_of",
+      "used_ids",    "freeze",         "take",           "thaw"};
   return name_in(kNames, kind);
 }
 
@@ -111,6 +112,9 @@ std::string describe(const WorldSpec& spec) {
     if (table.managed.empty() && table.management != Management{})
       text << ", " << table.name << describe(table.management);
     if (table.has_ids) text << ", " << table.name << " with ids and " << table.rows << " rows";
+    if (table.evict != Evict::kNone) text << ", retired in order " << static_cast<int>(table.evict);
+    if (table.admit_seen > 1) text << ", admitted at request " << table.admit_seen;
+    if (table.memory != 0) text << ", " << table.name << " with " << table.memory << " bytes of memory";
     if (table.dtype == Dtype::kBfloat16) text << ", " << table.name << " packed";
     Key first = 0;
     for (const ManagedRange& range : table.managed) {
@@ -136,6 +140,7 @@ std::string describe(const WorldSpec& spec) {
   }
   if (spec.backlog) text << ", a backlog";
   if (limits_room(spec)) text << ", room for " << spec.settings.max_unsent_bytes << " bytes";
+  if (spec.settings.free_rows) text << ", " << *spec.settings.free_rows << " rows kept free";
   if (spec.settings.frame_wait) text << ", frames wait for " << *spec.settings.frame_wait;
   if (spec.settings.times_until_leaving_home() > 1)
     text << ", keys leave home after " << spec.settings.times_until_leaving_home() << " times";

@@ -9,6 +9,7 @@
 #include "common/types.h"
 #include "protocol/message.h"
 #include "simulation/content.h"
+#include "simulation/simulated_storage.h"
 #include "store/directory.h"
 #include "store/table.h"
 #include "transport/simulated_network.h"
@@ -30,7 +31,8 @@ enum class CallKind : std::uint8_t {
   kBarrier,
   kPullState,
   kSetState,
-  kRowsOf,  // requests the rows of ids of one table
+  kRowsOf,   // requests the rows of ids of one table
+  kUsedIds,  // lists the ids of the used rows of one table
   // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
   kTake,
@@ -43,7 +45,7 @@ struct Call {
   std::vector<std::uint32_t> keys{};  // indices in WorldSpec::keys
   Clock start_in = 0;                 // intent, sample: number of clocks from now
   Clock length = 1;
-  std::size_t table = 0;  // sample, rows of ids: index of the table
+  std::size_t table = 0;  // sample, rows of ids, used ids: index of the table
   std::size_t size = 0;   // sample: number of rows
   bool patient = false;   // wait_sync: no worker waits for it yet
 };
@@ -67,6 +69,7 @@ struct WorldSpec {
   std::vector<double> submit;     // between the parts of one call of a worker; 0: no delay
   std::vector<double> tick;       // until a woken channel acts, by node
   std::vector<LinkTraits> links;  // from * nodes + to
+  DiskTraits disk;                // of the files of tables whose memory is limited
   double merging = 0.0;
   // After a message of this type, its link stops for a while, with some probability.
   MessageType freeze_type = MessageType::kDelta;
@@ -104,6 +107,10 @@ const TableSpec& table_of(const WorldSpec& spec, Key key);
 // Whether the row of a position in the world's list of keys has an id.
 inline bool has_id(const WorldSpec& spec, std::size_t position) {
   return !spec.ids.empty() && table_of(spec, spec.keys[position]).has_ids;
+}
+// Whether the row of a position may be retired, so that its id loses its content.
+inline bool is_retired_at_times(const WorldSpec& spec, std::size_t position) {
+  return has_id(spec, position) && table_of(spec, spec.keys[position]).evict != Evict::kNone;
 }
 
 const char* name_of(CallKind kind);

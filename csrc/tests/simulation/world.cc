@@ -1,6 +1,7 @@
 #include "simulation/world.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "simulation/violation.h"
@@ -20,8 +21,13 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
       log_(log),
       cluster_(spec, static_cast<std::uint32_t>(spec.programs.size())),
       random_(spec.seed, 0x776f726c64),
-      first_caller_timer_(static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels)),
-      pushes_(spec.keys.size()) {
+      first_caller_timer_(cluster_.first_further_timer()),
+      lives_(spec.keys.size()),
+      next_life_(static_cast<std::uint32_t>(spec.keys.size())),
+      retired_(spec.settings.nodes),
+      refused_(spec.keys.size()),
+      used_(spec.settings.nodes, std::vector<Step>(spec.keys.size(), -1)) {
+  std::iota(lives_.begin(), lives_.end(), 0U);
   SimulatedNetwork& network = cluster_.network();
   cluster_.set_log(log);
   network.set_merging(spec.merging);
@@ -41,6 +47,13 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
     };
   }
   for (NodeId node = 0; node < cluster_.nodes(); ++node) {
+    const Tables& tables = cluster_.node(node).tables;
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      if (tables[i].uses() == nullptr) continue;
+      std::vector<Key> rows(tables[i].spec().rows);
+      std::iota(rows.begin(), rows.end(), tables[i].first_key());
+      cluster_.node(node).trace.choose(rows);
+    }
     for (int channel = 0; channel < cluster_.channels(); ++channel) {
       cluster_.channel(node, channel).partition().set_waker([this, node, channel] {
         wake_later(node, channel);
@@ -55,6 +68,7 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
     caller->node = static_cast<NodeId>(callers_.size() / static_cast<std::size_t>(spec.settings.workers));
     caller->worker = static_cast<int>(callers_.size() % static_cast<std::size_t>(spec.settings.workers));
     caller->program = &program;
+    caller->found.resize(spec.keys.size());
     calls += program.size();
     callers_.push_back(std::move(caller));
     continue_later(*callers_.back());
@@ -74,6 +88,8 @@ void World::run_until_quiet() {
       wake_later(event.link.to, event.link.channel);
       if (spec_.backlog) wake_later(event.link.from, event.link.channel);
       collect(event.link.to);
+    } else if (cluster_.transfer(event.timer)) {
+      continue;
     } else if (event.timer < first_caller_timer_) {
       const auto node = static_cast<NodeId>(event.timer / static_cast<std::uint32_t>(cluster_.channels()));
       const int channel = static_cast<int>(event.timer) % cluster_.channels();
@@ -115,6 +131,7 @@ void World::settle(NodeId node) {
 void World::extend_intent(const Intent& intent, Clock length) {
   const Key key = key_of(intent.key).value();
   const Clock now = clock(intent.node, intent.worker);
+  need(intent.node, intent.worker, intent.key, now + length);
   cluster_.channel(intent.node, cluster_.node(intent.node).directory.channel(key))
       .partition()
       .submit_intent(intent.worker, {key}, now, now + length);
@@ -146,6 +163,7 @@ void World::advance_clocks(Clock by) {
 }
 
 void World::collect(NodeId node) {
+  end_lives(node);
   const auto workers = static_cast<std::size_t>(spec_.settings.workers);
   for (std::size_t i = node * workers; i < (node + 1) * workers; ++i) {
     Caller& caller = *callers_[i];

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -58,6 +59,11 @@ class World {
   // the row has an id to which no row was assigned.
   std::optional<Key> key_at(NodeId node, std::uint32_t position);
   std::optional<Key> key_of(std::uint32_t position);
+  // The content of an id ends when its row is retired. Each position of the list of keys therefore has a
+  // number of lives, which are numbered together. The first life of a position has the position's number.
+  std::uint32_t life(std::uint32_t position) const { return lives_[position]; }
+  // Number of lives of all positions.
+  std::uint32_t lives() const { return next_life_; }
   // Decodes the optimizer state of a row.
   StateContent read_state(Key key, std::span<const float> state);
 
@@ -70,7 +76,21 @@ class World {
     std::vector<Key> keys;
     std::vector<std::uint32_t> positions;  // indices of the keys in the world's list
     std::vector<float> floats;
-    std::vector<std::int64_t> rows;  // result of a call for rows of ids
+    std::vector<std::int64_t> rows;       // result of a call for rows of ids
+    std::set<std::uint32_t> used_before;  // positions that were used before a call for used ids
+    Clock clock = 0;                      // clock of the caller at the start
+    Step start = 0;
+    std::vector<Step> used_since;        // by node: the first step of uses that may continue at the start
+    std::vector<std::uint32_t> refused;  // by position: how often its id was not admitted before the start
+    std::size_t retired = 0;             // number of rows of the world that were retired before the start
+  };
+
+  // An intent, or an ended call, that needs the row of a position, which must not be retired before.
+  struct Need {
+    NodeId node;
+    int worker;
+    std::uint32_t position;
+    Clock end;
   };
 
   struct PreparedSample {
@@ -112,6 +132,8 @@ class World {
     std::vector<PoolSeen> pools;                     // by table
     std::deque<PreparedSample> samples;
     std::map<Key, Pulled> pulled;
+    std::vector<bool> found;  // by position: whether it has found the row of the id in its present clock
+    Step advanced = 0;        // step in which its clock began
 
     bool blocked() const { return waits_for != nullptr || waits_for_all || waits_for_others; }
     bool finished() const { return next == program->size() && pending.empty() && !blocked(); }
@@ -138,7 +160,18 @@ class World {
   void check_export(const std::map<RowName, std::vector<float>>& owned);
   void fill(const Caller& caller, const Call& call, Pending& pending);
   void start_rows_of_call(Caller& caller, const Call& call, Pending& pending);
-  void check_rows(const Pending& pending);
+  void check_rows(Caller& caller, const Pending& pending);
+  void check_used_ids(const Pending& pending) const;
+  void check_full(const Pending& pending, NodeId full) const;
+  bool shares_count(std::uint32_t position) const;
+  bool may_use(const Caller& caller, std::uint32_t position);
+  bool is_needed(NodeId node, std::uint32_t position);
+  // Pins the row of a position for an intent, if the row may be retired.
+  void need(NodeId node, int worker, std::uint32_t position, Clock end);
+  void note_use(NodeId node, std::uint32_t position) { used_[node][position] = step_; }
+  // Ends the lives of the ids whose rows a node has retired, and checks that no worker may use them.
+  void end_lives(NodeId node);
+  std::vector<Step> used_since() const;
   // Position of a row that a checkpoint names by its number or id; nullopt if calls do not use the row.
   std::optional<std::uint32_t> named_position(const Table& table, std::int64_t name) const;
   void fill_state(std::uint32_t position, std::span<float> state, Record& record);
@@ -164,7 +197,16 @@ class World {
   // Rows that calls returned for ids.
   std::map<std::uint32_t, Key> assigned_;
   std::map<Key, std::uint32_t> assigned_to_;
-  std::vector<std::uint32_t> pushes_;  // number of pushes so far, by key
+  std::vector<std::uint32_t> lives_;  // by position
+  std::uint32_t next_life_;
+  std::vector<std::size_t> retired_;  // number of rows that each node has retired
+  std::vector<Need> needs_;
+  // By position: how often its id was not admitted since a row was retired last. When an id gets a row, its
+  // requests are forgotten.
+  std::vector<std::uint32_t> refused_;
+  std::vector<std::vector<Step>> used_;  // by node and position: the last step in which it may be used
+  std::set<std::uint32_t> accessed_;     // positions of the keys that calls have read or written
+  std::map<std::uint32_t, std::uint32_t> pushes_;  // number of pushes so far, by life
   std::uint32_t sets_ = 0;
   std::uint32_t state_sets_ = 0;
   std::size_t at_weak_barrier_ = 0;

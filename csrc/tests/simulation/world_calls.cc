@@ -4,11 +4,14 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "node/snapshot.h"
+#include "protocol/id_listings.h"
 #include "protocol/local_access.h"
 #include "protocol/row_assignment.h"
 #include "simulation/text.h"
@@ -39,6 +42,8 @@ OperationKind operation_kind(CallKind kind) {
       return OperationKind::kBarrier;
     case CallKind::kRowsOf:
       return OperationKind::kRowsOf;
+    case CallKind::kUsedIds:
+      return OperationKind::kUsedIds;
     default:
       return OperationKind::kPull;
   }
@@ -58,11 +63,12 @@ std::vector<float> initial_state(const Table& table) {
 
 }  // namespace
 
-// A call leaves out rows whose ids its node does not know.
+// A call leaves out rows whose ids its node does not know, and rows that may have been retired since the
+// worker found them.
 void World::perform(Caller& caller, const Call& given) {
   Call call = given;
   if (!spec_.ids.empty() && call.kind != CallKind::kRowsOf) {
-    std::erase_if(call.keys, [&](std::uint32_t position) { return !key_at(caller.node, position); });
+    std::erase_if(call.keys, [&](std::uint32_t position) { return !may_use(caller, position); });
     if (call.keys.empty() && !given.keys.empty()) {
       continue_later(caller);
       return;
@@ -122,6 +128,9 @@ void World::call_operation(Caller& caller, const Call& call) {
   Pending& pending = *owned;
   caller.pending.push_back(std::move(owned));
   pending.record = history_.size();
+  pending.clock = clock(caller.node, caller.worker);
+  pending.start = step_;
+  pending.used_since = used_since();
   history_.push_back({call.kind,
                       caller.node,
                       caller.number,
@@ -149,8 +158,14 @@ void World::call_operation(Caller& caller, const Call& call) {
       start_pull_of_sample(caller, pending);
     } else if (call.kind == CallKind::kRowsOf) {
       start_rows_of_call(caller, call, pending);
+    } else if (call.kind == CallKind::kUsedIds) {
+      pending.used_before = accessed_;
+      pending.retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
+      operation.id_listing = std::make_unique<IdListing>(&node.tables[call.table]);
+      start_used_ids(node, operation);
     } else {
       fill(caller, call, pending);
+      if (call.kind != CallKind::kWaitIntent) accessed_.insert(call.keys.begin(), call.keys.end());
       if (call.kind == CallKind::kPull) {
         start_pull(caller, pending);
       } else {
@@ -180,6 +195,8 @@ void World::submit_part(Caller& caller) {
   } else {
     if (operation.kind == OperationKind::kRowsOf) {
       submit_id_requests(node, operation);
+    } else if (operation.kind == OperationKind::kUsedIds) {
+      node.partitions[0]->submit_id_listing(operation);
     } else {
       submit_requests(node, operation);
     }
@@ -216,8 +233,8 @@ void World::fill(const Caller& caller, const Call& call, Pending& pending) {
       fill_state(position, row, record);
       continue;
     }
-    const std::uint32_t number = call.kind == CallKind::kSet ? ++sets_ : pushes_[position]++;
-    record.writes.push_back({position, number});
+    const std::uint32_t number = call.kind == CallKind::kSet ? ++sets_ : pushes_[life(position)]++;
+    record.writes.push_back({life(position), number});
     if (spec_.rough) {
       write_rough(number, row);
     } else if (call.kind == CallKind::kSet) {
@@ -234,7 +251,7 @@ void World::fill(const Caller& caller, const Call& call, Pending& pending) {
 // In a rough world, a set_state writes the initial state, which is valid for every update rule.
 void World::fill_state(std::uint32_t position, std::span<float> state, Record& record) {
   if (state.empty()) return;
-  record.writes.push_back({position, ++state_sets_});
+  record.writes.push_back({life(position), ++state_sets_});
   if (spec_.rough) {
     const Key key = spec_.keys[position];
     std::ranges::copy(initial_state(cluster_.node(0).tables.find(key)), state.begin());
@@ -253,7 +270,8 @@ void World::signal_intent(Caller& caller, const Call& call) {
   std::vector<std::vector<Key>> by_channel(node.partitions.size());
   for (const std::uint32_t position : call.keys) {
     const Key key = key_at(caller.node, position).value();
-    if (decisions().uses_intent(node, key))
+    need(caller.node, caller.worker, position, start + call.length);
+    if (node.counts_intent(key) || node.uses_of(key) != nullptr)
       by_channel[static_cast<std::size_t>(node.directory.channel(key))].push_back(key);
     if (node.settings.nodes > 1 && technique_of(spec_, key) != Technique::kStatic)
       intents_.push_back({caller.node, caller.worker, position, start, start + call.length});
@@ -370,6 +388,9 @@ std::uint32_t World::position_of(Key key) const {
 
 void World::advance_clock(Caller& caller, Clock by) {
   const Clock clock = state(caller.node, caller.worker).clock.fetch_add(by) + by;
+  cluster_.node(caller.node).end_uses(caller.worker);
+  caller.found.assign(caller.found.size(), false);
+  caller.advanced = step_;
   for (const auto& partition : cluster_.node(caller.node).partitions)
     partition->on_clock(caller.worker, clock);
 }
@@ -405,11 +426,11 @@ void World::take_snapshot(Caller& caller) {
       if (!found) continue;
       const std::uint32_t position = *found;
       ++snapshot.owners[position];
-      if (!spec_.rough) record.reads.push_back({position, read_content(value, spec_.coding())});
+      if (!spec_.rough) record.reads.push_back({life(position), read_content(value, spec_.coding())});
       const std::size_t length = table.width() - table.length();
       if (spec_.reads_tell() && length > 0)
         record.states.push_back(
-            {position, read_state(spec_.keys[position], {states.data() + row * length, length})});
+            {life(position), read_state(spec_.keys[position], {states.data() + row * length, length})});
     }
   }
   history_.push_back(std::move(record));
@@ -431,6 +452,9 @@ void World::tell_changes(NodeState& node, NodeId rank, std::size_t number) {
     std::vector<std::int64_t> rows(changed.take(number == 0));
     std::vector<float> values(rows.size() * table.length());
     changed.read(0, rows, values.data());
+    for (const std::int64_t id : changed.deleted()) {
+      if (is_published(number)) told_.erase({i, id});
+    }
     changed.settle(is_published(number));
     for (std::size_t row = 0; is_published(number) && row < rows.size(); ++row) {
       const RowName name{i, rows[row]};
@@ -458,12 +482,12 @@ void World::check_export(const std::map<RowName, std::vector<float>>& owned) {
 }
 
 void World::check_snapshot(const std::vector<int>& owners) const {
-  std::vector<bool> written(owners.size());
+  std::vector<bool> written(lives());
   for (const Record& record : history_) {
     for (const Write& write : record.writes) written[write.key] = true;
   }
-  for (std::size_t key = 0; key < owners.size(); ++key) {
-    if (owners[key] > 1 || (owners[key] == 0 && written[key]))
+  for (std::uint32_t key = 0; key < owners.size(); ++key) {
+    if (owners[key] > 1 || (owners[key] == 0 && written[life(key)]))
       throw Violation("snapshot: ", owners[key], " nodes own key ", key);
   }
 }
@@ -473,30 +497,58 @@ void World::start_rows_of_call(Caller& caller, const Call& call, Pending& pendin
   std::vector<std::int64_t> ids;
   for (const std::uint32_t position : call.keys) ids.push_back(spec_.ids[position]);
   pending.positions = call.keys;
+  for (const std::uint32_t position : call.keys) note_use(caller.node, position);
+  pending.refused = refused_;
+  pending.retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
   pending.rows.resize(ids.size());
+  find_rows(node, node.tables[call.table], ids, pending.rows.data(), caller.worker);
   pending.operation.id_call = std::make_unique<IdCall>(node.tables[call.table], ids, pending.rows.data());
   start_rows_of(node, pending.operation);
 }
 
-// Checks that an id has the same row in all calls, and no other id has it.
-void World::check_rows(const Pending& pending) {
+// Checks that a share that a node reports as full has more ids than rows. If rows are retired, only ids count
+// that may have been in use during the call.
+void World::check_full(const Pending& pending, NodeId full) const {
+  const Table& table = *pending.operation.id_call->table;
+  std::uint64_t ids = 0;
+  for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+    if (!has_id(spec_, i) || !table.contains(spec_.keys[i]) ||
+        Directory(spec_.settings.nodes, 1).node_of_id(spec_.ids[i]) != full)
+      continue;
+    bool is_used = table.uses() == nullptr;
+    for (NodeId node = 0; node < used_.size(); ++node)
+      is_used = is_used || used_[node][i] >= pending.used_since[node];
+    ids += is_used ? 1 : 0;
+  }
+  if (ids <= share_of(table.spec().rows, spec_.settings.nodes, full).size())
+    throw Violation("ids: node ", full, " reports that its share is full, and there are ", ids, " ids");
+}
+
+// Checks that an id has the same row in all calls until it is retired, and no other id has it.
+void World::check_rows(Caller& caller, const Pending& pending) {
   const IdCall& call = *pending.operation.id_call;
   const Table& table = *call.table;
   if (const int full = call.full.load(); full != IdCall::kNone) {
-    std::uint64_t ids = 0;
-    for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
-      ids += has_id(spec_, i) && table.contains(spec_.keys[i]) &&
-                     cluster_.node(0).directory.node_of_id(spec_.ids[i]) == full
-                 ? 1
-                 : 0;
-    }
-    if (ids <= share_of(table.spec().rows, spec_.settings.nodes, static_cast<NodeId>(full)).size())
-      throw Violation("ids: node ", full, " reports that its share is full, and there are ", ids, " ids");
+    check_full(pending, static_cast<NodeId>(full));
     return;
   }
-  finish_rows_of(cluster_.node(0), pending.operation);
+  for (const std::uint32_t position : pending.positions) note_use(caller.node, position);
+  if (!finish_rows_of(cluster_.node(caller.node), pending.operation)) {
+    if (pending.clock == clock(caller.node, caller.worker))
+      throw Violation("ids: a row was retired before its caller could use it");
+    return;
+  }
+  std::set<std::uint32_t> refused;
   for (std::size_t i = 0; i < pending.rows.size(); ++i) {
     const std::uint32_t position = pending.positions[i];
+    if (pending.rows[i] == RowIds::kUnknown) {
+      const std::size_t retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
+      if (pending.retired == retired && pending.refused[position] + 1 >= table.spec().admit_seen &&
+          !shares_count(position))
+        throw Violation("ids: k", position, " is not admitted");
+      refused.insert(position);
+      continue;
+    }
     if (static_cast<std::uint64_t>(pending.rows[i]) >= table.spec().rows)
       throw Violation("ids: k", position, " has row ", pending.rows[i], ", which does not exist");
     const Key key = table.first_key() + static_cast<Key>(pending.rows[i]);
@@ -504,7 +556,82 @@ void World::check_rows(const Pending& pending) {
       throw Violation("ids: k", position, " has two rows");
     if (assigned_to_.try_emplace(key, position).first->second != position)
       throw Violation("ids: k", position, " has the row of another id");
+    caller.found[position] = true;
   }
+  for (const std::uint32_t position : refused) ++refused_[position];
+}
+
+// Whether the sketch counts another id together with this one, and so forgets both when one of them gets a
+// row.
+bool World::shares_count(std::uint32_t position) const {
+  SeenSketch sketch(1);
+  sketch.set(spec_.ids[position], 1);
+  return std::ranges::any_of(
+      spec_.ids, [&](std::int64_t id) { return id != spec_.ids[position] && sketch.seen(id) > 0; });
+}
+
+bool World::may_use(const Caller& caller, std::uint32_t position) {
+  if (!key_at(caller.node, position)) return false;
+  return !is_retired_at_times(spec_, position) || caller.found[position] || is_needed(caller.node, position);
+}
+
+bool World::is_needed(NodeId node, std::uint32_t position) {
+  return std::any_of(needs_.begin(), needs_.end(), [&](const Need& need) {
+    return need.node == node && need.position == position && need.end > clock(need.node, need.worker);
+  });
+}
+
+void World::need(NodeId node, int worker, std::uint32_t position, Clock end) {
+  if (!is_retired_at_times(spec_, position)) return;
+  cluster_.node(node).pin(key_at(node, position).value());
+  needs_.push_back({node, worker, position, end});
+}
+
+std::vector<Step> World::used_since() const {
+  std::vector<Step> since(spec_.settings.nodes, step_);
+  for (const auto& caller : callers_) since[caller->node] = std::min(since[caller->node], caller->advanced);
+  return since;
+}
+
+void World::end_lives(NodeId node) {
+  const Tables& tables = cluster_.node(node).tables;
+  if (!tables.any_uses()) return;
+  for (NodeId at = 0; at < cluster_.nodes(); ++at) {
+    for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+      if (is_retired_at_times(spec_, i) && is_needed(at, i)) note_use(at, i);
+    }
+  }
+  for (const auto& caller : callers_) {
+    for (const auto& pending : caller->pending) {
+      for (const std::uint32_t position : pending->positions) note_use(caller->node, position);
+    }
+  }
+  std::uint64_t retired = 0;
+  for (std::size_t i = 0; i < tables.size(); ++i)
+    retired += tables[i].uses() == nullptr ? 0 : tables[i].ids()->retired();
+  if (retired == retired_[node]) return;
+  std::size_t seen = 0;
+  for (const TraceEvent& event : cluster_.node(node).trace.events()) {
+    if (event.kind != TraceKind::kRetired || seen++ < retired_[node]) continue;
+    const auto found = assigned_to_.find(event.key);
+    if (found == assigned_to_.end()) continue;
+    const std::uint32_t position = found->second;
+    for (const auto& caller : callers_) {
+      const bool is_pending = std::ranges::any_of(caller->pending, [&](const auto& pending) {
+        return pending->operation.kind != OperationKind::kRowsOf &&
+               std::ranges::find(pending->positions, position) != pending->positions.end();
+      });
+      if (is_pending || caller->found[position] || is_needed(caller->node, position))
+        throw Violation("ids: the row of k", position, " is retired while node ", caller->node, " uses it");
+    }
+    assigned_.erase(position);
+    accessed_.erase(position);
+    assigned_to_.erase(found);
+    lives_[position] = next_life_++;
+    for (const auto& caller : callers_) caller->pulled.erase(event.key);
+  }
+  retired_[node] = retired;
+  refused_.assign(refused_.size(), 0);
 }
 
 std::optional<std::uint32_t> World::named_position(const Table& table, std::int64_t name) const {
@@ -517,8 +644,29 @@ std::optional<std::uint32_t> World::named_position(const Table& table, std::int6
   return std::nullopt;
 }
 
+// Checks that a listing has all ids that were used before it began, and no id that was never used.
+void World::check_used_ids(const Pending& pending) const {
+  const IdListing& listing = *pending.operation.id_listing;
+  const std::set<std::int64_t> listed(listing.ids.begin(), listing.ids.end());
+  const bool any_retired =
+      pending.retired != std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
+  std::size_t used = 0;
+  for (std::uint32_t i = 0; i < spec_.keys.size(); ++i) {
+    if (!has_id(spec_, i) || !listing.table->contains(spec_.keys[i])) continue;
+    const bool is_listed = listed.contains(spec_.ids[i]);
+    used += is_listed ? 1 : 0;
+    if (any_retired) continue;
+    if (!is_listed && pending.used_before.contains(i))
+      throw Violation("ids: k", i, " was used and is not listed");
+    if (is_listed && !accessed_.contains(i) && listing.table->uses() == nullptr)
+      throw Violation("ids: k", i, " was not used and is listed");
+  }
+  if (listed.size() != used) throw Violation("ids: an id is listed that does not exist");
+}
+
 void World::complete(Caller& caller, Pending& pending) {
-  if (pending.operation.kind == OperationKind::kRowsOf) check_rows(pending);
+  if (pending.operation.kind == OperationKind::kRowsOf) check_rows(caller, pending);
+  if (pending.operation.kind == OperationKind::kUsedIds) check_used_ids(pending);
   Record& record = history_[pending.record];
   record.end = step_;
   record.ended = cluster_.network().now();
@@ -535,9 +683,9 @@ void World::complete(Caller& caller, Pending& pending) {
       const std::span<const float> row(at, floats_of(pending.operation.kind, tables.find(pending.keys[i])));
       at += row.size();
       if (!reads_state) {
-        record.reads.push_back({pending.positions[i], read_content(row, spec_.coding())});
+        record.reads.push_back({life(pending.positions[i]), read_content(row, spec_.coding())});
       } else if (!row.empty()) {
-        record.states.push_back({pending.positions[i], read_state(pending.keys[i], row)});
+        record.states.push_back({life(pending.positions[i]), read_state(pending.keys[i], row)});
       }
     }
   }

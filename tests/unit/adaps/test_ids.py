@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
+from adaps import _core
+from adaps.policy import Admission, Eviction, Home, Policy, PolicyError, RowSelection, Rule
+from adaps.tables import managed_specs
 
 CAPACITY = 50
 TABLE = adaps.Table(
@@ -145,6 +147,17 @@ def test_rows_of_needs_a_table_with_ids_and_fitting_arrays(node: adaps.Node, kv:
         ({"capacity": 2**32}, "it must be at most 4294967295"),
         ({"capacity": None}, "has keys and no capacity"),
         ({"keys": None}, "has capacity=50 without keys"),
+        (
+            {"keys": None, "capacity": None, "rows": 9, "evict": "lru"},
+            "has evict='lru' without keys; .*or no evict",
+        ),
+        (
+            {"keys": None, "capacity": None, "rows": 9, "admit": {"seen": 3}},
+            "has admit={'seen': 3} without keys",
+        ),
+        ({"evict": "lur"}, "table 'items': evict 'lur' does not exist"),
+        ({"evict": {"ttl": 0}}, "table 'items': evict ttl is 0; it must be an integer from 1"),
+        ({"admit": {"seen": 0}}, "table 'items': admit seen is 0; it must be an integer from 1 to 8"),
         ({"keys": "int32"}, "keys of table 'items': 'int32' does not exist"),
         ({"rows": 7}, "has both keys and rows=7"),
         ({"sampling": adaps.Uniform()}, "has both keys and sampling"),
@@ -159,6 +172,30 @@ def test_descriptions_that_do_not_fit_ids_are_refused(changed: dict[str, Any], e
 def test_a_description_can_be_replaced_in_part() -> None:
     table = dataclasses.replace(TABLE, name="others")
     assert (table.rows, table.keys, table.name) == (CAPACITY, "int64", "others")
+
+
+def test_a_rule_replaces_a_tables_own_order_and_admission() -> None:
+    own = dataclasses.replace(TABLE, evict={"ttl": 9}, admit={"seen": 2})
+    rule = Rule("items", evict=Eviction("lru"), admit=Admission(3))
+    for rules, evict, ttl, seen in (
+        ([Rule("*")], _core.Evict.TTL, 9, 2),
+        ([rule, Rule("*")], _core.Evict.LRU, 0, 3),
+    ):
+        (spec,) = managed_specs([own], Policy("a", rules), 1)
+        assert (spec.evict, spec.ttl, spec.admit_seen) == (evict, ttl, seen)
+    assert (TABLE.spec().evict, TABLE.spec().admit_seen) == (_core.Evict.NONE, 1)
+
+
+def test_rows_whose_use_has_ended_are_given_to_other_ids_in_the_same_clock() -> None:
+    with adaps.Node([dataclasses.replace(TABLE, capacity=4, rows=0, evict="lru")]) as node:
+        rows_of(node, range(4))
+        with pytest.raises(adaps.AdapsError, match="'items' is full: node 0 assigns 4 of its 4 rows"):
+            rows_of(node, [4])
+        node.worker(0).end_uses()
+        assert rows_of(node, [4])[0] in range(4)
+        assert node.table("items").retires_rows
+    with adaps.Node([TABLE]) as node:
+        assert not node.table("items").retires_rows
 
 
 def test_a_table_without_rows_and_keys_is_refused() -> None:
@@ -267,6 +304,60 @@ def test_rows_of_ids_catch_up_with_missed_steps_and_other_rows_have_none(tmp_pat
         assert out[0].tolist() == out[1].tolist()
         node.checkpoint(tmp_path)
         assert kv.is_done(-1)
+
+
+def test_a_row_has_missed_no_step_before_its_first_use() -> None:
+    rule = adaps.SGD(lr=0.1, weight_decay=0.1)
+    with adaps.Node([dataclasses.replace(TABLE, optimizer=rule)]) as node:
+        table, kv, out = node.table("items"), node.worker(0), np.empty((1, 3), np.float32)
+        table.set_step(5)
+        keys = table.keys(rows_of(node, [4]))
+        table.catch_up(keys)
+        kv.pull(keys, out)
+        with adaps.Node([TABLE]) as other:
+            assert out.tolist() == values_of(other, [4]).tolist()
+        table.set_step(6)
+        table.catch_up(keys)
+        before = out.copy()
+        kv.pull(keys, out)
+        np.testing.assert_allclose(out, before * 0.99, rtol=1e-6)
+
+
+def test_used_ids_are_those_whose_rows_were_read_or_written(node: adaps.Node, kv: adaps.Worker) -> None:
+    table, out = node.table("items"), np.zeros((1, 3), np.float32)
+    assert kv.used_ids(table).tolist() == []
+    rows_of(node, [1, 2, 3])
+    kv.intent(table.keys(rows_of(node, [7])), 0)
+    kv.wait_intent(table.keys(rows_of(node, [7])))
+    values_of(node, [MOST, LEAST])
+    kv.push(table.keys(rows_of(node, [5])), out)
+    kv.push_gradients(table.keys(rows_of(node, [0])), out)
+    node.worker(1).set(table.keys(rows_of(node, [-4])), out)
+    assert kv.used_ids(table).tolist() == [LEAST, -4, 0, 5, MOST]
+    table.forget_used()
+    values_of(node, [2, 5])
+    assert kv.used_ids(table).tolist() == node.worker(1).used_ids(table).tolist() == [2, 5]
+
+
+def test_used_ids_need_a_table_with_ids(node: adaps.Node, kv: adaps.Worker) -> None:
+    for call in (lambda: kv.used_ids(node.table("rows")), lambda: node.table("rows").forget_used()):
+        with pytest.raises(ValueError, match="table 'rows' has no ids"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_after_a_restore_the_used_ids_are_those_with_another_value_than_the_initial_one(
+    dtype: str, tmp_path: Path
+) -> None:
+    table = dataclasses.replace(TABLE, dtype=dtype)
+    with adaps.Node([table]) as node:
+        values_of(node, [3, LEAST])
+        node.worker(0).set(node.table("items").keys(rows_of(node, [8])), np.ones(3, np.float32))
+        node.checkpoint(tmp_path)
+    with adaps.Node([table]) as node:
+        values_of(node, [3, 4])
+        node.restore(tmp_path)
+        assert node.worker(0).used_ids(node.table("items")).tolist() == [8]
 
 
 def test_packed_rows_of_ids_are_rounded_alike_whatever_rows_they_have() -> None:

@@ -34,6 +34,21 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
             "dtype of table 't': 'float16' does not exist .did you mean 'bfloat16'.*; "
             "valid are float32, bfloat16",
         ),
+        (lambda: loose.Table("t", 9, 4, memory="1GB", path="."), ValueError, 'text such as "2GiB" with a'),
+        (lambda: loose.Table("t", 9, 4, memory=0, path="."), ValueError, "memory of table 't' is 0"),
+        (lambda: loose.Table("t", 9, 4, memory=40, path="."), ValueError, "one of its rows takes 41 bytes"),
+        (lambda: loose.Table("t", 9, 4, memory=99), ValueError, "has memory and no path; give both"),
+        (lambda: loose.Table("t", 9, 4, path="."), ValueError, "has path and no memory; give both"),
+        (
+            lambda: loose.Table("t", length=4, keys="int64", capacity=9, memory=99, path="."),
+            ValueError,
+            "table 't' has memory=99 and ids as keys",
+        ),
+        (
+            lambda: loose.Node([loose.Table("t", 9, 4, memory=99, path="/missing")]),
+            ValueError,
+            "table 't': cannot create a file for rows in the folder '/missing'",
+        ),
         (lambda: loose.SGD(lr=math.nan), ValueError, "lr is nan; it must be finite"),
         (lambda: loose.SGD(lr=math.inf), ValueError, "lr is inf; it must be finite"),
         (lambda: loose.SGD(lr=-0.1), ValueError, r"lr is -0\.1; it must be at least 0"),

@@ -25,6 +25,7 @@ EVENTS = [
     (1_006_000, 1, 7, "intent_stop"),
     (1_008_000, 1, 7, "relocated_away"),
     (1_009_000, 0, 7, "relocated_here"),
+    (1_009_500, 0, 7, "retired"),
     (1_003_000, 0, 8, "replica_dropped"),
     (1_010_000, 1, 8, "alloc"),
 ]

@@ -31,6 +31,7 @@ BYTES = {
 STRUCTS = {
     "DROP": "Delta",
     "DROP_ACK": "Ack",
+    "LIST_IDS": "ListIds",
     **dict.fromkeys(("MARK", "ECHO"), "Sync"),
 }
 

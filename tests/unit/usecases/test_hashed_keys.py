@@ -20,6 +20,7 @@ from adabench.harness.study.model_parameters import count_accesses
 from adabench.usecases.ctr import CtrParams, CtrUseCase
 from adabench.usecases.ctr import cache as ctr_cache
 from adabench.usecases.ctr.read_raw import read_raw
+from adabench.usecases.ctr.table import hashed_ids
 from adabench.usecases.interface import UseCase, hashed_tables
 from adabench.usecases.mf import MfParams, MfUseCase
 from adabench.usecases.mf.data import load as load_ratings
@@ -73,10 +74,18 @@ def test_raw_criteo_is_read_without_numbering(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(ctr_cache, "_distinct", lambda file: pytest.fail("ids were numbered"))
     usecase = ctr("hash", path)
     ids = usecase._data.train.samples.ids.numpy()
-    assert np.array_equal(ids, read_raw(path).ids[: len(ids)] * 26 + np.arange(26))
+    assert np.array_equal(ids, hashed_ids(read_raw(path).ids[: len(ids)]))
     assert usecase.fingerprint == dense.fingerprint
     numbered = dense._data.train.samples.ids.numpy()
     assert len(np.unique(ids)) == len(np.unique(numbered))
+
+
+def test_different_ids_of_a_field_and_small_ids_of_all_fields_remain_different() -> None:
+    values = np.array([0, 1, -1, 2**63 - 1, -(2**63), 2**58, -(2**58)])
+    ids = hashed_ids(np.repeat(values[:, None], 26, axis=1))
+    assert all(len(np.unique(column)) == len(values) for column in ids.T)
+    small = hashed_ids(np.random.default_rng(0).choice(2**58, (500, 26), replace=False))
+    assert len(np.unique(small)) == small.size
 
 
 def test_ids_of_ratings_are_whole_numbers_or_hashes(tmp_path: Path) -> None:
@@ -124,6 +133,16 @@ def test_capacity_that_is_too_small_is_an_error() -> None:
     batch = next(iter(usecase.loaders(0, 1).train))
     with pytest.raises(RuntimeError, match=r"capacity of 100 rows, and the ids so far need \d+"):
         usecase.loss(usecase.model(), batch)
+
+
+def test_the_weight_of_the_linear_model_is_the_first_number_of_a_row() -> None:
+    usecase = ctr("hash")
+    model: Any = usecase.model()
+    batch = next(iter(usecase.loaders(0, 1).train))
+    before = model(batch.dense, batch.ids)
+    with torch.no_grad():
+        model.deep.weight[:, 0] += 1.0
+        torch.testing.assert_close(model(batch.dense, batch.ids), before + 26)
 
 
 def test_tables_of_a_model_have_different_seeds() -> None:

@@ -35,6 +35,25 @@ def test_training_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, opti
         assert np.array_equal(values(node), expected)
 
 
+def test_rows_in_files_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    limited = table(memory="500B", path=tmp_path)
+    with adaps.Node([table()]) as node:
+        train(node, 0, 10)
+        expected = values(node)
+    with adaps.Node([limited]) as node:
+        train(node, 0, 5)
+        assert node.stats()["rows_stored"] > 0
+        node.checkpoint(tmp_path / "saved")
+        train(node, 5, 3)
+        node.restore(tmp_path / "saved")
+        train(node, 5, 5)
+        assert np.array_equal(values(node), expected)
+    with adaps.Node([limited]) as node:
+        node.restore(tmp_path / "saved")
+        train(node, 5, 5)
+        assert np.array_equal(values(node), expected)
+
+
 def test_the_files_are_safetensors_with_the_touched_rows_only(saved: Path) -> None:
     found = content(saved, "emb")
     assert found.rows.tolist() == list(range(ROWS // 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ import numpy as np
 import pytest
 
 import adaps
-from adaps.policy import Catalogue, Home, MadeFor, Parameter, Policy, PolicyError, RowSelection, Rule
+from adaps.policy import (
+    Admission,
+    Catalogue,
+    Eviction,
+    Home,
+    MadeFor,
+    Parameter,
+    Policy,
+    PolicyError,
+    RowSelection,
+    Rule,
+)
 from tests.unit.policies import CATALOGUE, random_policy
 
 REST = '\n[[rule]]\nparameters = "*"\n'
@@ -174,6 +186,20 @@ def test_an_invalid_aggregation_is_refused(aggregation: str, said: str) -> None:
         ("exchange = 0", "exchange is 0; it must be an integer of 1 or more"),
         ("exchange = 'often'", "exchange 'often' does not exist; valid are auto or a number of clocks"),
         ("wire = 'float8'", "wire 'float8' does not exist .*did you mean"),
+        (
+            "evict = 'lur'",
+            r"evict 'lur' does not exist \(did you mean 'lru'\?\); valid are intent, lru, lfu, {",
+        ),
+        ("evict = 'ttl'", "evict 'ttl' does not exist"),
+        ("evict = 3", "evict 3 does not exist"),
+        ("evict = {}", "evict 'ttl' needs its number of clocks"),
+        ("evict = { ttl = 0 }", "evict ttl is 0; it must be an integer from 1 to 262144"),
+        ("evict = { ttl = true }", "evict ttl is True"),
+        ("evict = { ttl = 3, lru = 4 }", "evict has no field 'lru'; it has ttl"),
+        ("admit = 3", "admit is 3; it must be { seen = … }"),
+        ("admit = {}", "admit seen is None; it must be an integer from 1 to 8"),
+        ("admit = { seen = 9 }", "admit seen is 9; it must be an integer from 1 to 8"),
+        ("admit = { sen = 2 }", r"admit has no field 'sen' \(did you mean 'seen'\?\)"),
         ("rows = 3", "rows is 3; it must be a table with one of ranges, file, hottest"),
         ("rows = {}", "rows gives nothing"),
         ("rows = { file = 'a', hottest = 0.1 }", "rows gives file and hottest"),
@@ -237,11 +263,30 @@ def fitting(rules: list[Rule], nodes: int = 2, **fields: Any) -> None:
         ),
         (Rule("deep.weight", home=Home("with", table="mlp.0.bias")), "has 100 rows and mlp.0.bias 8"),
         (Rule("deep.weight", home=Home("with", table="deep.weight")), "follows deep.weight, which follows"),
+        (
+            Rule("deep.weight", evict=Eviction("lru")),
+            'evict = "lru" is for tables with ids; deep.weight is a table without ids',
+        ),
+        (
+            Rule("mlp.*", evict=Eviction("ttl", 9)),
+            "evict = { ttl = 9 } is for tables with ids; mlp.0.weight is a dense parameter: give evict in",
+        ),
+        (Rule("tables", admit=Admission(3)), "admit = { seen = 3 } is for tables with ids; wide.weight"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_refused(rule: Rule, said: str) -> None:
     with pytest.raises(PolicyError, match=f"the policy: rule 1: .*{said}"):
         fitting([rule])
+
+
+def test_all_rows_of_a_table_with_ids_have_one_order_and_one_admission() -> None:
+    catalogue = Catalogue.of_shapes([("items", (10, 2)), ("users", (10, 2))], ["items", "users"], ["items"])
+    first = Rule("items", RowSelection(ranges=((0, 5),)), evict=Eviction("lru"))
+    Policy("a", [replace(first, rows=None), Rule("*")]).check(catalogue, 1)
+    for rest in (Rule("items"), Rule("items", evict=Eviction("lfu"))):
+        with pytest.raises(PolicyError, match="rules 1 and 2 give rows of items different values of evict"):
+            Policy("a", [first, rest, Rule("*")]).check(catalogue, 1)
+    Policy("a", [first, Rule("items", evict=Eviction("lru")), Rule("*")]).check(catalogue, 1)
 
 
 def test_a_policy_for_another_model_or_cluster_is_refused_or_forced() -> None:

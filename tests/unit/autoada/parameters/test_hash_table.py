@@ -167,6 +167,17 @@ def test_lookups_of_numbered_rows_are_possible() -> None:
     ada.close()
 
 
+def test_announced_rows_are_part_of_the_state_when_they_are_read() -> None:
+    ada, _ = wrapped("SGD")
+    ids = torch.tensor([5, -5])
+    ada.keys_of("deep.weight", ids)
+    assert ada.state_dict()["deep.ids"].tolist() == []
+    deep_of(ada)(ids)
+    assert ada.state_dict()["deep.ids"].tolist() == [5, -5]
+    assert not [table.name for table in ada.node.tables if table.name.endswith(".ids")]
+    ada.close()
+
+
 def test_more_ids_than_rows_are_refused() -> None:
     model = hash_clicks(capacity=5)
     ada = autoada.AdaModel(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -1,0 +1,266 @@
+// Rows of ids that are retired and given to other ids.
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "check.h"
+#include "common/random.h"
+#include "memory_cluster.h"
+#include "store/row_ids.h"
+
+using namespace adaps;
+using namespace adaps::testing;
+
+namespace {
+
+std::vector<TableSpec> tables(std::uint64_t rows, Evict evict = Evict::kLru, Clock ttl = 0) {
+  return {{.name = "t", .rows = rows, .length = 1, .has_ids = true, .evict = evict, .ttl = ttl}};
+}
+
+// A worker that calls with ids of the first table.
+struct Caller {
+  Caller(MemoryCluster& cluster, std::size_t rank, std::size_t index)
+      : table(cluster.node(rank).tables[0]), worker(cluster.worker(rank, index)) {}
+
+  std::vector<Key> keys_of(std::span<const std::int64_t> ids) {
+    std::vector<std::int64_t> rows(ids.size());
+    worker.rows_of(table, ids, rows, false);
+    return {rows.begin(), rows.end()};
+  }
+  std::vector<float> pull(std::span<const Key> keys) {
+    std::vector<float> values(keys.size());
+    worker.pull(keys, values.data(), values.size(), false);
+    return values;
+  }
+  void push(std::span<const Key> keys, float value) {
+    const std::vector<float> values(keys.size(), value);
+    worker.push(keys, values.data(), values.size(), false);
+  }
+
+  const Table& table;
+  Worker& worker;
+};
+
+std::vector<std::int64_t> range(std::int64_t first, std::int64_t end) {
+  std::vector<std::int64_t> ids;
+  for (std::int64_t id = first; id < end; ++id) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace
+
+TEST(ids_are_found_exactly_until_they_are_removed) {
+  for (const std::size_t rows : {1U, 12U, 13U, 300U, 5000U}) {
+    RowIds known(rows);
+    std::unordered_map<std::int64_t, std::uint64_t> model;
+    std::vector<std::uint64_t> free;
+    for (std::uint64_t row = 0; row < rows; ++row) free.push_back(row);
+    Random random(rows);
+    for (std::size_t i = 0; i < 20 * rows; ++i) {
+      const auto id = static_cast<std::int64_t>(random.below(3 * rows));
+      const auto found = model.find(id);
+      CHECK_EQ(known.find(id),
+               found == model.end() ? RowIds::kUnknown : static_cast<std::int64_t>(found->second));
+      if (found != model.end()) {
+        RowIds::Adding(known).remove(found->second);
+        CHECK(!known.knows(found->second));
+        free.push_back(found->second);
+        model.erase(found);
+      } else if (!free.empty()) {
+        RowIds::Adding(known).add(id, free.back());
+        CHECK(known.has(free.back(), id));
+        model[id] = free.back();
+        free.pop_back();
+      }
+    }
+    for (std::int64_t id = 0; id < static_cast<std::int64_t>(3 * rows); ++id)
+      CHECK_EQ(known.find(id) != RowIds::kUnknown, model.contains(id));
+  }
+}
+
+TEST(readers_find_the_ids_that_stay_while_others_come_and_go) {
+  constexpr std::int64_t kStay = 500;
+  RowIds known(1000);
+  for (std::int64_t id = 0; id < kStay; ++id) RowIds::Adding(known).add(id, static_cast<std::uint64_t>(id));
+  std::atomic<bool> is_done{false};
+  std::atomic<bool> is_wrong{false};
+  std::thread reader([&] {
+    Random random(1);
+    while (!is_done.load()) {
+      const auto id = static_cast<std::int64_t>(random.below(kStay));
+      if (known.find(id) != id) is_wrong.store(true);
+    }
+  });
+  for (std::int64_t id = kStay; id < 100 * kStay; ++id) {
+    const auto row = static_cast<std::uint64_t>(kStay + id % kStay);
+    if (known.knows(row)) RowIds::Adding(known).remove(row);
+    RowIds::Adding(known).add(id, row);
+  }
+  is_done.store(true);
+  reader.join();
+  CHECK(!is_wrong.load());
+}
+
+TEST(ids_share_rows_over_time_and_restart_with_the_initial_value) {
+  for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {
+    MemoryCluster cluster(tables(100, evict), {.channels = 2});
+    Caller caller(cluster, 0, 0);
+    const RowIds& known = *caller.table.ids();
+    std::map<std::int64_t, float> model;
+    std::uint64_t restarts = 0;
+    Random random(7);
+    for (int step = 0; step < 300; ++step) {
+      std::set<std::int64_t> batch;
+      while (batch.size() < 20) batch.insert(static_cast<std::int64_t>(random.below(200)));
+      const std::vector<std::int64_t> ids(batch.begin(), batch.end());
+      const std::vector<Key> keys = caller.keys_of(ids);
+      CHECK_EQ(std::set<Key>(keys.begin(), keys.end()).size(), ids.size());
+      CHECK(known.assigned() <= 100);
+      const std::vector<float> values = caller.pull(keys);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        float& expected = model[ids[i]];
+        if (values[i] != expected) {
+          CHECK_EQ(values[i], 0.0F);
+          expected = 0.0F;
+          ++restarts;
+        }
+        expected += 1.0F;
+      }
+      caller.push(keys, 1.0F);
+      caller.worker.advance_clock();
+    }
+    CHECK(restarts > 0);
+    CHECK(restarts <= known.retired());
+  }
+}
+
+TEST(rows_that_are_in_use_are_not_retired) {
+  MemoryCluster cluster(tables(10), {.workers = 2});
+  Caller caller(cluster, 0, 0);
+  Caller other(cluster, 0, 1);
+  const std::vector<std::int64_t> first = range(0, 10);
+  const std::vector<std::int64_t> more = range(10, 11);
+  caller.keys_of(first);
+  CHECK_THROWS(caller.keys_of(more), TableFull, "node 0 assigns 10 of its 10 rows");
+  other.worker.advance_clock();
+  CHECK_THROWS(caller.keys_of(more), TableFull, "present clocks");
+  caller.worker.advance_clock();
+  CHECK_EQ(caller.keys_of(more).size(), std::size_t{1});
+  CHECK_EQ(caller.table.ids()->retired(), std::uint64_t{1});
+}
+
+TEST(few_more_rows_are_retired_than_are_needed) {
+  MemoryCluster cluster(tables(100), {.channels = 2});
+  Caller caller(cluster, 0, 0);
+  caller.keys_of(range(0, 100));
+  for (std::int64_t id = 100; id < 150; id += 10) {
+    caller.worker.advance_clock();
+    caller.keys_of(range(id, id + 10));
+  }
+  CHECK(caller.table.ids()->retired() >= 50);
+  CHECK(caller.table.ids()->retired() <= 60);
+}
+
+TEST(a_worker_that_pauses_keeps_only_its_own_rows) {
+  MemoryCluster cluster(tables(4), {.workers = 2});
+  Caller paused(cluster, 0, 0);
+  Caller caller(cluster, 0, 1);
+  const std::vector<Key> keys = paused.keys_of(range(0, 2));
+  paused.push(keys, 1.0F);
+  for (std::int64_t id = 2; id < 40; ++id) {
+    caller.keys_of(range(id, id + 1));
+    caller.worker.advance_clock();
+  }
+  CHECK(paused.pull(keys) == std::vector<float>(2, 1.0F));
+}
+
+TEST(an_intent_keeps_its_rows) {
+  MemoryCluster cluster(tables(4), {});
+  Caller caller(cluster, 0, 0);
+  const std::vector<std::int64_t> kept = range(0, 2);
+  const std::vector<Key> keys = caller.keys_of(kept);
+  caller.push(keys, 1.0F);
+  caller.worker.intent(keys, 20, 21);
+  for (std::int64_t id = 2; id < 40; id += 2) {
+    caller.worker.advance_clock();
+    caller.keys_of(range(id, id + 2));
+  }
+  CHECK_THROWS(caller.keys_of(range(100, 103)), TableFull, "is full");
+  caller.worker.advance_clock();
+  CHECK(caller.pull(keys) == std::vector<float>(2, 1.0F));
+  CHECK(caller.keys_of(kept) == keys);
+  caller.worker.advance_clock();
+  CHECK_EQ(caller.keys_of(range(100, 104)).size(), std::size_t{4});
+}
+
+TEST(a_row_of_an_earlier_clock_is_refused) {
+  MemoryCluster cluster(tables(4), {});
+  Caller caller(cluster, 0, 0);
+  const std::vector<Key> keys = caller.keys_of(range(0, 1));
+  caller.pull(keys);
+  caller.worker.advance_clock();
+  CHECK_THROWS(caller.pull(keys), std::out_of_range, "from an earlier clock");
+}
+
+TEST(rows_are_retired_by_age_only_after_their_ttl) {
+  MemoryCluster cluster(tables(2, Evict::kTtl, 3), {});
+  Caller caller(cluster, 0, 0);
+  caller.keys_of(range(0, 2));
+  for (int clock = 0; clock < 3; ++clock) {
+    caller.worker.advance_clock();
+    CHECK_THROWS(caller.keys_of(range(2, 3)), TableFull, "ttl");
+  }
+  caller.worker.advance_clock();
+  CHECK_EQ(caller.keys_of(range(2, 3)).size(), std::size_t{1});
+}
+
+TEST(a_ttl_needs_its_order_and_ids_need_to_exist) {
+  CHECK_THROWS(Tables(tables(4, Evict::kLru, 3)), std::invalid_argument, "ttl of 3 clocks");
+  CHECK_THROWS(Tables(tables(4, Evict::kTtl)), std::invalid_argument, "ttl of 0 clocks");
+  TableSpec without_ids = tables(4)[0];
+  without_ids.has_ids = false;
+  CHECK_THROWS(Tables({without_ids}), std::invalid_argument, "no ids as keys");
+  TableSpec too_often = tables(4)[0];
+  too_often.admit_seen = 9;
+  CHECK_THROWS(Tables({too_often}), std::invalid_argument, "request 9");
+}
+
+// Each worker sets the rows of its ids to the ids, so that a row with the value of another id is noticed.
+TEST(workers_of_several_nodes_never_see_the_row_of_another_id) {
+  constexpr std::int64_t kIds = 400;
+  MemoryCluster cluster(tables(160), {.nodes = 2, .workers = 2, .channels = 2});
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      Caller caller(cluster, i / 2, i % 2);
+      Random random(i);
+      for (int step = 0; step < 400; ++step) {
+        std::set<std::int64_t> batch;
+        while (batch.size() < 10) batch.insert(1 + static_cast<std::int64_t>(random.below(kIds)));
+        const std::vector<std::int64_t> ids(batch.begin(), batch.end());
+        const std::vector<Key> keys = caller.keys_of(ids);
+        if (step % 3 == 0) caller.worker.intent(keys, step, step + 1);
+        const std::vector<float> values = caller.pull(keys);
+        std::vector<float> own(ids.begin(), ids.end());
+        for (std::size_t k = 0; k < ids.size(); ++k)
+          wrong += values[k] != 0.0F && values[k] != own[k] ? 1 : 0;
+        caller.worker.set(keys, own.data(), own.size(), false);
+        caller.worker.advance_clock();
+      }
+      caller.worker.finalize();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const RowIds& known = *cluster.node(rank).tables[0].ids();
+    CHECK(known.retired() > 0);
+    CHECK(known.assigned() <= 80);
+  }
+}
