@@ -9,12 +9,12 @@
 namespace adaps {
 
 unsigned SeenSketch::Line::get(int index) const {
-  const std::uint8_t* pair = &entries[static_cast<std::size_t>(index / 2 * 3)];
+  const std::uint8_t* pair = &entries[static_cast<std::size_t>(index) / 2 * 3];
   return index % 2 == 0 ? pair[0] | (pair[1] & 0xfU) << 8 : pair[1] >> 4 | unsigned{pair[2]} << 4;
 }
 
 void SeenSketch::Line::put(int index, unsigned entry) {
-  std::uint8_t* pair = &entries[static_cast<std::size_t>(index / 2 * 3)];
+  std::uint8_t* pair = &entries[static_cast<std::size_t>(index) / 2 * 3];
   if (index % 2 == 0) {
     pair[0] = static_cast<std::uint8_t>(entry);
     pair[1] = static_cast<std::uint8_t>((pair[1] & 0xf0U) | entry >> 8);

@@ -130,5 +130,5 @@ def test_the_next_id_of_a_row_has_missed_no_step() -> None:
         new = torch.arange(10**6, 10**6 + SMALL // 2).view(-1, 1) * torch.ones(1, 3, dtype=torch.int64)
         ada.eval()
         with torch.no_grad():
-            found = torch.cat([ada.module.deep(part) for part in new[:, 0].split(8)])
+            found = torch.cat([ada.module.get_submodule("deep")(part) for part in new[:, 0].split(8)])
             torch.testing.assert_close(found, initial.deep(new[:, 0]))
