@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,12 @@ QUICK = ("padding_trains", "writes_are_lost", "view_is_a_row_off", "rows_are_sta
 
 
 @pytest.fixture(autouse=True)
-def silent() -> None:
+def silent() -> Iterator[None]:
+    logger = logging.getLogger("autoada")
+    level = logger.level
     quiet()
+    yield
+    logger.setLevel(level)  # later tests of the process examine the log
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
