@@ -21,7 +21,7 @@ namespace {
 
 bool any(std::uint64_t /*row*/) { return true; }
 
-// The rows of a full share in the order in which they are retired if none is used meanwhile.
+// Returns the rows of a full share in the order of their retirement, if no row is used meanwhile.
 std::vector<std::uint64_t> order_of(Replacement& rows, std::size_t count, Tick now) {
   std::vector<std::uint64_t> order(count);
   order.resize(rows.choose(now, order, any));

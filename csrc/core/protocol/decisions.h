@@ -506,7 +506,7 @@ struct Decisions {
 
   // --- limits on unsent bytes ---
 
-  // Whether further rows and changes for a node are kept back. Those that a call has requested are never kept
+  // Whether further rows and changes for a node are kept back. A row that a call has requested is never kept
   // back.
   ADAPS_DECISION bool is_full(std::uint64_t waiting, std::size_t limit) const { return waiting >= limit; }
   // Returns how many of the bytes that the network has taken are no longer counted as waiting.

@@ -33,8 +33,8 @@ class Flusher {
   Flusher(ChannelContext& channel, Replicas& replicas);
 
   // Sends the changes of as many dirty keys as the slice allows. Other changes that are not due yet are
-  // deferred. If a flush has already begun, the keys are added to it, except those whose number of clocks a
-  // policy has set.
+  // deferred. If a flush has already begun, the keys are added to it, except keys with an `exchange` in
+  // clocks.
   void flush(Beyond beyond);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
@@ -46,7 +46,7 @@ class Flusher {
   // Requests a flush because a wait_sync needs it. The rate limit delays it only briefly.
   void request_for_sync() {
     request();
-    allowed_ = std::min(allowed_, ended_ + kPatience);
+    allowed_ = std::min(allowed_, ended_ + kLongestDelay);
   }
   bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
   // Time of the next flush; kNever if no change waits for one.
@@ -67,7 +67,8 @@ class Flusher {
   std::uint64_t flushed() const { return flushed_; }
 
  private:
-  static constexpr Micros kPatience = 2'000;
+  // Maximum time by which the rate limit delays a flush that a wait_sync needs.
+  static constexpr Micros kLongestDelay = 2'000;
 
   void flush_key(Key number, bool at_once);
   void keep_back(LockedKey& key);
@@ -83,7 +84,7 @@ class Flusher {
   FlushCadence cadence_;
   Micros allowed_ = 0;                      // earliest time of the next flush, because of the rate limit
   Micros wanted_ = kNever;                  // latest time of the next flush
-  Micros ended_ = -kPatience;               // end of the last flush
+  Micros ended_ = -kLongestDelay;           // end of the last flush
   std::vector<std::vector<Key>> deferred_;  // by group of the cadence
   bool any_deferred_ = false;
   std::vector<bool> due_;  // by group

@@ -76,7 +76,7 @@ struct IntentMessage {
 };
 // The floats that follow an answer.
 enum class Answered : std::uint8_t { kNothing, kValue, kState };
-struct AnswerMessage {  // followed by what a pull or pull_state reads; the origin knows its request's key
+struct AnswerMessage {  // followed by the value or state that is read; `request` identifies the key
   MessageType type = MessageType::kAnswer;
   Answered content = Answered::kNothing;
   std::uint8_t encoded = 0;  // they are in the row's wire

@@ -42,6 +42,7 @@ class Syncs {
   void send_echoes();
 
  private:
+  // Maximum time until a patient call begins, if its worker's clock does not advance.
   static constexpr Micros kPatience = 10'000;
 
   // A MARK or an ECHO that must be sent after all changes that existed when it was requested.
