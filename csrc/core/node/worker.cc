@@ -272,7 +272,7 @@ std::vector<std::int64_t> Worker::used_ids(const Table& table) {
   }
   std::vector<std::int64_t> ids = std::move(operation->id_listing->ids);
   std::ranges::sort(ids);
-  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
 
