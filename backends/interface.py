@@ -9,7 +9,6 @@ The loop is the same for every pair of backend and use case::
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -147,12 +146,6 @@ class WorkerContext:
     def index(self) -> int:
         """The worker's index among all workers of the cluster."""
         return self.rank * self.workers + self.worker
-
-    @property
-    def share(self) -> Callable[[Callable[[], Any]], Any]:
-        """The old name of `per_process`, for one version."""
-        warnings.warn("WorkerContext.share is now called per_process", DeprecationWarning, stacklevel=2)
-        return self.per_process
 
 
 @dataclass(frozen=True)

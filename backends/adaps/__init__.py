@@ -103,9 +103,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "checkpoint":  # It loads NumPy, which nothing else here needs.
         return importlib.import_module("adaps.checkpoint")
-    if name != "Line":
-        raise AttributeError(f"module 'adaps' has no attribute {name!r}")
-    import warnings
-
-    warnings.warn("adaps.Line is now adaps.NetworkLink", DeprecationWarning, stacklevel=2)
-    return NetworkLink
+    raise AttributeError(f"module 'adaps' has no attribute {name!r}")

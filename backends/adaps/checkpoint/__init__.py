@@ -38,13 +38,3 @@ def exists(directory: str | os.PathLike[str]) -> bool:
     """
     edition = editions.newest(Path(directory), CHECKPOINTS)
     return edition is not None and edition.content is not None
-
-
-def __getattr__(name: str) -> type[CheckpointWorker]:
-    if name != "Participant":
-        raise AttributeError(f"module 'adaps.checkpoint' has no attribute {name!r}")
-    import warnings
-
-    message = "adaps.checkpoint.Participant is now adaps.checkpoint.CheckpointWorker"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return CheckpointWorker

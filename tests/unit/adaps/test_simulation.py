@@ -257,11 +257,6 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         simulated(lokahead=3)
 
 
-def test_the_former_name_of_a_network_link_warns() -> None:
-    with pytest.warns(DeprecationWarning, match=r"adaps\.Line is now adaps\.NetworkLink"):
-        assert adaps.Line is adaps.NetworkLink
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
