@@ -1,14 +1,10 @@
 """Checks that two cells trained on equally many samples with equal quality, so that times can be compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
 from adabench.analysis.statistics import paired_interval
 from adabench.results.record import Run
-
-__all__ = ["QUALITY_TOLERANCE", "different_quality", "different_work"]
 
 QUALITY_TOLERANCE = 0.01
 """Tolerance for records without a tolerance of their metric."""

@@ -1,14 +1,10 @@
 """Baseline cells of a session. The other cells are compared with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 
 from adabench.analysis.load import shown_value
 from adabench.results.record import PlannedRun, RecordError, Run
-
-__all__ = ["Baseline", "Topology", "across_topologies", "default_baseline", "shown_topology", "topology"]
 
 Topology = tuple[int, int, str, bool]
 """Nodes, workers per node, network, and whether each node has a dedicated core."""

@@ -1,7 +1,5 @@
 """The parts of a training step's time: stacked bars and a table of profiled runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -10,8 +8,6 @@ from matplotlib.patches import Patch
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import INK, styled
 from adabench.results.record import Budget, Run
-
-__all__ = ["budget_text", "draw_budgets", "parts_of"]
 
 Colour = tuple[float, float, float]
 

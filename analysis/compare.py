@@ -1,7 +1,5 @@
 """Compares the backends of a session with one of them, block by block."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,17 +16,6 @@ from adabench.analysis.statistics import (
     signed_rank_test,
 )
 from adabench.results.record import PlannedRun, RecordError, Run
-
-__all__ = [
-    "ALPHA",
-    "EQUIVALENCE",
-    "UNJUDGED",
-    "Comparison",
-    "Verdict",
-    "blocks_advised",
-    "blocks_needed",
-    "compare",
-]
 
 EQUIVALENCE = 0.03
 """Two backends whose ratio's interval lies within ± this are equivalent. Fixed in advance."""

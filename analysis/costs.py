@@ -1,7 +1,5 @@
 """Cost of a sample in each system: CPU time, and samples per second."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -10,8 +8,6 @@ from matplotlib.figure import Figure
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import decimals_of, palette, styled
 from adabench.results.record import Run
-
-__all__ = ["cpu_microseconds", "draw_costs", "samples_per_second"]
 
 
 def cpu_microseconds(run: Run) -> float:

@@ -1,7 +1,5 @@
 """Recorded runs as one table for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -9,8 +7,6 @@ import msgspec
 from adabench.analysis.load import load_frame
 from adabench.results.record import RecordError
 from adabench.results.store import SessionStore, write_atomically
-
-__all__ = ["FORMATS", "export_runs"]
 
 FORMATS = ("csv", "parquet", "json")
 

@@ -1,7 +1,5 @@
 """Conditions that make a comparison a regression, such as ``ratio_low > 1.03``."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable
@@ -9,8 +7,6 @@ from dataclasses import dataclass
 
 from adabench.analysis.compare import Comparison
 from adabench.results.record import RecordError
-
-__all__ = ["Condition", "parse_condition"]
 
 
 @dataclass(frozen=True)

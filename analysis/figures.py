@@ -1,7 +1,5 @@
 """The thesis's figures: one bar chart per use case, mean bar, min/max whiskers, every run a dot."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,8 +21,6 @@ from adabench.analysis.tables import broken
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore, write_atomically
-
-__all__ = ["draw_bars", "draw_figures"]
 
 _DOT_STEP, _DOT_SPREAD = 0.08, 0.4
 _NAME = 40

@@ -6,8 +6,6 @@ With few measurements these scales and the variances need a wide prior. Scikit-l
 optimizer, which adds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +15,6 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
-
-__all__ = ["Process"]
 
 _SMOOTH, _SCALE, _LINE, _NOISE = (0.0, 2.0), (0.0, 1.0), (-1.0, 2.0), (-3.0, 2.0)
 """Means and standard deviations of logarithms of variances and length scales; the target has variance 1."""

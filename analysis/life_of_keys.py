@@ -1,7 +1,5 @@
 """The life of keys: where each was owned and replicated, and when nodes had intent, drawn from traces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +13,6 @@ from matplotlib.patches import Patch
 
 from adabench.results.record import Run
 from adabench.results.store import SessionStore
-
-__all__ = ["Life", "Span", "draw_life_of_keys", "draw_life_of_run", "lives", "save_life_of_keys"]
 
 # Kind of span that each event begins or ends on its node.
 _BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}

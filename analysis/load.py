@@ -14,8 +14,6 @@ from adabench.results.store import SessionStore
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SUCCESS", "cell_labels", "last_attempts", "load_frame", "measured", "shown_value", "traced_runs"]
-
 SUCCESS = ("ok", "not_converged")
 """Statuses of runs that were trained to their end and hence have times and quality."""
 

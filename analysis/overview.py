@@ -1,7 +1,5 @@
 """One sortable HTML page over all sessions: a row for each cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +10,6 @@ from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.analysis.report import rendered
 from adabench.results.record import RecordError, Run, Session
 from adabench.results.store import SessionStore, readable_sessions, write_atomically
-
-__all__ = ["overview_html", "write_overview"]
 
 COLUMNS = {
     "session": "name of the session; a link leads to its report",

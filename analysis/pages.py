@@ -1,10 +1,6 @@
 """Sections of documentation pages that scripts write."""
 
-from __future__ import annotations
-
 from pathlib import Path
-
-__all__ = ["write_section"]
 
 
 def write_section(page: Path, name: str, script: str, text: str) -> None:

@@ -1,7 +1,5 @@
 """Further figures of a report: ratios, quality against time, phases, parameter server counters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,8 +13,6 @@ from adabench.analysis.compare import EQUIVALENCE, Comparison
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import colours_of, in_order, palette, styled
 from adabench.results.record import Run
-
-__all__ = ["draw_forest", "draw_phases", "draw_quality", "draw_server"]
 
 PHASES = ("setup", "train", "eval", "teardown")
 

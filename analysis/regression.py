@@ -21,22 +21,6 @@ from adabench.analysis.tracking import tracked
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FEWEST_GROUPS",
-    "FOLDS",
-    "LEVEL",
-    "MOST_OF_A_PROCESS",
-    "Judgement",
-    "Predicted",
-    "Regression",
-    "RegressionError",
-    "judged",
-    "judgement_lines",
-    "judgement_of",
-    "parts_at_random",
-    "usable",
-]
-
 LEVEL = 0.9
 """Fraction of measured values that intervals should contain."""
 FOLDS = 5

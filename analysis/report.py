@@ -1,7 +1,5 @@
 """A session's report: one self-contained HTML file for screens, phones and paper, in light and dark."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,8 +19,6 @@ from adabench.analysis.tables import MEANINGS, comparison_rows, usecase_rows
 from adabench.analysis.thesis import draw_thesis
 from adabench.results.record import RecordError, Run, Session
 from adabench.results.store import SessionStore, write_atomically
-
-__all__ = ["rendered", "report_html", "write_report"]
 
 
 def write_report(store: SessionStore, baseline: str | None = None) -> Path:

@@ -1,7 +1,5 @@
 """Several sessions of one environment: two compared cell by cell, and a cell's ratio over commits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +11,6 @@ from adabench.analysis.compare import ALPHA, Comparison, compare
 from adabench.analysis.load import cell_labels, measured
 from adabench.analysis.statistics import holm_levels
 from adabench.results.record import RecordError, Run, Session
-
-__all__ = ["Change", "Moment", "compare_sessions", "history"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Errors of simulated times: tables and a figure that compare measurements with simulations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from adabench.analysis.style import palette, styled
-
-__all__ = ["TECHNIQUES", "SimulatedCell", "draw_errors", "error_rows", "order_is_right", "setting_rows"]
 
 TECHNIQUES = ("static", "relocation", "replication", "adaptive", "full_replication")
 SAME = 1.05

@@ -7,8 +7,6 @@ order within a block ensures this, even if the noise is not normal. The choice o
 docs/concepts/statistics.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +15,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-
-__all__ = [
-    "Interval",
-    "fewest_blocks",
-    "holm_levels",
-    "interim_analyses",
-    "median_interval",
-    "outliers",
-    "paired_interval",
-    "signed_rank_test",
-]
 
 
 @dataclass(frozen=True)

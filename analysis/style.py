@@ -1,7 +1,5 @@
 """Style of all figures: one palette, and one way to write an SVG."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -15,21 +13,6 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from adabench.results.record import Run
-
-__all__ = [
-    "BACKENDS",
-    "INK",
-    "SVG",
-    "adaptive_svg",
-    "as_svg",
-    "colours_of",
-    "decimals_of",
-    "in_order",
-    "palette",
-    "rank",
-    "standalone_svg",
-    "styled",
-]
 
 Colour = tuple[float, float, float]
 

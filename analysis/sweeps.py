@@ -1,7 +1,5 @@
 """Training time over a parameter that was swept: nodes, workers, or any numeric option."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -10,8 +8,6 @@ from matplotlib.figure import Figure
 from adabench.analysis.load import SUCCESS, cell_labels
 from adabench.analysis.style import colours_of, rank, styled
 from adabench.results.record import Run
-
-__all__ = ["FEWEST", "draw_sweep", "swept"]
 
 FEWEST = 3
 """Minimum number of values of a sweep; two values are compared better as bars."""

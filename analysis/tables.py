@@ -1,7 +1,5 @@
 """Tables of a session as Markdown, which is also readable as plain text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -15,26 +13,6 @@ from adabench.analysis.load import SUCCESS, cell_labels, last_attempts
 from adabench.analysis.sessions import Change
 from adabench.results.record import Run
 from adabench.results.store import SessionStore, write_atomically
-
-__all__ = [
-    "MEANINGS",
-    "aligned",
-    "broken",
-    "comparison_json",
-    "comparison_rows",
-    "comparison_table",
-    "fitted",
-    "markdown",
-    "needs",
-    "run_text",
-    "runs_table",
-    "seconds_to_best",
-    "session_comparison_table",
-    "session_table",
-    "shortened",
-    "usecase_rows",
-    "write_table",
-]
 
 _NAME = 22
 """Least number of characters at which a long name is wrapped."""

@@ -7,8 +7,6 @@ use case ran three times, that bars are averages, and that whiskers go from the 
 time. No table of the seconds is published there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -18,8 +16,6 @@ from matplotlib.figure import Figure
 from adabench.analysis.load import measured
 from adabench.analysis.style import palette, styled
 from adabench.results.record import Run
-
-__all__ = ["RUNS", "THESIS", "Bar", "draw_thesis"]
 
 RUNS = 3
 """Number of runs of each bar, from the README of the thesis's code."""

@@ -1,12 +1,8 @@
 """Progress of long computations, on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TypeVar
-
-__all__ = ["tracked", "working"]
 
 T = TypeVar("T")
 

@@ -7,8 +7,6 @@ a random part of the graph, so the embeddings to read depend on the batch.
     torchrun --nproc-per-node 2 examples/graph.py
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 

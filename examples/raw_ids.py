@@ -7,8 +7,6 @@ created when its id is first used.
     torchrun --nproc-per-node 2 examples/raw_ids.py
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import logging

@@ -7,8 +7,6 @@ generated. The two lines with `aa` are the difference to plain PyTorch.
     torchrun --nproc-per-node 2 examples/recommender.py
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 

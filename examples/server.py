@@ -7,8 +7,6 @@ rows are local at that step.
     torchrun --nproc-per-node 2 examples/server.py
 """
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -3,8 +3,6 @@
 Run it as ``python examples/study.py --results /tmp/sessions``.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,11 +1,7 @@
 """Errors that end a command with a message."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
-
-__all__ = ["LauncherError", "UsageError", "unknown"]
 
 
 class UsageError(ValueError):

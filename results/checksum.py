@@ -1,11 +1,7 @@
 """A checksum as the last member of a JSON object, over the bytes before it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
-
-__all__ = ["is_sealed", "is_whole", "seal"]
 
 _SEAL = re.compile(rb',\s*"checksum":\s*"([0-9a-f]{16})"\s*\}\s*\Z')
 

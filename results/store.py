@@ -1,7 +1,5 @@
 """Stores records: one folder per session, append-only and safe against a crash at any moment."""
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import functools
@@ -19,17 +17,6 @@ import msgspec
 
 from adabench.results.checksum import is_sealed, is_whole, seal
 from adabench.results.record import READABLE, RecordError, Run, Session
-
-__all__ = [
-    "LARGEST_FILE",
-    "SessionStore",
-    "find_run",
-    "find_session",
-    "list_sessions",
-    "read_runs",
-    "readable_sessions",
-    "write_atomically",
-]
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """Reads a checkpoint without the project."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Effects of a call on plain tensors and on tables: equal, refused by the wrapper, or different."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +11,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import autoada
-
-__all__ = ["copied", "describe", "difference", "effects_of", "is_refusal"]
 
 PACKAGE = str(Path(autoada.__file__).parent)
 

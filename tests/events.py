@@ -1,10 +1,6 @@
 """TensorBoard's event files, read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
-
-__all__ = ["scalars"]
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

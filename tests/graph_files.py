@@ -1,7 +1,5 @@
 """Small graphs in every layout that the use case gcn reads."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A model with tables of ids, its batches, and equal ways to train it with and without the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,15 +1,11 @@
 """A quick regression in place of slower models, for tests of what surrounds them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adabench.analysis import regression
-
-__all__ = ["Line", "fits_lines"]
 
 
 class Line:

@@ -1,13 +1,9 @@
 """Tables of commands that are refused."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 
 import pytest
-
-__all__ = ["mistakes"]
 
 
 def mistakes(table: str) -> pytest.MarkDecorator:

@@ -1,7 +1,5 @@
 """A plain model and an equal wrapped model that are trained in the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -9,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import autoada
-
-__all__ = ["Optimizers", "click_batches", "plain_and_wrapped", "train"]
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 Made = TypeVar("Made", bound=nn.Module)

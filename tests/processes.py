@@ -1,13 +1,9 @@
 """Processes that a test has started and waits for."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 
 from tests.warm import WarmProcess
-
-__all__ = ["outputs"]
 
 
 def outputs(

@@ -1,7 +1,5 @@
 """Makes records for tests and fills in all fields that a test does not specify."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,8 +8,6 @@ import msgspec
 from adabench.harness.study.cell import Cell
 from adabench.results.record import PlannedRun, Run, Seconds, Session
 from adaps import Costs
-
-__all__ = ["COSTS", "ended", "make_cell", "make_run", "make_session", "plan_of"]
 
 C = TypeVar("C", bound=Cell)
 

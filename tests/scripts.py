@@ -1,13 +1,9 @@
 """Scripts of the project, which are no modules of its packages, as modules that tests call."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-
-__all__ = ["ROOT", "load_script"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

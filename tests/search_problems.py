@@ -1,12 +1,8 @@
 """Random problems for testing and comparing solvers of the search."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from adabench.harness.estimate.search.problem import Problem, Solution
-
-__all__ = ["brute_force", "many_tables"]
 
 
 def many_tables(tables: int, choices: int, nodes: int, seed: int = 0) -> Problem:

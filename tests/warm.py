@@ -3,8 +3,6 @@
 They behave like ``python -u FILE``, ``python -m MODULE`` or ``python -c CODE``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -25,18 +23,6 @@ import psutil
 
 from adabench.harness.launch import fork_server
 from adabench.harness.launch.fork_server import ForkServer
-
-__all__ = [
-    "RUN_ADABENCH",
-    "RUN_PYTHON",
-    "WarmProcess",
-    "children",
-    "run_adabench",
-    "run_python",
-    "run_seeded",
-    "run_warm",
-    "whole",
-]
 
 MODULE = fork_server.__name__
 RUN_PYTHON = "tests.warm:run_python"

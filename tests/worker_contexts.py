@@ -1,13 +1,9 @@
 """Contexts of a single worker per process, to open sessions of backends in tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from adabench.backends.interface import WorkerContext
-
-__all__ = ["PerProcess", "worker_context"]
 
 
 class PerProcess:

@@ -7,8 +7,6 @@ machine. After an interruption, the same command continues. ``--cells 1,5`` sele
 all cells with little data, as a test of the program, and only prints the result.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import subprocess
@@ -45,22 +43,6 @@ from adabench.harness.study.study import Study, load_study
 from adabench.results.record import RecordError, Run
 from adabench.results.store import write_atomically
 from adaps.policy import Policy, PolicyError
-
-__all__ = [
-    "BUILDERS",
-    "CELLS",
-    "SCREENING",
-    "Cell",
-    "Rival",
-    "Verdict",
-    "distinct",
-    "judged",
-    "left_after_screening",
-    "main",
-    "resources_of",
-    "rows_of",
-    "summary_of",
-]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "search.md"

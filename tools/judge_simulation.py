@@ -8,8 +8,6 @@ the session's records, in ``resources.toml``, and the costs with imitated links 
 link.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -38,8 +36,6 @@ from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore, find_session
 from adaps.simulation import Simulation
-
-__all__ = ["judged", "main", "resources_for", "setting_of", "spec_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "predictions.md"

@@ -10,8 +10,6 @@ samples with a random assignment. `robust` compares each rule, with and without 
 of correct workers.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
@@ -27,8 +25,6 @@ from adabench.analysis.statistics import Interval, paired_interval
 from adabench.analysis.tables import markdown
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore
-
-__all__ = ["judged_inits", "judged_placement", "judged_robust"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

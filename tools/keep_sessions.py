@@ -7,8 +7,6 @@ tables of all kept sessions and the README's figure again, and writes the page t
 `docs/reference/recorded-sessions.md`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import sys
@@ -25,8 +23,6 @@ from adabench.analysis.style import standalone_svg
 from adabench.analysis.tables import write_table
 from adabench.results.record import POLICY_LEFT_OUT, RecordError, Run, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
-
-__all__ = ["headline", "keep", "page"]
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"

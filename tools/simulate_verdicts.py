@@ -4,8 +4,6 @@ Usage: ``python tools/simulate_verdicts.py [SESSIONS]``, with the number of sess
 2,000 by default.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys
@@ -25,8 +23,6 @@ from adabench.analysis.statistics import interim_analyses, outliers, signed_rank
 from adabench.analysis.tables import markdown
 from adabench.results.record import Run, Seconds
 from adabench.results.store import SessionStore, list_sessions
-
-__all__ = ["NOISES", "flags", "power", "quality", "sequential", "verdicts"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "concepts" / "statistics.md"

@@ -1,7 +1,5 @@
 """Common parts of the external systems: requirements, sessions, the process group, and a model's tables."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterable, Iterator

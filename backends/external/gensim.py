@@ -4,8 +4,6 @@ Vector size, window, negatives, subsampling and epochs are taken from the use ca
 gensim's, and decreases linearly over all epochs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

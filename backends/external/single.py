@@ -1,7 +1,5 @@
 """Plain PyTorch in one process, without a parameter server: the reference for every other backend."""
 
-from __future__ import annotations
-
 from adabench.backends.external._shared import PeerBackend, PlainSession
 from adabench.backends.interface import Options, WorkerContext
 from adabench.usecases.interface import UseCase

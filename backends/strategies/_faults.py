@@ -1,7 +1,5 @@
 """Workers with wrong gradients, to measure their effect on a training."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import torch

@@ -1,7 +1,5 @@
 """Simulation of the backends on the parameter server: their cost on a cluster that does not exist."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from itertools import islice
@@ -11,8 +9,6 @@ from adabench.backends.interface import ServerOptions, SimulatedRun
 from adabench.usecases.interface import Placed, UseCase, hashed_tables
 from autoada.model.node_setup import plan_of
 from autoada.training.endless import endless
-
-__all__ = ["simulate", "streams_of"]
 
 _log = logging.getLogger("adabench")
 

@@ -1,7 +1,5 @@
 """Assignment of calls of AutoAda and the parameter server to the parts of a step."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,8 +8,6 @@ from typing import Any
 import adaps
 from adabench.backends.interface import Timed
 from autoada.loader.intent_source import HandWrittenKeys, PredictedKeys
-
-__all__ = ["server_calls"]
 
 ACCESSES = {"pull": "pull", "push": "push", "push_gradients": "push", "set": "push"}
 """Calls of a worker that may wait for rows on other nodes."""

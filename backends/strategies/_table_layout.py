@@ -1,12 +1,8 @@
 """Layout of a use case's parameters in the parameter server."""
 
-from __future__ import annotations
-
 from adabench.backends.interface import Served
 from adabench.usecases.interface import UseCase, hashed_tables
 from autoada.model.node_setup import plan_of
-
-__all__ = ["served"]
 
 
 def served(usecase: UseCase) -> tuple[Served, ...]:

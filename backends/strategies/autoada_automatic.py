@@ -1,7 +1,5 @@
 """AutoAda without a key function: the rows of a batch are predicted from the model's own forward."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

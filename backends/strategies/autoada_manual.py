@@ -1,7 +1,5 @@
 """AutoAda with hand-written key functions: model and loader are wrapped, and the loop is plain PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hand-written intent: the loop signals the keys of a batch some steps ahead, and advances the clock."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any

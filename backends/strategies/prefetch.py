@@ -1,7 +1,5 @@
 """A prefetch iterator, as in AdaPM's applications: a queue, and a callback that signals intent."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

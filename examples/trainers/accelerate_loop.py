@@ -7,8 +7,6 @@ several nodes.
     torchrun --nproc-per-node 2 examples/trainers/accelerate_loop.py
 """
 
-from __future__ import annotations
-
 import torch
 from accelerate import Accelerator
 from clicks import Clicks, click_data

@@ -1,7 +1,5 @@
 """The model and the data of these examples: clicks that depend on four categories each."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

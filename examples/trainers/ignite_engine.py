@@ -6,8 +6,6 @@ The two lines with `aa` are the difference to plain PyTorch.
     torchrun --nproc-per-node 2 examples/trainers/ignite_engine.py
 """
 
-from __future__ import annotations
-
 import torch
 from clicks import Clicks, click_data
 from ignite.engine import Engine, Events, create_supervised_trainer

@@ -6,8 +6,6 @@ Under torchrun, each process has a trainer with one device, and the parameter se
     torchrun --nproc-per-node 2 examples/trainers/lightning_module.py
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning

@@ -6,8 +6,6 @@ The class `AdaTrainer` is the difference to plain PyTorch. It also saves models 
     torchrun --nproc-per-node 2 examples/trainers/transformers_trainer.py
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tests whether a backend keeps its protocol's promises, by training with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec
@@ -14,8 +12,6 @@ from adabench.harness.launch.local import launch_unrecorded
 from adabench.harness.plugins.registry import load_backend, load_usecase, modules, unavailable
 from adabench.harness.run.spec import RunSpec
 from adabench.usecases.interface import Params
-
-__all__ = ["check_backend"]
 
 # The training takes seconds, but is long enough for its quality to be better than at random.
 USECASE = "ctr"

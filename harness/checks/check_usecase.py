@@ -1,7 +1,5 @@
 """Tests whether a use case keeps its protocol's promises, in this process and without any backend."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -17,8 +15,6 @@ from adabench.harness.checks.findings import Finding
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import load_usecase
 from adabench.usecases.interface import DataError, Dealt, Sampled, UseCase, hashed_tables
-
-__all__ = ["check_usecase"]
 
 BATCHES = 5
 

@@ -1,7 +1,5 @@
 """Examines the machine and its noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -18,8 +16,6 @@ from adabench.harness.machine.noise import PROBES, noise
 from adabench.harness.plugins.registry import load_usecase
 from adabench.harness.run.spec import RunSpec
 from adabench.harness.study.study import Study
-
-__all__ = ["examine", "noise_floor"]
 
 PAIRS = 6
 

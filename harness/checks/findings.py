@@ -1,10 +1,6 @@
 """Findings of a conformance test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-
-__all__ = ["Finding"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Prerequisites of runs on a machine: packages, a compiler, ports, memory."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import socket
@@ -13,8 +11,6 @@ from packaging.requirements import Requirement
 
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import Study
-
-__all__ = ["complaints_about"]
 
 PORT_SECONDS = 3.0
 

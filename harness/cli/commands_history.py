@@ -1,7 +1,5 @@
 """``adabench history``: a cell's ratio to its baseline, session by session."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
@@ -9,8 +7,6 @@ import typer
 
 from adabench.harness.cli.options import Results, results_root, terminal_width
 from adabench.harness.cli.terminal import tell
-
-__all__ = ["history"]
 
 
 def history(

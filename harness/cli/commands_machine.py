@@ -1,15 +1,11 @@
 """``adabench doctor`` and ``adabench data fetch``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from adabench.harness.errors import UsageError
-
-__all__ = ["doctor", "fetch"]
 
 
 def fetch(

@@ -1,15 +1,11 @@
 """``adabench check`` and ``adabench new``: for authors of backends and use cases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from adabench.harness.errors import unknown
-
-__all__ = ["check", "new"]
 
 KINDS = ("backend", "usecase")
 

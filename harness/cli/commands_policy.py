@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
     from adaps.policy import Catalogue, Policy
 
-__all__ = ["accesses", "build", "check_policy", "diff", "explain", "show_policy"]
-
 _BACKEND = "autoada-automatic"
 """Backend whose checks count: all backends on the parameter server execute the same policies."""
 _AUTO = "each training measures in its first steps whether rows should move, as with adaptive, or stay"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from adabench.harness.estimate.recorded import Expected
 
-__all__ = ["predict"]
-
 _SHOWN_GROUPS, _FEWEST_GROUPS = 12, 3
 _MOST_FEATURES = 256
 """Number of columns of a table from which seconds are predicted; 300 take more than a minute."""

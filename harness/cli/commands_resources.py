@@ -14,8 +14,6 @@ from adabench.harness.errors import UsageError
 if TYPE_CHECKING:
     from adabench.backends.policies.resources import Resources
 
-__all__ = ["resources"]
-
 
 def resources(
     nodes: Annotated[

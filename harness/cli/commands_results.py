@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from adabench.harness.plugins.registry import Kind
     from adabench.results.store import SessionStore
 
-__all__ = ["compare", "export", "list_", "plot", "report", "show"]
-
 REGRESSION = 3
 """Exit code of a comparison that fulfils the condition of ``--fail-if``, or that cannot be judged by it."""
 

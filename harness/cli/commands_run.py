@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from adabench.results.store import SessionStore
 
-__all__ = ["plan", "run"]
-
 
 def _resume(
     fresh: Annotated[

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from adabench.backends.policies.resources import Resources
     from adabench.harness.estimate.search.candidates import Candidate, Evidence, SearchProblem
 
-__all__ = ["search"]
-
 _OBJECTIVES = ("time", "bytes")
 _WIRES = ("float32", "bfloat16", "float16", "int8")
 _MEBI = 2**20

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from adabench.harness.estimate.simulated_study import SimulatedCell
     from adaps.simulation import Simulation
 
-__all__ = ["simulate"]
-
 _TRACED = 5
 _MOST_NODES = 4096
 _STEPS = 100

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from adabench.backends.policies.resources import Resources
     from adabench.usecases.interface import UseCase
 
-__all__ = ["TrainingOptions", "takes_options"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:

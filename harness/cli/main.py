@@ -1,7 +1,5 @@
 """The command line. Commands import modules only when they run, so that help and usage errors are fast."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -28,8 +26,6 @@ from adabench.harness.cli.commands_simulate import simulate
 from adabench.harness.cli.terminal import plain
 from adabench.harness.errors import LauncherError, UsageError
 from adabench.results.record import RecordError
-
-__all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Runs use cases with strategies that signal intent, records every run, and compares the results.",

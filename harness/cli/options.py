@@ -1,7 +1,5 @@
 """Options and helpers that several commands of the command line share."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import shutil
@@ -19,18 +17,6 @@ from adabench.harness.plugins.registry import names
 from adabench.harness.study.setting_parsing import SETTINGS, DeclaredSetting
 from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target, quick_study
 from adabench.harness.study.syntax import parse_selections
-
-__all__ = [
-    "STUDY_OPTIONS",
-    "at_least_one",
-    "completed",
-    "results_root",
-    "shown",
-    "study_from",
-    "takes_study",
-    "terminal_width",
-    "with_options",
-]
 
 Command = Callable[..., Any]
 

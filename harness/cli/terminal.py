@@ -1,10 +1,6 @@
 """Output to the terminal: control characters in the texts of records are escaped."""
 
-from __future__ import annotations
-
 import typer
-
-__all__ = ["plain", "tell"]
 
 
 def plain(text: str) -> str:

@@ -3,8 +3,6 @@
 Run as a program, this module is one of these nodes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -24,8 +22,6 @@ from adabench.harness.study.model_parameters import model_parameters_of, usecase
 from adabench.harness.study.policies import made_policy
 from adabench.harness.study.syntax import parse_selections
 from adaps import Costs
-
-__all__ = ["compute_of", "step_seconds"]
 
 WARM_UP, MEASURED = 20, 100
 """Numbers of steps. In the warm-up, AutoAda learns how batches become keys."""

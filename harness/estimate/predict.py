@@ -35,15 +35,6 @@ if TYPE_CHECKING:
 
     from adabench.usecases.interface import UseCase
 
-__all__ = [
-    "FEWEST_RUNS",
-    "Physics",
-    "Predictor",
-    "Records",
-    "physics_of",
-    "reference",
-]
-
 FEWEST_RUNS, FEWEST_CELLS = 20, 5
 """Minimum numbers of runs and cells from which a prediction is learned."""
 _STEPS = 40

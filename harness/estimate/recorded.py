@@ -1,7 +1,5 @@
 """Expected times of runs, from earlier runs of the same cells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,6 @@ from typing import Any
 from adabench.analysis.load import SUCCESS
 from adabench.results.record import PlannedRun
 from adabench.results.store import readable_sessions
-
-__all__ = ["WIDEST", "Expected", "recorded_seconds", "total_of"]
 
 WIDEST = 3.0
 """Largest ratio of an interval's upper end to its lower end. A wider interval does not help to plan."""

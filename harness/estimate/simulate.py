@@ -1,7 +1,5 @@
 """Simulation of a use case with a backend, on clusters that do not exist."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -26,15 +24,6 @@ from adaps.node_options import checked_channels
 from adaps.policy import Policy, PolicyError
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Incident, LostNode, Simulation, Stall, Straggler
-
-__all__ = [
-    "SimulationSettings",
-    "clusters_of",
-    "incidents_of",
-    "require_server",
-    "simulated",
-    "simulated_once",
-]
 
 _LINKS = {
     "lan": Link(latency_ms=0.25, gbit_per_second=10.0),

@@ -33,8 +33,6 @@ from adaps.simulation import NodeSimulation, Simulation
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["SimulatedCell", "StudySimulation", "with_speed_ups"]
-
 _CACHE = "simulated.json"
 _SERVED = ("answer", "setup", "refresh", "transfer")
 """Types of messages that carry the value of a row to another node."""

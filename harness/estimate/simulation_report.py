@@ -1,7 +1,5 @@
 """Results of simulations: a table for 80 columns, and a figure against the number of nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from itertools import product
@@ -19,17 +17,6 @@ from adabench.analysis.style import INK, SVG, palette, standalone_svg, styled
 from adabench.analysis.tables import aligned
 from adabench.harness.estimate.simulated_study import SimulatedCell
 from adaps.simulation import Simulation
-
-__all__ = [
-    "FORMATS",
-    "draw_simulated",
-    "draw_speed_ups",
-    "node_table",
-    "save_figure",
-    "speed_up_table",
-    "study_tables",
-    "table_of",
-]
 
 FORMATS = (".svg", ".png", ".pdf")
 _MARKERS = "osD^vPX*<>"

@@ -1,7 +1,5 @@
 """Results of long computations, kept in a file between commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,8 +8,6 @@ import msgspec
 from adabench.harness.errors import UsageError
 from adabench.harness.study.cell import digest
 from adabench.results.store import write_atomically
-
-__all__ = ["StoredResults"]
 
 T = TypeVar("T")
 

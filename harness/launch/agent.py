@@ -1,7 +1,5 @@
 """An agent: a process of the harness that starts ranks on its host for the coordinator of a session."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import time
@@ -38,8 +36,6 @@ from adabench.harness.launch.watch import purpose
 from adabench.harness.machine.environment import probe
 from adabench.harness.run.spec import FILES, RankError
 from adabench.harness.study.cell import Cell
-
-__all__ = ["Agent", "RunReporter", "connect_agent", "fingerprint"]
 
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5

@@ -1,7 +1,5 @@
 """A connection with heartbeats: a thread receives messages, and notices when the other side is lost."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -9,8 +7,6 @@ from abc import ABC, abstractmethod
 
 from adabench.harness.launch.framing import PEER_SECONDS, ConnectionLost, FramedSocket
 from adabench.harness.launch.messages import Alive, Message
-
-__all__ = ["IDLE_SECONDS", "Connection"]
 
 IDLE_SECONDS = 60.0
 """Silence after which the other side counts as lost between runs: it may be busy making a plan."""

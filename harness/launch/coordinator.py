@@ -5,8 +5,6 @@ first nodes. The output and the files of an agent's ranks are stored where the r
 put them.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -48,8 +46,6 @@ from adabench.harness.study.study import Study
 from adabench.results.record import Host
 from adabench.results.run_settings import RunSettings
 from adabench.results.store import write_atomically
-
-__all__ = ["AgentConnection", "Coordinator", "differences", "introduction", "places_of", "software_of"]
 
 _PACKAGES = ("adabench", "torch", "numpy")
 _LOOK_SECONDS = 0.5

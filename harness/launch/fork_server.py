@@ -12,8 +12,6 @@ check this, it does not report a failed import, its forks do not end with it, an
 main module again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -37,8 +35,6 @@ import numpy as np
 from adabench.harness.errors import LauncherError
 from adabench.harness.machine.process import die_with_parent, kill_tree, prepare_quick_end
 from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
-
-__all__ = ["Fork", "ForkServer", "ForkServerError"]
 
 # `torch._dynamo` is imported by the first use of any optimizer of torch.
 MODULES = ("torch", "torch._dynamo", "torch.distributed", "autoada", "adabench.harness.run.training_loop")

@@ -6,8 +6,6 @@ covers the direction and the number of the frame, so that no frame can be left o
 Nothing is encrypted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import secrets
@@ -20,8 +18,6 @@ import time
 import msgspec
 
 from adabench.harness.launch.messages import Alive, Message
-
-__all__ = ["PEER_SECONDS", "ConnectionLost", "FramedSocket"]
 
 PEER_SECONDS = 5.0
 """Silence after which the other side counts as lost during a run: as for nodes, by default."""

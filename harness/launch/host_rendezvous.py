@@ -1,7 +1,5 @@
 """The rendezvous of the harness's processes on several hosts, and the address where each of them listens."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -12,8 +10,6 @@ from adabench.harness.errors import LauncherError, UsageError
 from adabench.harness.machine.interfaces import address_named
 from adaps.errors import RendezvousError
 from adaps.rendezvous import Place, place_in_environment, rendezvous_at
-
-__all__ = ["CONNECT_SECONDS", "HostRendezvous", "host_here", "listen_where", "meet", "place_here"]
 
 CONNECT_SECONDS = 120.0
 """Seconds within which all ranks must connect: schedulers do not start all tasks of a job at once."""

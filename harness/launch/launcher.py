@@ -5,8 +5,6 @@ progress in files of a scratch folder on the harness's machine. If the ranks are
 copies their files there, with times of this machine's clock.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,19 +22,6 @@ from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, Link, Run, Status
 from adabench.results.run_settings import RunSettings
-
-__all__ = [
-    "Failure",
-    "Group",
-    "Launcher",
-    "LauncherOptions",
-    "Outcome",
-    "RunFiles",
-    "Supervision",
-    "Trouble",
-    "Unlaunchable",
-    "run_files",
-]
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):

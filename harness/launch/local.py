@@ -1,7 +1,5 @@
 """The launcher `local`: all ranks of a run are processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time
@@ -31,8 +29,6 @@ from adabench.harness.machine.quota import Quota, QuotaUnavailable
 from adabench.harness.run.spec import NETWORK_VARIABLE, RunSpec
 from adabench.results.record import Link
 from adabench.results.run_settings import RunSettings
-
-__all__ = ["LAUNCHER", "Local", "LocalGroup", "launch_unrecorded"]
 
 
 class Local(Launcher):

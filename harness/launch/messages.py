@@ -5,33 +5,11 @@ An agent introduces itself (`Hello`, `Welcome`) and sends its plan (`Reply`). It
 output and files.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 
 from adabench.harness.run.spec import RunSpec
-
-__all__ = [
-    "Alive",
-    "CellFingerprint",
-    "Hello",
-    "Interrupted",
-    "Kill",
-    "LogChunk",
-    "Message",
-    "Prepare",
-    "Probe",
-    "Reply",
-    "Request",
-    "RunEnded",
-    "RunFile",
-    "RunMessage",
-    "Shutdown",
-    "Start",
-    "Welcome",
-]
 
 
 class _Message(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag=True):

@@ -4,8 +4,6 @@ The root gives the ranks torchrun's environment, so that each rank runs as under
 holds the rendezvous store, which outlives all ranks. It leaves no process and no file behind.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -22,8 +20,6 @@ from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_de
 from adabench.harness.run.rank import run_rank
 from adabench.harness.run.spec import Place, RunSpec, result_file
 from adabench.results.store import write_atomically
-
-__all__ = ["GROUP_FILES", "failures_file", "left_file", "rendezvous_file", "run_group"]
 
 _LOOPBACK = "127.0.0.1"
 _TERMINATION_SECONDS = 30.0

@@ -4,8 +4,6 @@ Submitit writes the job's script and starts `take_part` on each of its hosts. It
 submitted the job, which plans, records, and coordinates the hosts as rank 0 of `torchrun` does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -39,8 +37,6 @@ from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import Study
 from adabench.harness.study.syntax import parse_duration
 from adaps.rendezvous import Place
-
-__all__ = ["LAUNCHER", "JobRequest", "Slurm", "take_part"]
 
 _TITLE = "the host that submitted the job"
 _END_SECONDS = 30.0

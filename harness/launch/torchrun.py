@@ -3,8 +3,6 @@
 Rank 0 plans, records and coordinates; the other ranks are its agents.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -18,8 +16,6 @@ from adabench.harness.launch.launcher import Launcher, LauncherOptions
 from adabench.harness.launch.local import Local
 from adabench.harness.machine.interfaces import interface_of
 from adabench.harness.study.cell import Cell
-
-__all__ = ["LAUNCHER", "Torchrun"]
 
 
 class Torchrun(Coordinator):

@@ -1,7 +1,5 @@
 """Launches one run, watches it, and determines its outcome."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -29,8 +27,6 @@ from adabench.harness.run.spec import (
     state_file,
 )
 from adabench.results.record import Status
-
-__all__ = ["GRACE_SECONDS", "launch", "purpose"]
 
 GRACE_SECONDS = 5.0
 """Seconds from the first failure to the end of all: a rank in a dead collective ignores SIGTERM for 30 s."""

@@ -1,7 +1,5 @@
 """The machine and the software of a session, and a probe of the machine's noise."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata
@@ -18,16 +16,6 @@ import msgspec
 import psutil
 
 from adabench.results.record import Git
-
-__all__ = [
-    "capture",
-    "environment_id",
-    "git_state",
-    "machine_name",
-    "probe",
-    "processor_name",
-    "short_differences",
-]
 
 _PACKAGES = ("adabench", "torch", "torch-geometric", "torchrec", "numpy", "scipy", "msgspec", "pymetis")
 _CPU = Path("/sys/devices/system/cpu/cpu0")

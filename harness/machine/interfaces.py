@@ -1,15 +1,11 @@
 """Interfaces of this machine's network, and their addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 
 import psutil
 
 from adabench.harness.errors import UsageError
-
-__all__ = ["address_named", "interface_of"]
 
 
 def interface_of(address: str) -> str | None:

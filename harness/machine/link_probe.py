@@ -1,7 +1,5 @@
 """Measures a link as TCP sees it: one end sends pings and asks for a bulk transfer, and the other answers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -11,8 +9,6 @@ from statistics import median
 from typing import NamedTuple
 
 from adabench.harness.machine.namespaces import address, enter
-
-__all__ = ["Probe", "answer", "ask", "probe_between", "probe_link"]
 
 _PORT = 5001
 _PINGS = 100

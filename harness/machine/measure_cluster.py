@@ -5,8 +5,6 @@ measures its link. Without torchrun this machine is all nodes, joined by its loo
 between namespaces.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -21,8 +19,6 @@ import psutil
 from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
 from adabench.harness.machine.link_probe import Probe, answer, ask, probe_between, probe_link
 from adabench.harness.machine.namespaces import NodeLinks
-
-__all__ = ["measure_here", "measure_ranks", "measured_node", "resources_of", "under_torchrun"]
 
 ALIKE = 0.1
 """Maximum relative difference of a link's latency and bandwidth from the medians, for a typical link."""

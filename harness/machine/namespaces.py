@@ -7,8 +7,6 @@ link's rate, each held for the latency. All sockets are slowed down equally. Wit
 the link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -19,18 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-
-__all__ = [
-    "PREFIX",
-    "NamespacesUnavailable",
-    "NodeLinks",
-    "SlowPair",
-    "address",
-    "enter",
-    "environment",
-    "link_of",
-    "slow_pair_of",
-]
 
 PREFIX = "namespaces:"
 """Prefix of the names of such networks; the rest of the name describes the links."""

@@ -1,14 +1,10 @@
 """The noise of this machine's times, and its likely causes."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from typing import Any
 
 from adabench.harness.machine.environment import probe
-
-__all__ = ["PROBES", "noise", "noise_complaints"]
 
 PROBES = 30
 BUSY_LOAD = 0.5

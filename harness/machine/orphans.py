@@ -1,7 +1,5 @@
 """Orphans of crashed runs on this machine: processes, scratch folders, files in shared memory."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -11,8 +9,6 @@ import psutil
 
 from adabench.harness.machine.process_identity import HARNESS_VARIABLE, ProcessIdentity
 from adabench.harness.machine.scratch import abandoned_folders, sweep
-
-__all__ = ["Orphans", "clean", "find"]
 
 SHARED_MEMORY = Path("/dev/shm")
 # torch names memory that it shares with loader processes by the id of the process.

@@ -1,7 +1,5 @@
 """Processes that end together: death signals, sub-reapers, and killing everything below a process."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import errno
@@ -11,17 +9,6 @@ import sys
 import time
 
 import psutil
-
-__all__ = [
-    "adopt_orphans",
-    "allow_tracing",
-    "die_with_parent",
-    "end_quickly",
-    "kill_descendants",
-    "kill_tree",
-    "prepare_quick_end",
-    "set_name",
-]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

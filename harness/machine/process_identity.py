@@ -1,14 +1,10 @@
 """The identity of a process, which lets a later process check that the process has ended."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path
 
 import msgspec
-
-__all__ = ["HARNESS_VARIABLE", "ProcessIdentity"]
 
 HARNESS_VARIABLE = "ADABENCH_HARNESS"
 """Environment variable of all processes of runs: the `ProcessIdentity` of their harness."""

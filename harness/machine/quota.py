@@ -1,7 +1,5 @@
 """Processes that get only a part of a core, by a control group of the kernel; needs root."""
 
-from __future__ import annotations
-
 import math
 import os
 from contextlib import suppress
@@ -9,8 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import psutil
-
-__all__ = ["Quota", "QuotaUnavailable", "enter"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "adabench-"

@@ -3,8 +3,6 @@
 A folder is only removed if this module has marked it and the folder's owner has certainly ended.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -17,8 +15,6 @@ from pathlib import Path
 import msgspec
 
 from adabench.harness.machine.process_identity import ProcessIdentity
-
-__all__ = ["MARKER", "Marker", "abandoned_folders", "scratch_folder", "sweep"]
 
 MARKER = ".adabench-scratch-folder.json"
 _PREFIX = "adabench-"

@@ -1,7 +1,5 @@
 """Descriptions of plugins and of their parameters."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
@@ -24,9 +22,6 @@ from adabench.harness.plugins.registry import (
     load_usecase,
     names,
 )
-
-__all__ = ["describe_plugin", "parameter_rows", "plugin_summaries"]
-
 
 _LOAD = {
     "backend": load_backend,

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from adabench.backends.policies.interface import Builder
     from adabench.usecases.interface import UseCase
 
-__all__ = [
-    "Kind",
-    "load_backend",
-    "load_builder",
-    "load_launcher",
-    "load_usecase",
-    "modules",
-    "names",
-    "source_files",
-    "unavailable",
-]
-
 Kind = Literal["backend", "usecase", "policy", "launcher"]
 
 

@@ -1,15 +1,11 @@
 """Writes packages with a backend or a use case that work as they are."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from pathlib import Path
 
 from adabench.harness.errors import UsageError
 from adabench.harness.plugins.registry import names
-
-__all__ = ["write_package"]
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from adabench.harness.machine.process import allow_tracing
 
-__all__ = ["INSTALL", "NoFlameGraph", "find_py_spy", "flame_graph"]
-
 INSTALL = "py-spy is not installed: pip install 'adabench[profile]', or pip install py-spy"
 
 _RATE = 100

@@ -23,8 +23,6 @@ from typing import Generic, Protocol, TypeVar
 from adabench.harness.errors import UsageError
 from adabench.harness.machine.scratch import scratch_folder
 
-__all__ = ["Interleaved", "TurnTaker", "in_turns"]
-
 T = TypeVar("T")
 
 _WAITS, _AT_END, _RUNS = b"w", b"e", b"r"

@@ -10,8 +10,6 @@ from adabench.harness.run.flame_graph import NoFlameGraph, flame_graph
 from adabench.harness.run.step_budget import StepBudget
 from adabench.usecases.interface import Loaders, UseCase
 
-__all__ = ["Profile", "WorkerProfile", "flame_file", "no_flame_file"]
-
 
 def flame_file(folder: Path, rank: int) -> Path:
     """Return the file of a node process's flame graph."""

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from adabench.harness.run.spec import progress_file
 
-__all__ = ["WATCHED", "ProgressEntry", "ProgressLog"]
-
 WATCHED = ("pulled_local", "pulled_replica", "pulled_remote", "bytes_sent", "blocked_micros")
 """Counters that entries contain, if a backend has them."""
 

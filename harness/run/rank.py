@@ -15,8 +15,6 @@ from adabench.harness.machine.namespaces import environment as environment_in_na
 from adabench.harness.machine.process import die_with_parent, end_quickly, set_name
 from adabench.harness.run.spec import RunSpec
 
-__all__ = ["run_rank", "take_place"]
-
 
 def run_rank(spec_file: Path, group: int, environment: Mapping[str, str]) -> int:
     """Train as one rank of a run; returns the exit code.

@@ -11,23 +11,6 @@ import msgspec
 from adabench.harness.study.cell import Cell
 from adabench.results.record import WAITING, Budget, Choice, sum_counters
 
-__all__ = [
-    "FILES",
-    "NETWORK_VARIABLE",
-    "Place",
-    "RankError",
-    "RankResult",
-    "RankState",
-    "RunSpec",
-    "WorkerResult",
-    "error_file",
-    "merged_results",
-    "progress_file",
-    "read_json",
-    "result_file",
-    "state_file",
-]
-
 T = TypeVar("T")
 
 NETWORK_VARIABLE = "ADAPS_NETWORK"

@@ -16,8 +16,6 @@ import torch
 
 from adabench.results.record import Budget
 
-__all__ = ["LOOP", "StepBudget", "StepClock", "ThreadTimes"]
-
 LOOP = "other"
 """The remaining time: the loop itself, and work of backends between the timed calls."""
 

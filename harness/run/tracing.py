@@ -14,8 +14,6 @@ from adabench.backends.interface import Traceable, TrainingSession, WorkerContex
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import UseCase
 
-__all__ = ["begin_trace", "rows_to_trace"]
-
 BATCHES = 100
 EXPONENTS = (0.5, 0.7, 0.85, 1.0)
 """Ranks of traced rows, as fractions of the number of rows, from often to rarely used."""

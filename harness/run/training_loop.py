@@ -52,8 +52,6 @@ from adabench.results.store import write_atomically
 from adabench.usecases.interface import Described, EvaluatesSamples, UseCase
 from adaps.policy import Policy
 
-__all__ = ["RankTraining", "TrainingLoop", "train_rank"]
-
 
 class RankTraining:
     """One rank's part of a run.

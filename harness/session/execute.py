@@ -1,7 +1,5 @@
 """Executes a session: every planned run that is not recorded yet, each recorded when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +31,6 @@ from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun, Run
 from adabench.results.store import SessionStore
-
-__all__ = ["BAD", "ResumeOptions", "SessionExecution", "obstacle", "remaining", "run_session", "settled"]
 
 BAD = ("failed", "timeout", "oom")
 """Statuses of runs that were tried and did not succeed."""

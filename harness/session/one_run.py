@@ -1,7 +1,5 @@
 """Executes one planned run and makes its record."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -19,8 +17,6 @@ from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session
 from adabench.results.store import SessionStore
-
-__all__ = ["Attempt", "SessionContext", "execute_run"]
 
 
 @dataclass(frozen=True)

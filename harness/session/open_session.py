@@ -1,7 +1,5 @@
 """Finds the session that a study continues, or makes a new one."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -24,8 +22,6 @@ from adabench.harness.study.plan import planned_runs, study_id
 from adabench.harness.study.study import Study
 from adabench.results.record import RecordError, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
-
-__all__ = ["open_session"]
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The text of ``adabench plan``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +12,6 @@ from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.setting_parsing import SETTINGS
 from adabench.harness.study.study import Study
 from adabench.results.record import PlannedRun
-
-__all__ = ["plan_text", "too_short"]
 
 _PREDICT = "`adabench predict` with the same options predicts times from other recorded runs"
 

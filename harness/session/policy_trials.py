@@ -1,7 +1,5 @@
 """Finds the policy that trains fastest on this machine, by short trial runs with successive halving."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ from adabench.harness.estimate.search.candidates import Candidate
 from adabench.harness.session.execute import ResumeOptions, run_session
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
-
-__all__ = ["Interrupted", "Measured", "Trials", "halved", "measure"]
 
 _CONFIDENCE = 0.95
 

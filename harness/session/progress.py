@@ -1,7 +1,5 @@
 """Shows the progress of a session: a live display in a terminal, and plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -15,8 +13,6 @@ from adabench.analysis.tables import shortened
 from adabench.harness.estimate.recorded import Expected
 from adabench.harness.run.spec import RankState
 from adabench.results.record import PlannedRun, Run
-
-__all__ = ["SessionProgress", "describe", "duration", "failure_lines"]
 
 _BAR = 12
 _GAPS = 4  # between five columns

@@ -1,10 +1,6 @@
 """Options of a session that starts or continues; light enough for the command line to import."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-
-__all__ = ["ResumeOptions"]
 
 
 @dataclass(frozen=True)

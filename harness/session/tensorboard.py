@@ -1,7 +1,5 @@
 """TensorBoard's event files of a session's runs, written by this process while they train."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping
@@ -11,8 +9,6 @@ from typing import Any
 from adabench.harness.errors import UsageError
 from adabench.harness.run.progress_log import ProgressEntry
 from adabench.harness.run.spec import progress_file, read_json
-
-__all__ = ["RunEventFiles", "SessionEventFiles", "check_tensorboard"]
 
 _SECONDS = 1.0
 _MILLION = 1e6

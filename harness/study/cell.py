@@ -18,16 +18,6 @@ from adabench.results.run_settings import RunSettings
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = [
-    "Cell",
-    "checked_usecase",
-    "data_key",
-    "digest",
-    "shared_sources_hash",
-    "usecase_of",
-    "with_identity",
-]
-
 
 class Cell(RunSettings, kw_only=True, frozen=True):
     """Use case × backend × parameters × settings, everything resolved.

@@ -12,8 +12,6 @@ from adaps.policy import DataSharing, Policy, PolicyError
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["partitioned", "with_whole_samples"]
-
 
 def with_whole_samples(policy: Policy, batch: int) -> Policy:
     """Return the policy with shares that correspond to whole samples of a step.

@@ -18,8 +18,6 @@ from adaps.policy import Catalogue, PolicyError
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["count_accesses", "model_parameters_of", "read_accesses", "usecase_from", "write_accesses"]
-
 _PARAMETERS, _BATCHES, _COUNTS, _HOMES = "parameters", "batches", "accesses", "homes"
 
 

@@ -1,7 +1,5 @@
 """The order of a study's runs: cells, blocks, and the random order inside each block."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,8 +16,6 @@ from adabench.harness.study.study import Study
 from adabench.harness.study.syntax import check_number, combinations, convert_params
 from adabench.results.record import PlannedRun
 from adabench.results.run_settings import RunSettings
-
-__all__ = ["cells_of", "order", "planned_runs", "selected_cells", "study_id", "with_repeats"]
 
 WARMUP_BLOCK = -1
 

@@ -21,18 +21,6 @@ from adaps.policy.executed import BY_HASH, homes_of
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = [
-    "bytes_per_node",
-    "fitted",
-    "local_share",
-    "made_policy",
-    "made_where_counted",
-    "policy_from",
-    "policy_of_usecase",
-    "refused",
-    "resources_from",
-]
-
 AHEAD = 20
 """Lookahead in batches that is assumed for the expected local share of relocation."""
 

@@ -22,8 +22,6 @@ from adaps.policy.limits import not_executed
 if TYPE_CHECKING:
     from adabench.usecases.interface import UseCase
 
-__all__ = ["executed_policy", "with_policy_per_cell"]
-
 
 def with_policy_per_cell(cells: Sequence[Cell], usecase: UseCase) -> list[Cell]:
     """The cells with the policy that the option `policy` of their backend names, as a whole document.

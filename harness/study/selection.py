@@ -1,7 +1,5 @@
 """Selection of cells from all combinations: included and not excluded cells, or a sample of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +7,6 @@ from typing import Any
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.study.cell import Cell
 from adabench.results.run_settings import RunSettings
-
-__all__ = ["Pattern", "checked_patterns", "select"]
 
 Pattern = dict[str, Any]
 """Parameter, run setting, ``usecase`` or ``backend`` -> the value, or list of values, of a cell."""

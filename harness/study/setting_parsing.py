@@ -1,7 +1,5 @@
 """Settings of runs in studies and on the command line, derived from the fields of `RunSettings`."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from adabench.harness.study.syntax import (
     switch,
 )
 from adabench.results.run_settings import RunSettings, Setting
-
-__all__ = ["SETTINGS", "DeclaredSetting", "combined_settings"]
 
 _TEXTS: dict[str, Callable[[str], list[str]]] = {"network": parse_networks}
 """Settings that are texts -> function that parses one or several values from a text."""

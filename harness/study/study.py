@@ -1,7 +1,5 @@
 """A study: its cells and runs. It is read from TOML, and options of the command line replace its values."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -32,16 +30,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-__all__ = [
-    "STRATEGIES",
-    "SimulatedSteps",
-    "Study",
-    "built_in_studies",
-    "load_study",
-    "parse_target",
-    "quick_study",
-]
 
 STRATEGIES = "manual,prefetch,autoada-manual,autoada-automatic"
 

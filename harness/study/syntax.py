@@ -1,7 +1,5 @@
 """The command line's ``name[param=1,2,x=3]``, and the values of parameters."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -13,23 +11,6 @@ import msgspec
 
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.machine.namespaces import PREFIX, link_of, slow_pair_of
-
-__all__ = [
-    "Selection",
-    "as_list",
-    "between",
-    "check_number",
-    "check_slow_pair",
-    "checked_text",
-    "combinations",
-    "convert_params",
-    "parse_duration",
-    "parse_network",
-    "parse_networks",
-    "parse_one",
-    "parse_selections",
-    "switch",
-]
 
 T = TypeVar("T", bound=msgspec.Struct)
 

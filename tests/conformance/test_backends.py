@@ -1,7 +1,5 @@
 """Every backend trains what plain PyTorch trains, signals the intent that it claims, and ends cleanly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Peer systems refuse what they cannot run, distribute whole tables, and train other use cases as well."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every use case meets its specification, trains alike with every backend, and announces exact intent."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ by its length in two bytes. If the choices ask for it, sizes and checksums are c
 search reach the code behind those checks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

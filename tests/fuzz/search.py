@@ -8,8 +8,6 @@ search continues. An input that causes a failure is left in ``build/fuzz/found/T
 fixed, the input belongs in ``csrc/tests/fuzz/corpus/TARGET``, where the tests run it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line as a subprocess, with the test's own plugins installed."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Runs the code of a documentation page exactly as it is written there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

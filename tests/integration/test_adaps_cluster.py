@@ -1,7 +1,5 @@
 """Nodes in separate processes: how they meet, work, and notice that another one is missing or ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

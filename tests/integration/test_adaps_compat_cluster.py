@@ -1,7 +1,5 @@
 """A script in AdaPM's style: a scheduler and two servers, configured only by DMLC's environment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two nodes at the edges: other settings, tensors that let go of their memory, full queues, MACs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integration.test_adaps_cluster import RunRanks, output_of_two

@@ -1,7 +1,5 @@
 """Jobs of two torchrun agents, which count restarts separately: when a rank dies, all ranks restart."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Dense gradients that nodes average among themselves, in steps of all kinds."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

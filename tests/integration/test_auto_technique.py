@@ -1,7 +1,5 @@
 """Technique "auto": nodes try whether moving rows pays, agree, and keep the choice; records show it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model on a CUDA device trains as plain PyTorch does there, on one node and on two that share it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

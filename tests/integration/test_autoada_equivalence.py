@@ -1,7 +1,5 @@
 """Training on the parameter server does the mathematics of plain PyTorch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

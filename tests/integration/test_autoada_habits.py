@@ -1,7 +1,5 @@
 """Common code around a model and its loop works as in plain PyTorch, or an error says what to do."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any

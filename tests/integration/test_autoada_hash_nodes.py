@@ -1,7 +1,5 @@
 """Tables of ids on several nodes equal plain PyTorch with all batches together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

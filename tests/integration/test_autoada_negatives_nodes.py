@@ -1,7 +1,5 @@
 """Negatives that several nodes draw, and the messages that they cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

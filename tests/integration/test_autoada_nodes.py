@@ -1,7 +1,5 @@
 """AutoAda on several nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

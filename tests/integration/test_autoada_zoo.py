@@ -1,7 +1,5 @@
 """Every model of the zoo trains unchanged on the parameter server, with automatically announced intent."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows that are bfloat16 in memory take half of it, and half the bytes between nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints of clusters: written while keys move, restored with other numbers of nodes, and after kills."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several commands at the same time on one results folder."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any

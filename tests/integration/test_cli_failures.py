@@ -1,7 +1,5 @@
 """Runs that end badly: recorded with their first cause, and nothing left behind."""
 
-from __future__ import annotations
-
 import signal
 import time
 import uuid

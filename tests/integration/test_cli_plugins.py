@@ -1,7 +1,5 @@
 """The command as a separate process, with third-party plugins; test_tutorials.py tests scaffolded ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

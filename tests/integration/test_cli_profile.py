@@ -1,7 +1,5 @@
 """``adabench profile``: one run, its budget, its figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A session from its first run to its figure, through the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs in unusual environments of Python work as elsewhere."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

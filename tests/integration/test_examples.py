@@ -1,7 +1,5 @@
 """The examples run as they are, on one node and on two under torchrun, with less data."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

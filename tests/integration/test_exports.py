@@ -1,7 +1,5 @@
 """Exports of clusters: of one moment while keys move, bit for bit, and whole after kills."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The matrix of faults: what happens to the others when a node fails, in every phase of a job."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Guarantees of single calls between real processes: duplicate keys, and sets of replicated rows."""
 
-from __future__ import annotations
-
 from graphlib import TopologicalSorter
 from itertools import pairwise
 

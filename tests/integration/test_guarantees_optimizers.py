@@ -1,7 +1,5 @@
 """Optimizer state travels with the value, and what replicas do to it is added up at the owner."""
 
-from __future__ import annotations
-
 from tests.conftest import Launch
 
 

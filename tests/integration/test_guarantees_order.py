@@ -1,7 +1,5 @@
 """Read your writes and monotonic reads on real processes, while replicas come and go."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import Launch

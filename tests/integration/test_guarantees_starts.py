@@ -1,7 +1,5 @@
 """A cluster starts every time, on a machine that has other things to do."""
 
-from __future__ import annotations
-
 from tests.conftest import Launch
 
 

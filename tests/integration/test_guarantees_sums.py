@@ -1,7 +1,5 @@
 """No update is lost or doubled, and a visibility point shows all of them, on real processes and threads."""
 
-from __future__ import annotations
-
 import adaps
 from tests.conftest import Launch
 

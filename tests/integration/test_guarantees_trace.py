@@ -1,7 +1,5 @@
 """The trace of a real run is consistent and can be drawn."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

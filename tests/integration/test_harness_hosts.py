@@ -1,7 +1,5 @@
 """Sessions of the launcher `torchrun` on two hosts, which are two network namespaces."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

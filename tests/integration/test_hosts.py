@@ -1,7 +1,5 @@
 """Jobs on two hosts, which are two network namespaces: how nodes find and trust each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

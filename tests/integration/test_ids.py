@@ -1,7 +1,5 @@
 """Tables whose keys are any 64-bit ids, on several nodes."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The image that the Dockerfile describes trains a model. Where Docker does not run, the test is skipped."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

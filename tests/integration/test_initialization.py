@@ -1,7 +1,5 @@
 """Several nodes try initial weights together: one candidate wins, and the loss of a node is reported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

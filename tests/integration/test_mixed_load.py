@@ -1,7 +1,5 @@
 """Mixed load on four nodes, one of which fails repeatedly: sums are exact and nothing leaks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Nodes in network namespaces: properties of their links, isolation, and runs between them."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Optimizer state goes into the server of two nodes and comes back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Policies are executed as declared: the counters of each table show it, and the losses are unchanged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

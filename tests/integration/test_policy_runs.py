@@ -1,7 +1,5 @@
 """Runs under each policy that is executed: the record has it whole, and its tables' counters show it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of a policy that the training executes: synchronous steps, and how far ahead it announces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """The code of the README runs exactly as it is written there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A search that trains candidates: the winner is written together with its measurements."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nodes of one host exchange frames through shared memory unless that was asked not to be."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import Launch

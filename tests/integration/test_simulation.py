@@ -1,7 +1,5 @@
 """The simulation matches reality: counters of simulated nodes equal those of real ones."""
 
-from __future__ import annotations
-
 import pytest
 
 import adaps

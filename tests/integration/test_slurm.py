@@ -1,7 +1,5 @@
 """Sessions with the launcher `slurm` on a fake Slurm with two network namespaces, and without Slurm."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The code of the pages about a model on a GPU, which also runs without one, and about large tables runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Event files of runs are read back and compared with the records of the same runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The lines of docs/concepts/threat-model.md, each shown by the test that carries its name."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Trainers of other libraries train on the parameter server as with plain PyTorch, on one node and on two."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

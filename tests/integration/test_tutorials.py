@@ -1,7 +1,5 @@
 """Every block of code and every command of the tutorials runs as it is written."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

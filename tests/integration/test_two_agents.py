@@ -1,7 +1,5 @@
 """Two agents in two network namespaces, one of which fails repeatedly: completed work is kept."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Nodes that are never closed: processes that succeed end together, others report a lost peer."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

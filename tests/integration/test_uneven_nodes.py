@@ -1,7 +1,5 @@
 """One node is slower than another: the benefit of giving it less work."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Values and changes take fewer bytes in a lossy wire format, and rounding errors are not lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

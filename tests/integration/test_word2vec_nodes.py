@@ -1,7 +1,5 @@
 """Word vectors trained by several nodes together, compared with those of plain PyTorch in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

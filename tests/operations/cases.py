@@ -3,8 +3,6 @@
 The calls come from PyTorch's own list of operations, `op_db`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
-
-__all__ = ["OPERATIONS", "SAMPLES", "Case", "cases_of", "name_of"]
 
 SAMPLES = 3
 """Maximum samples of one operation that `cases_of` uses by default."""

@@ -3,8 +3,6 @@
 ``python -m tests.operations.page`` writes the page.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,8 +11,6 @@ import torch
 
 from tests.operations.cases import OPERATIONS, cases_of
 from tests.operations.trials import Trial, try_cases
-
-__all__ = ["PAGE", "listed", "outcomes", "render"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operations.md"
 

@@ -1,7 +1,5 @@
 """Each operation of PyTorch with a table in place of a tensor is equal to PyTorch, or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.operations.cases import OPERATIONS, cases_of

@@ -1,7 +1,5 @@
 """Outcomes of calls with tables in place of tensors."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +11,6 @@ from torch import Tensor, nn
 import autoada
 from tests.effects import describe, difference, effects_of, is_refusal
 from tests.operations.cases import Case
-
-__all__ = ["Trial", "try_cases"]
 
 
 @dataclass(frozen=True)

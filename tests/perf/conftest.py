@@ -9,8 +9,6 @@ Without a baseline, as in ``make test``, speed is shown but not judged, and test
 bench-baseline`` writes, and single figures by their limits.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +23,6 @@ from adabench.harness.machine.environment import capture, machine_name, processo
 from .gate import FEWEST_ROUNDS, Baseline, NoBaseline, Rounds, regression
 from .goals import ROWS, Limit, goal, goal_table, write_record
 from .studies import rows_of_studies
-
-__all__ = ["Limit", "Ratio", "goal"]
 
 SESSIONS = Path(__file__).resolve().parents[2] / "results" / "sessions"
 

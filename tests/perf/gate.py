@@ -1,7 +1,5 @@
 """The performance gate: paired rounds of this run against the ratios of a baseline of the same processor."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +9,6 @@ from time import process_time
 import msgspec
 
 from adabench.analysis.statistics import median_interval
-
-__all__ = ["CONFIDENCE", "FEWEST_ROUNDS", "MARGIN", "Baseline", "NoBaseline", "Rounds", "regression"]
 
 MARGIN = 1.08
 CONFIDENCE = 0.99

@@ -4,8 +4,6 @@ A missed goal fails no test, because other work on the machine changes every fig
 shown in a table at the end of the run and, with ``--record-goals``, written to files of one processor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,8 +14,6 @@ import pytest
 from adabench.analysis.tables import markdown
 
 from .reasons import reason
-
-__all__ = ["ROWS", "Cost", "Goal", "Limit", "Row", "goal", "goal_table", "page", "write_record"]
 
 
 class Row(msgspec.Struct, frozen=True):

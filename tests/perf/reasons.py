@@ -1,7 +1,5 @@
 """Reasons for missed goals, which `reasons.toml` lists."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +8,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-__all__ = ["WHY", "reason"]
 
 WHY: Mapping[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """Maps the beginning of a row's name to the reason; the longest matching beginning counts."""

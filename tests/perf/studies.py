@@ -1,7 +1,5 @@
 """Rows of the newest sessions that ``make bench`` runs: ours against its floor, its peers and itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,8 +11,6 @@ from adabench.results.record import Run
 from adabench.results.store import readable_sessions
 
 from .goals import Cost, Row
-
-__all__ = ["STUDIES", "costs", "newest_complete", "rows_of_studies"]
 
 STUDIES = ("peers", "links", "namespaces", "latency", "scaling", "intent")
 

@@ -1,7 +1,5 @@
 """The table of goals: by how much a figure misses its own, and the rows of recorded sessions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

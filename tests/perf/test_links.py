@@ -1,7 +1,5 @@
 """`adabench resources` measures links whose properties are known."""
 
-from __future__ import annotations
-
 import pytest
 
 from adabench.harness.machine import measure_cluster

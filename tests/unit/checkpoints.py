@@ -1,7 +1,5 @@
 """The training and the checks that the tests of checkpoints share."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from typing import Any

@@ -1,13 +1,9 @@
 """Use cases without a parameter server: training with plain PyTorch, and the rows that a loss reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
-
-__all__ = ["Epoch", "epochs_of", "rows_read"]
 
 
 class Epoch(NamedTuple):

@@ -1,7 +1,5 @@
 """Random policies and models, for tests."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A wall clock that is set must not change how long anything takes: times are of a steady clock."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

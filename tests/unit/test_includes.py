@@ -1,7 +1,5 @@
 """Which C++ folder may include which; the Python packages' arrows are contracts in pyproject.toml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests that take long come before the others, so that several processes are done at the same time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

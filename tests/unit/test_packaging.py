@@ -1,7 +1,5 @@
 """How the folders become packages: one name each, everything pinned, nothing else in a wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

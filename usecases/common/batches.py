@@ -1,7 +1,5 @@
 """Division of samples among workers, composition of batches, and seeds for random draws."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -13,19 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from adabench.usecases.interface import DataError, Params
-
-__all__ = [
-    "DealsBatches",
-    "Draw",
-    "OrderedBatches",
-    "ShuffledBatches",
-    "batch_loader",
-    "generator_of",
-    "require_worker",
-    "scattered",
-    "share_lengths",
-    "strided_share",
-]
 
 T = TypeVar("T")
 U = TypeVar("U", bound="DealsBatches")

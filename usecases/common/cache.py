@@ -6,8 +6,6 @@ computed once for each state of the file. The state includes the kernel's time o
 a program cannot set, unlike the time of the last write.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import math
@@ -25,8 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.interface import DataError
-
-__all__ = ["CACHE_VARIABLE", "cache_root", "digest_of", "map_arrays", "read_once"]
 
 CACHE_VARIABLE = "ADABENCH_CACHE"
 

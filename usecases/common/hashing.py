@@ -1,13 +1,9 @@
 """Tables for ids of any value."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 from torch import nn
-
-__all__ = ["KEYS", "Keys", "hash_table"]
 
 Keys = Literal["dense", "hash"]
 """Kinds of keys of a table: numbers of rows, for which all ids are numbered before training; ids as in the

@@ -1,15 +1,11 @@
 """Random draws of negative samples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-__all__ = ["Uniform", "Weighted"]
 
 
 class Uniform:

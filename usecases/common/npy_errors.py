@@ -1,13 +1,9 @@
 """Exceptions that reading a damaged file of arrays can raise."""
 
-from __future__ import annotations
-
 import struct
 import tokenize
 import zipfile
 import zlib
-
-__all__ = ["UNREADABLE_ARRAYS", "why"]
 
 # NumPy parses an array's header as Python source; zipfile raises a RuntimeError for data that seem encrypted.
 UNREADABLE_ARRAYS = (

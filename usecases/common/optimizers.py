@@ -1,13 +1,9 @@
 """Optimizers for use cases."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 from torch import nn
-
-__all__ = ["OPTIMIZERS", "OptimizerName", "make_optimizer"]
 
 OptimizerName = Literal["adagrad", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("adagrad", "sgd")

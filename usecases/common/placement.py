@@ -1,7 +1,5 @@
 """Division of samples among workers by their rows or labels, and the resulting homes of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,8 +12,6 @@ from torch import Tensor
 from adabench.usecases.common._partition import Greedy, Readers
 from adabench.usecases.common.batches import require_worker, share_lengths, strided_share
 from adabench.usecases.interface import DataError
-
-__all__ = ["PLACEMENTS", "Placement", "SamplePlacement", "greedy_parts", "most_reading"]
 
 Placement = Literal["random", "greedy", "label", "cluster"]
 """Methods to assign samples to workers.

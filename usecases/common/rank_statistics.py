@@ -1,13 +1,9 @@
 """Ranks of numbers, and the area under the ROC curve."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["auc", "mean_ranks"]
 
 
 def mean_ranks(values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:

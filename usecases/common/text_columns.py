@@ -25,25 +25,6 @@ from adabench.usecases.interface import DataError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "DIALECTS",
-    "PACKINGS",
-    "UNREADABLE",
-    "Dialect",
-    "Range",
-    "cells_of",
-    "files_called",
-    "find_dialect",
-    "first_line",
-    "first_lines",
-    "ids_of",
-    "numbered",
-    "numbers_of",
-    "open_bytes",
-    "sample_lines",
-    "text_blocks",
-]
-
 
 class Dialect(NamedTuple):
     """The way in which a line is divided into cells.

@@ -1,12 +1,8 @@
 """Checks of parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec
-
-__all__ = ["require_choice", "require_positive", "require_sizes", "require_weight"]
 
 
 def require_sizes(params: msgspec.Struct, names: Iterable[str]) -> None:

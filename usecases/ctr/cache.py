@@ -29,8 +29,6 @@ from adabench.usecases.ctr.table import (
     require_both_classes,
 )
 
-__all__ = ["Columns", "cached"]
-
 FORMAT = 1
 _BLOCK = 1 << 18  # number of rows that are processed together
 _READ_BYTES = 1 << 22

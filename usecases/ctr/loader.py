@@ -9,8 +9,6 @@ from torch.utils.data import Dataset
 
 from adabench.usecases.common.batches import Draw
 
-__all__ = ["Batch", "Split"]
-
 
 class Batch(NamedTuple):
     """Samples of one step: dense float32 (batch, 13), ids int64 (batch, 26), label float32 (batch,)."""

@@ -23,8 +23,6 @@ from adabench.usecases.ctr.read_raw import COLUMNS, MISSING_ID, raw_layout, read
 from adabench.usecases.ctr.table import DENSE_FIELDS, Table, log_transform
 from adabench.usecases.interface import DataError
 
-__all__ = ["raw_blocks"]
-
 _WIDTH = 8  # hexadecimal digits of a categorical value
 
 _DIGITS: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)

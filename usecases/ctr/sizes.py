@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from adabench.usecases.interface import DataError
 
-__all__ = ["Sizes"]
-
 
 class Sizes(NamedTuple):
     """Number of rows of each split. The splits follow one another."""

@@ -1,7 +1,5 @@
 """Node classification: a two-layer graph convolution on learned embeddings, with neighbor sampling."""
 
-from __future__ import annotations
-
 from adabench.usecases.gcn.download import fetch
 from adabench.usecases.gcn.task import GcnUseCase
 

@@ -31,9 +31,6 @@ from adabench.usecases.interface import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["column_blocks", "integers", "labels_of", "read_columns", "require"]
-
-
 COMMA = Dialect(",", True)
 CSV_DIALECTS = (COMMA, *(one for one in DIALECTS if len(one.separator) == 1 and one != COMMA))
 

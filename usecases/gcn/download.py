@@ -1,7 +1,5 @@
 """Downloads public data sets."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -17,8 +15,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from adabench.usecases.gcn.read_musae import MUSAE
 from adabench.usecases.gcn.read_planetoid import PLANETOID, PLANETOID_PARTS
 from adabench.usecases.interface import DataError
-
-__all__ = ["fetch"]
 
 CHUNK = 1 << 16
 TIMEOUT_SECONDS = 30.0

@@ -1,7 +1,5 @@
 """Generates a graph with power-law degrees, whose labels are communities."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -9,8 +7,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.gcn.graph import Graph, build_graph
 from adabench.usecases.interface import DataError
-
-__all__ = ["generate"]
 
 BYTES_PER_EDGE = 100
 """Memory during generation: two ends in both directions, and the orders by which they are sorted."""

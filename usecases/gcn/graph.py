@@ -1,7 +1,5 @@
 """A graph with labelled nodes, in the common format of all readers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,17 +9,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.common.cache import digest_of
 from adabench.usecases.interface import DataError
-
-__all__ = [
-    "UNLABELLED",
-    "Graph",
-    "Split",
-    "build_graph",
-    "numbered_labels",
-    "random_split",
-    "require_ends",
-    "require_labels",
-]
 
 UNLABELLED = -1
 TRAIN_SHARE, VALID_SHARE = 0.54, 0.18  # proportions of ogbn-arxiv; the rest is the test split

@@ -1,7 +1,5 @@
 """Reads a graph by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +10,6 @@ from adabench.usecases.gcn.read_npz import read_npz
 from adabench.usecases.gcn.read_ogb import read_ogb
 from adabench.usecases.gcn.read_planetoid import PLANETOID, read_planetoid
 from adabench.usecases.interface import DataError
-
-__all__ = ["load"]
 
 NPZ_FILES = {"arxiv_like": "arxivlike.npz"}
 

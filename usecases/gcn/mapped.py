@@ -5,8 +5,6 @@ arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, the arrays o
 ``features.bin`` if they are wanted, and ``graph.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -20,8 +18,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.common.cache import digest_of, map_arrays, read_once
 from adabench.usecases.gcn.graph import Graph, Split, numbered_labels, require_ends, require_labels
-
-__all__ = ["EDGES_AT_ONCE", "Parts", "mapped_graph"]
 
 FORMAT = 2
 EDGES_AT_ONCE = 1 << 19

@@ -1,12 +1,8 @@
 """The model: plain PyTorch and PyG."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
-
-__all__ = ["Gcn"]
 
 
 class Gcn(nn.Module):

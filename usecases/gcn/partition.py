@@ -1,7 +1,5 @@
 """Division of a graph's nodes among workers."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -17,8 +15,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.gcn.graph import Graph
 from adabench.usecases.interface import DataError
-
-__all__ = ["METHODS", "Method", "Partition", "partition"]
 
 Method = Literal["metis", "random", "contiguous"]
 METHODS: tuple[Method, ...] = ("metis", "random", "contiguous")

@@ -1,7 +1,5 @@
 """Reads the MUSAE social graphs: an edge list and a table of targets, both csv with a header."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +8,6 @@ import numpy as np
 from adabench.usecases.gcn.columns import integers, labels_of, read_columns
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph
 from adabench.usecases.interface import DataError
-
-__all__ = ["MUSAE", "read_musae"]
 
 
 class Files(NamedTuple):

@@ -1,7 +1,5 @@
 """Reads graphs in one npz file: compressed rows, or an edge list. Arcs are read in blocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -17,8 +15,6 @@ from adabench.usecases.gcn.columns import require
 from adabench.usecases.gcn.graph import Graph
 from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
 from adabench.usecases.interface import DataError
-
-__all__ = ["read_npz"]
 
 LABELS = ("lab", "labels", "y", "node_labels")
 FEATURES = ("features", "node_features", "x")

@@ -1,7 +1,5 @@
 """Reads OGB's folders for node property prediction, in the csv.gz layout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,8 +11,6 @@ from adabench.usecases.gcn.columns import column_blocks, integers, labels_of, re
 from adabench.usecases.gcn.graph import Graph, Split
 from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
 from adabench.usecases.interface import DataError
-
-__all__ = ["read_ogb"]
 
 PARTS = ("train", "valid", "test")
 

@@ -1,7 +1,5 @@
 """Reads Cora, CiteSeer and PubMed, as npz or as the original pickles; structure and labels only."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,8 +12,6 @@ from adabench.usecases.gcn.columns import integers, read_columns, require
 from adabench.usecases.gcn.graph import UNLABELLED, Graph, build_graph
 from adabench.usecases.gcn.read_npz import read_npz
 from adabench.usecases.interface import DataError
-
-__all__ = ["PLANETOID", "PLANETOID_PARTS", "read_planetoid"]
 
 PLANETOID = ("cora", "citeseer", "pubmed")
 PLANETOID_PARTS = ("graph", "ally", "ty", "test.index")

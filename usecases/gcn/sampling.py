@@ -1,7 +1,5 @@
 """Neighbor sampling for PyG's `NodeLoader`."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +18,6 @@ from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
 from adabench.usecases.gcn._sampler import NeighborSampler
 from adabench.usecases.gcn.graph import Graph
-
-__all__ = ["UniformSampler", "pyg_sampler"]
 
 
 class UniformSampler(BaseSampler):  # type: ignore[misc]

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch_geometric.loader import NodeLoader
     from torch_geometric.sampler import BaseSampler
 
-__all__ = ["GcnParams", "GcnUseCase"]
-
 HOPS = 2  # one hop for each convolution
 
 

@@ -1,7 +1,5 @@
 """Knowledge graph embeddings: ComplEx, DistMult, RotatE and TransE, with negatives that a batch shares."""
 
-from __future__ import annotations
-
 from adabench.usecases.kge.task import KgeParams, KgeUseCase
 
 __all__ = ["USECASE", "KgeParams", "KgeUseCase"]

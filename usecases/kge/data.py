@@ -1,7 +1,5 @@
 """The triples of a run: read or generated, and split."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +13,6 @@ from adabench.usecases.common.cache import digest_of, map_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.generate import generate
 from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
-
-__all__ = ["Graph", "load"]
 
 FORMAT = 3
 HELD_OUT_ONE_IN = 20

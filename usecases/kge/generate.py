@@ -1,7 +1,5 @@
 """Generates a learnable graph with skewed degrees. Its relations connect kinds of entities."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -9,8 +7,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.read import Block, Sizes
-
-__all__ = ["generate"]
 
 SEED = 20_150_726
 """Constant, so that equal numbers of triples give equal data for all seeds of runs."""

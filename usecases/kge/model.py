@@ -1,13 +1,9 @@
 """The models in plain PyTorch. They compare a query from two parts of a triple with rows of the third."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["MODELS", "Knowledge", "KnowledgeCopy", "ModelName", "Scores", "new_model"]
 
 ModelName = Literal["complex", "distmult", "rotate", "transe"]
 MODELS: tuple[ModelName, ...] = ("complex", "distmult", "rotate", "transe")

@@ -1,15 +1,11 @@
 """Filtered ranks: the rank of the correct entity among all entities that are not also correct."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-__all__ = ["Answers", "FilteredRanks", "summary"]
 
 HITS = (1, 3, 10)
 _BLOCK = 1 << 20  # number of triples that are searched together

@@ -12,8 +12,6 @@ double quotes: the first of these dialects under which the first lines of all fi
 at least three. A first line that names head, relation and tail is a header, and may order them differently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +35,6 @@ from adabench.usecases.common.text_columns import (
     text_blocks,
 )
 from adabench.usecases.interface import DataError
-
-__all__ = ["Block", "Files", "Sizes", "find", "triple_blocks"]
 
 FORMATS = "lines of head, relation and tail, separated by tabs, commas or another separator"
 TRIPLE_DIALECTS = (*DIALECTS[1:], DIALECTS[0])

@@ -1,7 +1,5 @@
 """The use case `kge`: embeddings of a knowledge graph, with the filtered mean reciprocal rank as metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -34,8 +32,6 @@ from adabench.usecases.interface import Draws, Loaders, Params
 from adabench.usecases.kge.data import load
 from adabench.usecases.kge.model import MODELS, KnowledgeCopy, ModelName, Scores, new_model
 from adabench.usecases.kge.ranking import Answers, FilteredRanks, summary
-
-__all__ = ["KgeParams", "KgeUseCase"]
 
 TRIPLES_AT_ONCE, CANDIDATES_AT_ONCE = 128, 2048
 """Numbers of triples and of entities that evaluation compares together.

@@ -5,8 +5,6 @@ twenty is used for validation. Therefore runs with different seeds have equal sp
 test every rating once, and only the numbers of the rows are kept in memory for the splits.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +18,6 @@ from adabench.usecases.common.cache import digest_of, map_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.mf.generate import generate
 from adabench.usecases.mf.read import Block, rating_blocks, rating_file
-
-__all__ = ["FOLDS", "Ratings", "Splits", "load", "split"]
 
 FOLDS = 5
 VALID_ONE_IN = 20

@@ -1,7 +1,5 @@
 """Generates ratings with the skew of film ratings: few items and users have most of them."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -9,8 +7,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.interface import DataError
 from adabench.usecases.mf.read import Block
-
-__all__ = ["generate"]
 
 SEED = 19_980_422
 """Constant, so that equal numbers of ratings give equal data for all seeds of runs."""

@@ -1,7 +1,5 @@
 """The use case `mf-implicit`: learns from liked items what else a user likes, with NDCG@10 as metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -30,8 +28,6 @@ from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.ranking import ItemsOf, ndcg
 from adabench.usecases.mf.read import Block
 from adabench.usecases.mf.task import FactorParams, placement_of
-
-__all__ = ["MfImplicitParams", "MfImplicitUseCase"]
 
 CUTOFF = 10
 USERS_AT_ONCE = 256

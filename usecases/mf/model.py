@@ -1,15 +1,11 @@
 """The model in plain PyTorch."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from adabench.usecases.common.hashing import hash_table
-
-__all__ = ["Estimates", "MatrixFactorization"]
 
 FACTOR_STD = 0.1
 

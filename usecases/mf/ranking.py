@@ -1,15 +1,11 @@
 """Quality of ranked items: normalized discounted cumulative gain."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-__all__ = ["ItemsOf", "ndcg"]
 
 PAIRS_AT_ONCE = 1 << 18
 """Number of pairs of a wanted and any item that are compared together."""

@@ -7,8 +7,6 @@ third column is a number. Columns of a header are found by their names, where a 
 (``user_id:token``). Users and items can be any text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +28,6 @@ from adabench.usecases.common.text_columns import (
     text_blocks,
 )
 from adabench.usecases.interface import DataError
-
-__all__ = ["FORMATS", "Block", "rating_blocks", "rating_file"]
 
 FORMATS = "a file of ratings: user, item, rating, separated by tabs, commas or '::'"
 

@@ -1,7 +1,5 @@
 """The use case `mf`: matrix factorization predicts ratings, with root mean square error as metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -28,8 +26,6 @@ from adabench.usecases.interface import EVALUATION_BATCH, DataError, Loaders, Pa
 from adabench.usecases.mf.data import FOLDS, Ratings, load, split
 from adabench.usecases.mf.model import Estimates, MatrixFactorization
 from adabench.usecases.mf.read import Block
-
-__all__ = ["FactorParams", "MfParams", "MfUseCase", "placement_of"]
 
 
 class FactorParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,5 @@
 """Matrix factorization with implicit feedback: ranks items for users by liked items. The code is in `mf`."""
 
-from __future__ import annotations
-
 from adabench.usecases.mf.implicit import MfImplicitParams, MfImplicitUseCase
 
 __all__ = ["USECASE", "MfImplicitParams", "MfImplicitUseCase"]

@@ -1,7 +1,5 @@
 """Word vectors: skip-gram with negative sampling."""
 
-from __future__ import annotations
-
 from adabench.usecases.word2vec.task import Word2VecParams, Word2VecUseCase
 
 __all__ = ["USECASE", "Word2VecParams", "Word2VecUseCase"]

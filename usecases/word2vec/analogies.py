@@ -1,7 +1,5 @@
 """Analogies (Mikolov et al., 2013), such as the word that relates to Greece as Berlin relates to Germany."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +11,6 @@ from torch import Tensor
 
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.read import normal
-
-__all__ = ["CANDIDATES", "Analogies", "accuracy", "read_analogies"]
 
 FORMAT = "lines of four words, of which the last is the answer"
 CANDIDATES = 30_000

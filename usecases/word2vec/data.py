@@ -5,8 +5,6 @@ rare in the training split are removed from all splits, and then sentences with 
 words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -24,8 +22,6 @@ from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
 from adabench.usecases.word2vec.pairs import Pairs, read_pairs
 from adabench.usecases.word2vec.read import find, sentences
-
-__all__ = ["Sentences", "Text", "load"]
 
 FORMAT = 3
 HELD_OUT_ONE_IN = 20

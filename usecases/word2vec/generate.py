@@ -1,15 +1,11 @@
 """Generates a text with sentences about topics, so that words of one topic are similar."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.interface import DataError
-
-__all__ = ["LENGTH", "generate"]
 
 SEED = 20_131_016
 """Constant, so that equal numbers of words give equal data for all seeds of runs."""

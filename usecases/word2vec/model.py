@@ -1,14 +1,10 @@
 """The model in plain PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["SkipGram"]
 
 NUMBERS_AT_ONCE = 1 << 18
 """Number of floats of context vectors that are processed together, so that they fit into a core's cache."""

@@ -1,7 +1,5 @@
 """Word pairs with similarity scores, such as WordSim-353."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +12,6 @@ from torch import Tensor
 from adabench.usecases.common.rank_statistics import mean_ranks
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.read import normal
-
-__all__ = ["FEWEST", "Pairs", "correlation", "read_pairs"]
 
 FORMAT = "lines of two words and a number, separated by tabs"
 FEWEST = 3

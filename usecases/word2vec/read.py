@@ -5,8 +5,6 @@ They are normalized to NFC and lower case. In addition to the text, a folder can
 analogies.
 """
 
-from __future__ import annotations
-
 import io
 import unicodedata
 from collections.abc import Iterator
@@ -17,8 +15,6 @@ import regex
 
 from adabench.usecases.common.text_columns import PACKINGS, UNREADABLE, open_bytes
 from adabench.usecases.interface import DataError
-
-__all__ = ["LONGEST", "Files", "find", "normal", "sentences"]
 
 LONGEST = 1000
 """Maximum number of words of a sentence."""

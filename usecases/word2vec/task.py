@@ -1,7 +1,5 @@
 """The use case `word2vec`: word vectors by skip-gram with negative sampling, with held-out loss as metric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
@@ -28,8 +26,6 @@ from adabench.usecases.word2vec.data import Sentences, load
 from adabench.usecases.word2vec.model import SkipGram
 from adabench.usecases.word2vec.pairs import correlation
 from adabench.usecases.word2vec.windows import Batch, Windows
-
-__all__ = ["Word2VecParams", "Word2VecUseCase"]
 
 FLATTENED = 0.75
 """Exponent of the words' counts in the probability to draw them."""

@@ -1,7 +1,5 @@
 """Words with their contexts, and randomly drawn words as negatives."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +11,6 @@ from torch.utils.data import Dataset
 from adabench.usecases.common.batches import Draw, generator_of
 from adabench.usecases.common.negatives import Weighted
 from adabench.usecases.word2vec.data import Sentences
-
-__all__ = ["Batch", "Windows"]
 
 
 class Batch(NamedTuple):

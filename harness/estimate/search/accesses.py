@@ -1,7 +1,5 @@
 """How often each node reads each row of the server's tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,8 +9,6 @@ import numpy as np
 from adabench.backends.interface import Served
 from adabench.harness.estimate.search.problem import Choices, Floats
 from adabench.usecases.interface import UseCase
-
-__all__ = ["Accesses", "accesses_of"]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,9 @@
 """Simulated annealing: the choice of one unit after the other is drawn again, at a falling temperature."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Problem, Solution
-
-__all__ = ["anneal"]
 
 _WARM, _COLD = 0.3, 1e-5
 """Temperatures, as fractions of the value."""

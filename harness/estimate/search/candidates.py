@@ -1,7 +1,5 @@
 """Candidates: what solvers find in the whole space and in parts of it, and what builders make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,8 +19,6 @@ from adabench.harness.study.policies import policy_of_usecase
 from adabench.usecases.interface import UseCase
 from adaps.policy import MadeFor, Policy, PolicyError
 from adaps.simulation import Simulation
-
-__all__ = ["Candidate", "SearchProblem", "candidates", "memory_limits", "simulated_all", "with_evidence"]
 
 Evidence = dict[str, "str | float | Sequence[str]"]
 _MEBI = 2.0**20

@@ -1,7 +1,5 @@
 """The cost model: loads, bytes and memory of each option to manage a table: docs/concepts/search.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,8 +22,6 @@ from adabench.harness.estimate.search.problem import Floats, Problem
 from adabench.harness.estimate.search.table_costs import Situation, Traffic, allreduced, traffic
 from adaps.policy.executed import homes_by_hash
 from adaps.simulation import Costs
-
-__all__ = ["CostModel", "Objective", "Prediction"]
 
 Objective = Literal["time", "bytes"]
 _MICROS = 1e6

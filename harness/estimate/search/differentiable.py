@@ -1,13 +1,9 @@
 """The differentiable solver: gradient descent on probabilities of choices, which are rounded at the end."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Problem, Solution
-
-__all__ = ["descend"]
 
 _WARM, _COLD = 1.0, 0.05
 _RATE = 0.2

@@ -1,7 +1,5 @@
 """The exact solver: a mixed-integer linear program, solved by HiGHS."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +7,6 @@ import numpy as np
 
 from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Floats, Problem, Solution
-
-__all__ = ["lower_bound", "solve_exactly"]
 
 _ENTRIES, _NODES = 16_000, 1000
 """Entries of the program's matrix, beyond the relaxation's own choices, and branches, at effort 1."""

@@ -1,12 +1,8 @@
 """Local search, which all solvers use: choices are improved by changes of single units."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from adabench.harness.estimate.search.problem import Choices, Floats, Problem
-
-__all__ = ["improved", "limited_memory"]
 
 _LITTLE, _MUCH, _ROUNDING = 1e-4, 1e3, 1e-12
 

@@ -1,7 +1,5 @@
 """Options to manage a table of the server, and the policy that a choice of options makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,18 +9,6 @@ from adabench.backends.interface import Served
 from adabench.harness.estimate.search.accesses import Accesses
 from adabench.harness.estimate.search.problem import Choices
 from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
-
-__all__ = [
-    "BY_HASH",
-    "HOTTEST",
-    "WHERE_READ",
-    "Space",
-    "TableOption",
-    "hottest_first",
-    "policy_of",
-    "read_most",
-    "table_options",
-]
 
 BY_HASH, WHERE_READ = -1, -2
 """Homes in place of a node's number: by hash, or on the node that reads a row most."""

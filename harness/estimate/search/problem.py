@@ -1,14 +1,10 @@
 """The problem that solvers share: minimise the largest load, with limited memory per node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-
-__all__ = ["Choices", "Floats", "Infeasible", "Problem", "Solution"]
 
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 Choices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

@@ -1,7 +1,5 @@
 """Solvers behind one interface."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,8 +10,6 @@ from adabench.harness.estimate.search.differentiable import descend
 from adabench.harness.estimate.search.exact import lower_bound, solve_exactly
 from adabench.harness.estimate.search.local_search import improved, limited_memory
 from adabench.harness.estimate.search.problem import Choices, Infeasible, Problem, Solution
-
-__all__ = ["SOLVERS", "solve"]
 
 Solver = Callable[[Problem, Choices, float, int], Solution]
 

@@ -4,8 +4,6 @@ The traffic is exact where it does not depend on time. Elsewhere it assumes that
 of each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from math import prod
@@ -17,8 +15,6 @@ from adabench.backends.interface import Served
 from adabench.backends.policies.resources import Resources
 from adabench.harness.estimate.search.problem import Choices, Floats
 from adaps.simulation import MESSAGE_BYTES
-
-__all__ = ["Situation", "Traffic", "allreduced", "bytes_on_wire", "traffic"]
 
 _REQUEST, _ANSWER, _INTENT, _SETUP, _TRANSFER, _REFRESH = (
     float(MESSAGE_BYTES[name]) for name in ("request", "answer", "intent", "setup", "transfer", "refresh")

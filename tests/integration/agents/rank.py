@@ -6,8 +6,6 @@ waits until its agent restarts it as a larger one. Each rank of the last life wr
 folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A node with all-reduced dense gradients: many buckets, steps at irregular intervals, and restarts."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One epoch of a use case with a backend on the parameter server, as a run trains it."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trains for some steps and saves, or loads and evaluates."""
 
-from __future__ import annotations
-
 import torch
 
 import adaps

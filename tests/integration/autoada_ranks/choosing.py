@@ -1,7 +1,5 @@
 """Sessions of backends under technique "auto", with seconds that depend on whether rows move only."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from itertools import islice

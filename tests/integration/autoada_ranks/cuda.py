@@ -1,7 +1,5 @@
 """A node of two that share a CUDA device; each trains half of the data, by its own process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

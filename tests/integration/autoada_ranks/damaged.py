@@ -3,8 +3,6 @@
 Rank 1 skips that batch and continues; the other ranks continue until they learn that rank 1 is lost.
 """
 
-from __future__ import annotations
-
 import gc
 
 import psutil

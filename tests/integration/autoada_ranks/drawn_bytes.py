@@ -1,7 +1,5 @@
 """Trains a knowledge graph with negatives that each node draws; all other rows are local before their use."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice

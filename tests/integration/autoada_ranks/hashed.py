@@ -1,7 +1,5 @@
 """A node that trains its share of every batch of raw ids with all nodes together, and reports its states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

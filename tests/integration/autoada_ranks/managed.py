@@ -3,8 +3,6 @@
 It reports counters of each table, and the rows grouped by what happened to them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Trains with negatives that each node draws, by every scheme."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

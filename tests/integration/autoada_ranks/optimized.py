@@ -4,8 +4,6 @@ The ranks do not wait for each other, and no loader counts clocks: the server ex
 chooses to, within the staleness limit.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

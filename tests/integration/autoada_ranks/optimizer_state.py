@@ -4,8 +4,6 @@ The nodes step together. Only rank 0 has the state of the plain training, and on
 mean of the gradients of two nodes is then half of its gradient.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

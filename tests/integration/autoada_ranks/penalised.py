@@ -1,7 +1,5 @@
 """Trains with a penalty on all parameters, which the loop computes; reports the warnings."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -3,8 +3,6 @@
 The ranks push one after the other, so that nothing depends on the order in which pushes arrive.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

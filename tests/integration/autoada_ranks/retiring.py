@@ -1,7 +1,5 @@
 """A node that trains with tables that have fewer rows than the training has ids, and reports its states."""
 
-from __future__ import annotations
-
 import torch
 
 import adaps

@@ -1,7 +1,5 @@
 """Sessions of backends, one after the other, each under a policy: losses, announcements, counters."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from itertools import islice

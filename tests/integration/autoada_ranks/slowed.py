@@ -1,7 +1,5 @@
 """Epochs of `ctr` under policies, on nodes that control groups slow down for an epoch, if there are any."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A node with one worker that trains its share of every batch."""
 
-from __future__ import annotations
-
 from tests.integration.autoada_ranks.task import node_for, train_share
 from tests.integration.guarantees.common import arguments, report
 

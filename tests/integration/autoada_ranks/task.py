@@ -1,7 +1,5 @@
 """A small model, its batches and a step, for the scripts of the ranks and their tests."""
 
-from __future__ import annotations
-
 from threading import Lock
 from typing import Any
 

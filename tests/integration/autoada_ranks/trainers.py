@@ -5,8 +5,6 @@ size and with twice this size, and wrapped. A rank of torchrun trains each examp
 report and the warnings of the wrapper are files in the folder.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Trains word vectors with automatic intent; each rank reports the loss on held-out text."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -4,8 +4,6 @@ Each try has a process of its own, for only the first reading is of interest: it
 Prints how many of them died.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

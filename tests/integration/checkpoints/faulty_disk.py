@@ -5,8 +5,6 @@ operating system would lose in a power failure, a killed process loses nothing o
 what it had not synchronised, and `lose` does that to the files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

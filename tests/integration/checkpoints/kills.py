@@ -1,7 +1,5 @@
 """Trains in processes that are killed while they write checkpoints; the next ones go on from there."""
 
-from __future__ import annotations
-
 import functools
 import os
 

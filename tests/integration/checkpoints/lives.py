@@ -5,8 +5,6 @@ than the last acknowledged one. Then it makes steps, each of which ends with a w
 processes are forks of this one, so each costs only some hundredths of a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -21,8 +19,6 @@ from typing import Any
 import adaps
 from tests.conftest import free_port
 from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
-
-__all__ = ["Life", "main"]
 
 MOST_CALLS = 60
 """Limit of disk calls; one node makes about 20 for the writes of a step."""

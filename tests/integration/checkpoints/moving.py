@@ -1,7 +1,5 @@
 """Workers push under changing intent and write a checkpoint every third turn, while keys are on their way."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

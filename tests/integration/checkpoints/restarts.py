@@ -3,8 +3,6 @@
 That is between two checkpoints; the agent of torchrun has to start the ranks again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

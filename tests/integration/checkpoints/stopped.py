@@ -8,8 +8,6 @@ The processes are forks of this one, so each costs some hundredths of a second. 
 tests.integration.checkpoints.stopped FOLDER`` prints the result as JSON.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """Exports by processes that are killed while writing; the next processes continue from what they left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ Each time the tables are exported twice: incrementally to a common directory, an
 Rank 0 reads and compares both.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

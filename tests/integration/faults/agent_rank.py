@@ -4,8 +4,6 @@
 the folder. Exit code 1 makes the agent restart the job.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -17,8 +15,6 @@ from typing import Any
 
 import adaps
 from tests.integration.faults.workload import Workload
-
-__all__ = ["PEER_TIMEOUT", "reports_file", "saved_in", "stop_file"]
 
 PEER_TIMEOUT = 2.0
 WORKERS = 2

@@ -8,8 +8,6 @@ checkpoint with exact sums within `PATIENCE`; a restored one must never be older
 of it as JSON. It needs root.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -31,8 +29,6 @@ import psutil
 from adabench.harness.machine.process import adopt_orphans
 from tests.integration.faults import network
 from tests.integration.faults.agent_rank import PEER_TIMEOUT, reports_file, stop_file
-
-__all__ = ["FAULTS", "PATIENCE", "main"]
 
 PATIENCE = 300.0
 """Seconds until the job must work again, long enough for a busy machine."""

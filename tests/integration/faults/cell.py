@@ -3,8 +3,6 @@
 ``python -m tests.integration.faults.cell FAULT PHASE NODES`` prints the outcome as JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -28,8 +26,6 @@ from tests.conftest import free_port
 from tests.integration.faults.forks import Forks
 from tests.integration.faults.network import Cable
 from tests.integration.faults.rank import PHASES, Orders, live, table, value_at
-
-__all__ = ["FAULTS", "Cell", "Outcome", "run"]
 
 FAULTS = {
     "SIGKILL": "killed by SIGKILL",

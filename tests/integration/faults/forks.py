@@ -1,7 +1,5 @@
 """Forked ranks, each of which sends reports through a pipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors
@@ -9,8 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
-
-__all__ = ["Forks", "report"]
 
 
 def report(descriptor: int, **message: Any) -> None:

@@ -9,8 +9,6 @@ measures memory, descriptors and threads of the nodes that are never the victim 
 as JSON. A fault comes after `longest_life` seconds at the latest.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json
@@ -37,8 +35,6 @@ from adaps.rendezvous import open_store
 from tests.conftest import free_port
 from tests.integration.faults.forks import Forks, report
 from tests.integration.faults.workload import EVERY, Workload
-
-__all__ = ["main"]
 
 NODES, WORKERS = 4, 2
 VICTIMS = (2, 3)

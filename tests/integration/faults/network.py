@@ -1,15 +1,11 @@
 """Two network namespaces joined by a cable that can be cut or made slow; needs root and iproute2."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from adabench.harness.machine import namespaces
-
-__all__ = ["Cable", "enter", "reason_without"]
 
 RATE = "8mbit"
 """Rate of a slow cable, in each direction."""

@@ -1,7 +1,5 @@
 """The program of a rank in a faulty cluster: setup, a checkpoint, and one phase repeated until it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -23,18 +21,6 @@ import numpy as np
 import adaps
 from tests.integration.faults import network
 from tests.integration.faults.forks import report
-
-__all__ = [
-    "CONNECT_TIMEOUT",
-    "PEER_TIMEOUT",
-    "PHASES",
-    "STALL_TIMEOUT",
-    "TURNS",
-    "Orders",
-    "live",
-    "table",
-    "value_at",
-]
 
 PHASES = (
     *("setup", "pull", "push", "wait_sync", "barrier", "checkpoint", "finalize"),

@@ -1,7 +1,5 @@
 """Writes the tables of pages on faults, below the prose that explains them."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 from statistics import median
@@ -12,8 +10,6 @@ from adabench.harness.machine.environment import capture, machine_name
 from . import agents
 from .cell import FAULTS
 from .rank import CONNECT_TIMEOUT, PEER_TIMEOUT, PHASES, STALL_TIMEOUT, TURNS
-
-__all__ = ["record_agents", "record_faults"]
 
 _HEADING = "## Recorded\n"
 

@@ -1,7 +1,5 @@
 """Work with known sums on failing nodes: each life continues from the last checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ import numpy.typing as npt
 import adaps
 import adaps.checkpoint
 from tests.checkpoint_files import content
-
-__all__ = ["EVERY", "Workload"]
 
 ROWS, LENGTH, PUSHED = 2000, 4, 100
 EVERY = 10

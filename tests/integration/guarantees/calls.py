@@ -4,8 +4,6 @@ All nodes read and announce the rows of each writer, so these rows are remote, r
 turn. The writer must always read exactly the result of its own calls in their order.
 """
 
-from __future__ import annotations
-
 import gc
 from functools import partial
 

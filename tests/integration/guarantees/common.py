@@ -1,7 +1,5 @@
 """Functions that the scripts of the ranks share."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ single node that applies them all. In the second part, all nodes apply gradients
 on every node must be the sums of all squares.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 import adaps

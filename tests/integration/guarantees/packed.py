@@ -1,7 +1,5 @@
 """Two nodes train the same rows in float32 and in bfloat16 and report memory and content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

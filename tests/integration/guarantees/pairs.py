@@ -5,8 +5,6 @@ written in this column, and must never see the other columns decrease. Either on
 all the time and therefore stays their owner, or no node does.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 

@@ -4,8 +4,6 @@ Every column of a value holds (writer, number), so a mixture or a sum of two set
 reports the values that each worker saw, in the order in which it saw them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

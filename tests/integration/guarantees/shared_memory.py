@@ -1,7 +1,5 @@
 """Two nodes exchange rows longer than a ring in shared memory and report whether they mapped a ring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

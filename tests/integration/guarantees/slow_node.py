@@ -5,8 +5,6 @@ rows without a request, and, while rank 1 runs at all, rows of another table of 
 The memory of rank 0 may grow only by what its limits allow, no matter how long this takes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ The parent forks the ranks and never makes a node itself, so each rank begins in
 after its imports. Otherwise the import of torch would take most of the time.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

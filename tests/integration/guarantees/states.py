@@ -4,8 +4,6 @@ Each worker writes the states of rows of its own and reads them back at once: a 
 the end every worker reads the states and values of all rows.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

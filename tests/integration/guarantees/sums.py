@@ -3,8 +3,6 @@
 The actions of a worker depend on its seed alone, so every worker can compute what all have pushed.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Nodes that want the same keys one after the other, or at the same time; every node writes its trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

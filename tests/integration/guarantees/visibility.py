@@ -1,7 +1,5 @@
 """After `wait_sync; barrier; wait_sync` every node reads exactly what all have pushed, round after round."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import adaps

@@ -1,7 +1,5 @@
 """Two nodes add changes to the same rows of node 0 over each wire format: bytes sent, and residuals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

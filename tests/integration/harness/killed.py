@@ -4,8 +4,6 @@
 fully recorded is named in FOLDER/finished, a file that the session does not know.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import random

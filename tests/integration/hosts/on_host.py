@@ -1,13 +1,9 @@
 """Programs on one of several hosts, which are the network namespaces that ``TEST_NAMESPACE`` names."""
 
-from __future__ import annotations
-
 import os
 
 from tests.integration.faults.network import enter
 from tests.warm import run_adabench, run_seeded
-
-__all__ = ["RUN_ON_HOST", "RUN_TASK", "run_on_host", "run_task"]
 
 RUN_ON_HOST = "tests.integration.hosts.on_host:run_on_host"
 """Target for a `ForkServer`: ``adabench ARGUMENTS``."""

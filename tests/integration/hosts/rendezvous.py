@@ -4,8 +4,6 @@
 store. An outcome is the sum of all pushes, and whether the store is also open at loopback; or the error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,12 +1,8 @@
 """A small study for several launchers, and what their records have in common."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from adabench.results.record import Run
-
-__all__ = ["GIVEN_UP", "HANG", "STUDY", "assert_host_lost", "comparable"]
 
 GIVEN_UP = 240.0
 """Seconds after which a test counts as hung."""

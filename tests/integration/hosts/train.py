@@ -3,8 +3,6 @@
 ``python -m tests.integration.hosts.train FOLDER`` under torchrun; each rank writes its results.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ Its hosts are network namespaces. The options that the launcher uses behave as t
 srun, squeue, sacct and scancel describe.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -24,8 +22,6 @@ from adabench.harness.launch.fork_server import Fork, ForkServer
 from adabench.harness.machine.process import kill_tree
 from tests.integration.hosts.on_host import RUN_TASK
 from tests.warm import whole
-
-__all__ = ["Cluster", "Job"]
 
 _COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scancel")
 _CLIENT = """#!{python} -IS

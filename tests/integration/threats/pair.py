@@ -1,7 +1,5 @@
 """Two nodes of this process over TCP, with an attacker between them who reads and changes messages."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
@@ -15,8 +13,6 @@ from adaps import _core
 from adaps.node_lifetime import open_node
 from adaps.node_options import NodeSettings
 from adaps.rendezvous import RendezvousResult
-
-__all__ = ["ROWS", "Between", "pair", "port_of"]
 
 ROWS, LENGTH = 64, 4
 

@@ -4,8 +4,6 @@ The cost for other workloads, whatever the length of their steps, follows from t
 waits for an export, the CPU time beside the steps, and the bytes of the files.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

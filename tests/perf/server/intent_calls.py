@@ -1,7 +1,5 @@
 """CPU seconds of the calling thread: intent calls of keys that repeat, and `torch.unique` of the same ids."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Random load for some time: keys are wanted and forgotten, replicated and moved, read and changed."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resident memory of a node: of a large untouched table, and for each touched row."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

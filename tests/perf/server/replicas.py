@@ -1,7 +1,5 @@
 """CPU seconds of nodes that share replicas, for rounds with some changed keys and for idling."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

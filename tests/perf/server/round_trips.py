@@ -1,7 +1,5 @@
 """Pulls from another node, and the same bytes there and back over a plain blocking TCP socket, in turns."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

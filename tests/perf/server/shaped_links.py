@@ -1,7 +1,5 @@
 """Pings and bulk transfers over shaped links: their seconds, and the bytes that a transfer brings."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays from callers: which are used as they are, and which are refused with advice."""
 
-from __future__ import annotations
-
 import array
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables whose values are bfloat16 in memory, on a cluster of one node."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

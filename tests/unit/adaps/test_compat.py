@@ -1,7 +1,5 @@
 """AdaPM's interface, as its scripts use it, on one server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Distinct ids of a batch."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables whose keys are any 64-bit ids, on a cluster of one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path

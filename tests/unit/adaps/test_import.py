@@ -1,7 +1,5 @@
 """Importing the package, and its types."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

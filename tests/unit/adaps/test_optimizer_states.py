@@ -1,7 +1,5 @@
 """The optimizer state of rows: read and written by their keys."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

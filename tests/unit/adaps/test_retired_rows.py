@@ -1,7 +1,5 @@
 """Tables whose rows are given to other ids, and tables that admit ids late, on a cluster of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Replays of ids: hit ratios of a recommender's requests, and admission in a workload."""
 
-from __future__ import annotations
-
 import lzma
 import re
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Samples that the server draws: calls, arguments, and counters."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random sequences of calls against a dictionary: on one node, with checkpoints, and on two."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Simulated clusters: counters, effects of machines and links, and refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tables, optimizers, initial values, and error messages for a node's arguments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

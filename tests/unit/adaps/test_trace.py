@@ -1,7 +1,5 @@
 """Conversion of traces to a data frame and to spans for Chrome's viewer."""
 
-from __future__ import annotations
-
 import json
 from collections import namedtuple
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker's calls on a cluster of one, and a node's life."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import signal

@@ -1,7 +1,5 @@
 """Budgets of profiled runs as bars and as a table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The picture of a trace matches its events."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The page over all sessions: its rows, and the values that they are sorted by."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any

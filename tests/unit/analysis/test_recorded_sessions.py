@@ -1,7 +1,5 @@
 """The committed sessions: their figures are drawn from their records, and a page shows each of them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree

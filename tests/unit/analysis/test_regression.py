@@ -1,7 +1,5 @@
 """Seconds from features: errors, intervals, and rows outside of the measurements."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

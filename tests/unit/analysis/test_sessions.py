@@ -1,7 +1,5 @@
 """Several sessions: what changed between two, and a cell's ratio over commits; and sweeps of a parameter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

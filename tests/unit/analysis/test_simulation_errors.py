@@ -1,7 +1,5 @@
 """How far simulated times are off: errors, orders and the figure; and judging a session of runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Deliberately faulty workers: the effect of each fault on gradients, tables and dense parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Builders of policies, the resources that they read, and the predicted costs of a policy."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

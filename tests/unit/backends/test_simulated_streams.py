@@ -1,7 +1,5 @@
 """The accesses that simulations replay."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

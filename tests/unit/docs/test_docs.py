@@ -1,7 +1,5 @@
 """Every document and section that code cites or documents link to exists."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """Every public name in the reference has a docstring that describes its arguments or fields."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The pages that lead to a figure give options that exist, and scripts, studies and jobs that can be read."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """How links from the documentation to files of the repository come out as pages."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

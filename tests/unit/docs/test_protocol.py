@@ -1,7 +1,5 @@
 """The design pages agree with the code about messages, rules and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reference is complete: commands, counters, records, and the files of checkpoints and exports."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

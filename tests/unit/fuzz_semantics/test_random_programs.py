@@ -1,7 +1,5 @@
 """Random programs are equal to plain PyTorch when they are wrapped, or refused; and they find mistakes."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The page about the search agrees with its twelve cells."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The documentation of the studies `inits`, `placement` and `robust` agrees with their results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

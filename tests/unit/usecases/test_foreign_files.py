@@ -1,7 +1,5 @@
 """Files as people bring them: each outcome is the one that the table of docs/guides/data.md promises."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Use cases with raw ids as keys: no numbering of ids, and quality as with numbered rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files are read in blocks, into the cache: memory does not grow with them as they do."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import os

@@ -1,7 +1,5 @@
 """Checkpoints of a cluster of one node: their content, restoring, and refusals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Checkpoints with damaged or unreadable files: a restore reports it and changes nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

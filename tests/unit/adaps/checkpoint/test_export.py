@@ -1,7 +1,5 @@
 """Exports of a cluster of one node: their content, incremental parts, and failures."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

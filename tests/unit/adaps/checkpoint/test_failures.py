@@ -1,7 +1,5 @@
 """Failures while a checkpoint is written, and the state that they leave."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The corpus of the fuzz target for checkpoints and exports, to which findings are added."""
 
-from __future__ import annotations
-
 from tests.scripts import ROOT, load_script
 
 FUZZ = ROOT / "csrc" / "tests" / "fuzz"

@@ -3,8 +3,6 @@
 ``python -m tests.simulation.explore 10000`` explores more of them; a seed reproduces a finding.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulation.explore import explore, try_seed

@@ -1,7 +1,5 @@
 """Who may write checkpoints to a directory: one job at a time, and never one that was taken over."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """Documents of policies are read and written without loss; errors in them are reported in one sentence."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A node that is given a policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

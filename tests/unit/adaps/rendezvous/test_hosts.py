@@ -1,7 +1,5 @@
 """Where a node listens, and what several hosts need."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Where the job's secret comes from, and who may have it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

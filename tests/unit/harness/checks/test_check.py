@@ -1,7 +1,5 @@
 """The findings of ``adabench check`` about plugins that break their promises; runs are simulated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prerequisites that the doctor finds missing, and leftovers of crashed runs."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import socket

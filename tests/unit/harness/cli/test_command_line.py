@@ -1,7 +1,5 @@
 """The interpretation of command-line arguments, and the output of lists."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

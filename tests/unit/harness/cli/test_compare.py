@@ -1,7 +1,5 @@
 """``adabench compare``: what passes a gate and what does not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Study files and data with any content give a valid plan or valid data, or one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import shutil

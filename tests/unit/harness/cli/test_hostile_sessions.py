@@ -1,7 +1,5 @@
 """Foreign sessions: whatever texts they contain, nothing is written outside them or executed."""
 
-from __future__ import annotations
-
 import warnings
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's mistake: one clear sentence, exit code 2, no traceback, nothing recorded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands about policies: their output, and one sentence and exit code 2 for mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``adabench search``: its table, the policy that it writes, and mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``adabench simulate``: its table, figure and trace, where its figures come from, and mistakes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from pathlib import Path

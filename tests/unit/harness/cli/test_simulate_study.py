@@ -1,7 +1,5 @@
 """``adabench simulate`` with a study: results, tables, figures, and mistakes."""
 
-from __future__ import annotations
-
 import csv
 import json
 from itertools import product

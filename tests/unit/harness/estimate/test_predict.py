@@ -1,7 +1,5 @@
 """How long runs will take: by their own cell's, or by the simulator and other recorded runs."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from pathlib import Path

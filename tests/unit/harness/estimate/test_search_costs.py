@@ -1,7 +1,5 @@
 """The search's cost formula compared with the messages of the server's own code in a simulation."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

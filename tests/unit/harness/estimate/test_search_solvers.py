@@ -1,7 +1,5 @@
 """Solvers of the search: exact ones equal exhaustive search, limits are kept, bounds are valid."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

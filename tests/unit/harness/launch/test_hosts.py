@@ -1,7 +1,5 @@
 """Messages between the hosts of a session, the distribution of nodes, and refused options."""
 
-from __future__ import annotations
-
 import io
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The request for a job, and the messages where no job is possible."""
 
-from __future__ import annotations
-
 import io
 import socket
 import sys

@@ -1,7 +1,5 @@
 """A process that gets a part of a core: its control group, and where there can be none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scratch folders go with their run or, after a SIGKILL, with the next start; nothing else ever does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

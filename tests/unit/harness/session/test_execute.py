@@ -1,7 +1,5 @@
 """How a session grows, continues and stops; the runs themselves are made up."""
 
-from __future__ import annotations
-
 import io
 import signal
 from collections.abc import Callable

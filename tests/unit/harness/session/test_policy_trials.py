@@ -1,7 +1,5 @@
 """Trial runs of a search: which policies continue, which are dropped, and the reported interval."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A node's messages during training, and the event files made from them."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

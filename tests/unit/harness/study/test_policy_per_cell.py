@@ -1,7 +1,5 @@
 """Policies of cells are built for their model and nodes before anything starts."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

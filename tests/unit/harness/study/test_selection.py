@@ -1,7 +1,5 @@
 """Which cells of all combinations a study runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run setting is declared once and is there everywhere: studies, command line, plan, processes, record."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

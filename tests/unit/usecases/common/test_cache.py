@@ -1,7 +1,5 @@
 """Files are read again when their content changes, whatever their time stamps are."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

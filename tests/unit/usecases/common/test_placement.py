@@ -1,7 +1,5 @@
 """Dealing samples by the rows that they read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text files of any packing and encoding give the same columns."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

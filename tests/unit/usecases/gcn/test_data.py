@@ -1,7 +1,5 @@
 """Graphs of the use case gcn: all readable layouts, the resulting graphs, and errors for bad files."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Downloading data sets, from a server on this machine."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import socket

@@ -1,7 +1,5 @@
 """How training nodes are shared among workers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

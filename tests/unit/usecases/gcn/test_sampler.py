@@ -1,7 +1,5 @@
 """The neighbour sampler in C++: its distribution, and exactness against a reference in NumPy."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations

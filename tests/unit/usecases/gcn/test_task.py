@@ -1,7 +1,5 @@
 """The use case gcn fulfills the protocol, and plain PyTorch learns with it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

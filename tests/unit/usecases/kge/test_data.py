@@ -1,7 +1,5 @@
 """Files of triples: every format gives the same triples, and unusable files are refused in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

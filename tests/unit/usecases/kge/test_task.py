@@ -1,7 +1,5 @@
 """The use case kge: scores by their formulas, ranks, and that another library's evaluator agrees."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from typing import Any

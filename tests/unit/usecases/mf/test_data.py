@@ -1,7 +1,5 @@
 """Files of ratings: every format gives the same ratings; unusable files are refused in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

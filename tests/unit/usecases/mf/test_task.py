@@ -1,7 +1,5 @@
 """The use cases mf and mf-implicit: shares, losses, quality, and the reference on MovieLens-100K."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

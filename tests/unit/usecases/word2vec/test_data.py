@@ -1,7 +1,5 @@
 """Texts and word pairs: reading, splitting, and refusals in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The use case word2vec: windows and losses by their definitions, and what another library learns."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import pairwise
