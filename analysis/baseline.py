@@ -33,11 +33,7 @@ class Baseline:
     """
 
     def __init__(
-        self,
-        cells: Mapping[str, Run | PlannedRun],
-        labels: Mapping[str, str],
-        text: str | None,
-        usecase: str,
+        self, cells: Mapping[str, Run | PlannedRun], labels: Mapping[str, str], text: str | None, usecase: str
     ) -> None:
         self._runs = cells
         self._labels = labels

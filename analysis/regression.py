@@ -235,25 +235,8 @@ def judged(
 ) -> tuple[Judgement, Predicted]:
     """Hold out each part in turn, learn from the other parts, and compare predictions with measurements.
 
-    Parameters
-    ----------
-    features : DataFrame
-        Features of all rows, as in `Regression.fit`.
-    seconds : array
-        Measured times of all rows, as in `Regression.fit`.
-    parts : array
-        Part of each row.
-    groups : array, optional
-        Group of each row, as in `Regression.fit`.
-    base : array, optional
-        Prior predictions of all rows, as in `Regression.fit`.
-    seed : int
-        Seed of the random generator, as in `Regression.fit`.
-
-    Returns
-    -------
-    Judgement, Predicted
-        Judgement and predictions of all rows, each predicted when it was held out.
+    `parts` has the part of each row. The other arguments are those of `Regression.fit`. Returns the
+    judgement, and the predictions of all rows, each predicted when it was held out.
     """
     several = _columns(seconds)
     measured = several.sum(axis=1)

@@ -11,8 +11,9 @@ from rich.console import Console
 from adabench.analysis.compare import compare
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.load import load_frame
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
 from adabench.harness.session.plan_text import plan_text
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 
 

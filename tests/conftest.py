@@ -57,9 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--full", action="store_true", help="give the server's tests their full size (half an hour)"
     )
     parser.addoption(
-        "--device",
-        default="cpu",
-        help="where the models of other libraries are trained, cuda for instance",
+        "--device", default="cpu", help="where the models of other libraries are trained, cuda for instance"
     )
 
 

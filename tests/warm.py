@@ -3,6 +3,8 @@
 They behave like ``python -u FILE``, ``python -m MODULE`` or ``python -c CODE``.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import io
 import json

@@ -7,6 +7,8 @@ machine. After an interruption, the same command continues. ``--cells 1,5`` sele
 all cells with little data, as a test of the program, and only prints the result.
 """
 
+from __future__ import annotations
+
 import argparse
 import math
 import subprocess
@@ -37,6 +39,7 @@ from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
 from adabench.harness.session import execute
 from adabench.harness.session.progress import duration
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.cell import digest, shared_sources_hash
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import Study, load_study
@@ -504,9 +507,7 @@ class _Judge:
 
     def _runs(self, study: Study) -> list[Run]:
         console = Console(soft_wrap=True)
-        store, interrupted = execute.run_session(
-            study, self.folder, execute.ResumeOptions(judged=False), console
-        )
+        store, interrupted = execute.run_session(study, self.folder, ResumeOptions(judged=False), console)
         if interrupted:
             raise RecordError("interrupted: the same command continues")
         return last_attempts(store.runs())

@@ -192,13 +192,7 @@ STUDIES = {
     ),
     "robust": Study(
         "wrong-workers.md",
-        (
-            "use case",
-            "rule",
-            "quality, none wrong",
-            "quality, 2 of 8 wrong (`flip`)",
-            "CPU time, none wrong",
-        ),
+        ("use case", "rule", "quality, none wrong", "quality, 2 of 8 wrong (`flip`)", "CPU time, none wrong"),
         "Each rule is compared with the mean of eight right workers in {pairs} pairs of runs of the study "
         "`robust`: "
         "differences of quality, and ratios of the CPU time of whole runs, with intervals of 95 %.",

@@ -20,10 +20,7 @@ __all__ = ["open_node"]
 
 
 def open_node(
-    specs: Sequence[_core.TableSpec],
-    settings: NodeSettings,
-    rendezvous: Rendezvous | None,
-    deadline: float,
+    specs: Sequence[_core.TableSpec], settings: NodeSettings, rendezvous: Rendezvous | None, deadline: float
 ) -> _core.Node:
     """Create a node and connect it to any other nodes before the deadline (of `time.monotonic`)."""
     try:

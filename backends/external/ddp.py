@@ -3,6 +3,8 @@
 The gradients of embedding tables are sparse and are gathered from all processes in every step.
 """
 
+from __future__ import annotations
+
 import torch.distributed as dist
 
 from adabench.backends.external._shared import (

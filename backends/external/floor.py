@@ -6,6 +6,8 @@ adds the rows' gradients, scaled by the learning rate, with one `index_add_`. Ro
 duplicates are not searched, and nothing is shared.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any
 

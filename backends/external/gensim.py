@@ -4,6 +4,8 @@ Vector size, window, negatives, subsampling and epochs are taken from the use ca
 gensim's, and decreases linearly over all epochs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,11 +77,7 @@ class GensimSession(PeerSession):
             first + (last - first) * epoch / self._epochs for epoch in (self._epoch, self._epoch + 1)
         )
         self._theirs.train(
-            self._sentences,
-            total_examples=len(self._sentences),
-            epochs=1,
-            start_alpha=begin,
-            end_alpha=end,
+            self._sentences, total_examples=len(self._sentences), epochs=1, start_alpha=begin, end_alpha=end
         )
         self._epoch += 1
         return self._pairs

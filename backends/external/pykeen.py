@@ -5,6 +5,8 @@ loss is InfoNCE, a cross-entropy like the use case's loss, without regularizatio
 models use larger initial weights, and a few epochs would hardly improve them.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import tempfile

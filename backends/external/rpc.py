@@ -5,6 +5,8 @@ gradients to these processes, where the use case's optimizer updates the rows. T
 DistributedDataParallel over gloo.
 """
 
+from __future__ import annotations
+
 from itertools import pairwise
 from threading import Lock
 from typing import ClassVar

@@ -5,6 +5,8 @@ the dense layers use DistributedDataParallel. This is TorchRec's table-wise shar
 define the features of a table, the table has one feature.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterator
 from typing import Any

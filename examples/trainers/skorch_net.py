@@ -6,6 +6,8 @@ The class `AdaClassifier` is the difference to plain PyTorch.
     torchrun --nproc-per-node 2 examples/trainers/skorch_net.py
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -158,11 +158,7 @@ def build(
 
 
 @takes_model
-def show_policy(
-    model: Model,
-    policy: PolicyText,
-    force: ForceOption = False,
-) -> None:
+def show_policy(model: Model, policy: PolicyText, force: ForceOption = False) -> None:
     """Show how each parameter is managed: rows, bytes per node, technique, home, expected local share."""
     from adabench.analysis.tables import aligned
     from adabench.harness.study.policies import bytes_per_node, local_share

@@ -31,8 +31,7 @@ def predict(
     study: Study,
     results: Results = None,
     judge: Annotated[
-        bool,
-        typer.Option("--judge", help="Measure the errors: predict each recorded cell from the others."),
+        bool, typer.Option("--judge", help="Measure the errors: predict each recorded cell from the others.")
     ] = False,
     own: Annotated[
         bool,
@@ -56,9 +55,6 @@ def predict(
             "columns, such as nodes.",
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(hidden=True, help="Ignored: the number of rows decides.")
-    ] = None,
     at: Annotated[
         Path | None, typer.Option(help="Predict for the rows of this csv, instead of judging.")
     ] = None,
@@ -78,12 +74,6 @@ def predict(
         raise UsageError(f"--leave-out {leave_out}: nothing is judged with --at; leave one out")
     if out is not None and at is None:
         raise UsageError(f"--out {out}: it is the file for the predictions of --at; give both, or neither")
-    if model is not None:
-        typer.echo(
-            f"warning: --model {model} is ignored, because the number of rows determines the model: leave "
-            f"it out",
-            err=True,
-        )
     if table is None:
         of_tables = {"--target": target, "--features": features, "--leave-out": leave_out, "--at": at}
         for name, value in of_tables.items():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adabench.results.record import Run
     from adabench.results.store import SessionStore
 
+
 # A single run does not take turns with other runs.
 @takes_study(without=("interleaved", "turn_steps", "target", "launcher", "quick"), repeats=1)
 def profile(study: Study, results: Results = None) -> None:

@@ -189,10 +189,7 @@ def _tried(
     except Interrupted as error:
         tell(str(error))
         raise typer.Exit(130) from error
-    evidence: Evidence = {
-        "measured_against": baseline.name,
-        "measured": [one.said() for one in everything],
-    }
+    evidence: Evidence = {"measured_against": baseline.name, "measured": [one.said() for one in everything]}
     last = everything[-1]
     if best is not baseline:
         evidence["measured_ratio"] = round(last.ratio, 4)

@@ -57,8 +57,7 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _app(
     show_version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
+        bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
     """Runs use cases with strategies that signal intent, records every run, and compares the results."""

@@ -13,12 +13,7 @@ from adabench.harness.errors import UsageError, unknown
 from adabench.harness.machine.namespaces import link_of, slow_pair_of
 from adabench.harness.plugins.registry import load_backend
 from adabench.harness.study.policies import policy_of_usecase
-from adabench.harness.study.syntax import (
-    check_slow_pair,
-    convert_params,
-    parse_network,
-    parse_selections,
-)
+from adabench.harness.study.syntax import check_slow_pair, convert_params, parse_network, parse_selections
 from adabench.usecases.interface import UseCase
 from adaps.node_options import checked_channels
 from adaps.policy import Policy, PolicyError

@@ -16,12 +16,7 @@ import msgspec
 from adabench.analysis.load import shown_value
 from adabench.analysis.tracking import tracked
 from adabench.backends.policies.resources import Resources
-from adabench.harness.estimate.simulate import (
-    SimulationSettings,
-    clusters_of,
-    require_server,
-    simulated_once,
-)
+from adabench.harness.estimate.simulate import SimulationSettings, clusters_of, require_server, simulated_once
 from adabench.harness.estimate.stored_results import StoredResults
 from adabench.harness.plugins.registry import load_backend, load_usecase, source_files
 from adabench.harness.study.cell import Cell, data_key, shared_sources_hash, usecase_of

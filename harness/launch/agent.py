@@ -1,5 +1,7 @@
 """An agent: a process of the harness that starts ranks on its host for the coordinator of a session."""
 
+from __future__ import annotations
+
 import queue
 import socket
 import time

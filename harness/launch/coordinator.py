@@ -5,6 +5,8 @@ first nodes. The output and the files of an agent's ranks are stored where the r
 put them.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import time

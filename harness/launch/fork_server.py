@@ -12,6 +12,8 @@ check this, it does not report a failed import, its forks do not end with it, an
 main module again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import importlib
@@ -160,12 +162,7 @@ class ForkServer:
             raise ForkServerError(f"the process that runs are forked from cannot be started: {last}")
 
     def fork(
-        self,
-        target: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str | None],
-        out: int,
-        err: int,
+        self, target: str, arguments: Sequence[str], environment: Mapping[str, str | None], out: int, err: int
     ) -> Fork:
         """Start a process; any thread may, once the server was started.
 

@@ -5,6 +5,8 @@ progress in files of a scratch folder on the harness's machine. If the ranks are
 copies their files there, with times of this machine's clock.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """The launcher `local`: all ranks of a run are processes of this machine."""
 
+from __future__ import annotations
+
 import os
 import secrets
 import time

@@ -4,6 +4,8 @@ Submitit writes the job's script and starts `take_part` on each of its hosts. It
 submitted the job, which plans, records, and coordinates the hosts as rank 0 of `torchrun` does.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import io

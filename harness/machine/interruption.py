@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM as a flag that is checked at safe moments."""
 
+from __future__ import annotations
+
 import signal
 from types import FrameType
 from typing import Any

@@ -7,6 +7,8 @@ link's rate, each held for the latency. All sockets are slowed down equally. Wit
 the link between nodes 1 and 2 has ten times the latency and a tenth of the rate.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re

@@ -1,5 +1,7 @@
 """The identity of a process, which lets a later process check that the process has ended."""
 
+from __future__ import annotations
+
 import os
 import platform
 from pathlib import Path

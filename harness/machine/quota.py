@@ -1,5 +1,7 @@
 """Processes that get only a part of a core, by a control group of the kernel; needs root."""
 
+from __future__ import annotations
+
 import math
 import os
 from contextlib import suppress

@@ -23,12 +23,7 @@ from adabench.harness.plugins.registry import (
     names,
 )
 
-_LOAD = {
-    "backend": load_backend,
-    "usecase": load_usecase,
-    "policy": load_builder,
-    "launcher": load_launcher,
-}
+_LOAD = {"backend": load_backend, "usecase": load_usecase, "policy": load_builder, "launcher": load_launcher}
 
 # An entry in a section of a NumPy docstring: names, an optional type, and indented lines.
 _ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?:    [^\n]*\n?)+)", re.MULTILINE)

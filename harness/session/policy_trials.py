@@ -11,7 +11,8 @@ from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
 from adabench.harness.estimate.search.candidates import Candidate
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
 

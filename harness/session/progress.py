@@ -1,5 +1,7 @@
 """Shows the progress of a session: a live display in a terminal, and plain lines elsewhere."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType

@@ -1,5 +1,7 @@
 """TensorBoard's event files of a session's runs, written by this process while they train."""
 
+from __future__ import annotations
+
 import importlib
 import time
 from collections.abc import Mapping

@@ -8,14 +8,7 @@ from typing import Any
 import msgspec
 
 from adabench.harness.errors import UsageError
-from adabench.harness.study.syntax import (
-    as_list,
-    between,
-    checked_text,
-    combinations,
-    parse_networks,
-    switch,
-)
+from adabench.harness.study.syntax import as_list, between, checked_text, combinations, parse_networks, switch
 from adabench.results.run_settings import RunSettings, Setting
 
 _TEXTS: dict[str, Callable[[str], list[str]]] = {"network": parse_networks}

@@ -15,10 +15,7 @@ from tests.warm import RUN_PYTHON, whole
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN_UP = 240.0
 """Seconds after which a test counts as hung."""
-QUICK = [
-    "c10d, rank 1 dies working, the other lingers",
-    "c10d, an agent joins later and rank 0 dies",
-]
+QUICK = ["c10d, rank 1 dies working, the other lingers", "c10d, an agent joins later and rank 0 dies"]
 SCENARIOS: dict[str, dict[str, Any]] = {
     str(name): dict(zip(("backend", "victim", "moment", "lingers", "joins"), values, strict=False))
     for name, *values in [

@@ -172,9 +172,7 @@ def test_adamw_shrinks_rows_at_rest_as_pytorch_does() -> None:
         return rows
 
     plain, wrapped = plain_and_wrapped(
-        lambda: nn.Sequential(nn.Embedding(6, 3)),
-        one(torch.optim.AdamW, lr=0.01, weight_decay=0.5),
-        resting,
+        lambda: nn.Sequential(nn.Embedding(6, 3)), one(torch.optim.AdamW, lr=0.01, weight_decay=0.5), resting
     )
     torch.testing.assert_close(wrapped, plain, atol=1e-6, rtol=0)
 

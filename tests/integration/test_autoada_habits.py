@@ -177,8 +177,7 @@ HABITS: list[Loop] = [
 
 
 @pytest.mark.parametrize(
-    "loop",
-    [*HABITS, *(pytest.param(after_each_step(change), id=change.__name__) for change in CHANGES)],
+    "loop", [*HABITS, *(pytest.param(after_each_step(change), id=change.__name__) for change in CHANGES)]
 )
 def test_a_habit_gives_what_it_gives_in_plain_pytorch(loop: Loop) -> None:
     def run(model: Any, optimizer: Optimizer) -> tuple[list[float], dict[str, Tensor]]:

@@ -16,8 +16,7 @@ TOLD_BY_TORCH = re.compile(r"\[W.*TCPStore|Exception raised from \w{4}Bytes|fram
 
 
 @pytest.mark.parametrize(
-    ("nodes", "technique"),
-    [(2, "relocation"), (2, "full_replication"), (2, "adaptive"), (4, "adaptive")],
+    ("nodes", "technique"), [(2, "relocation"), (2, "full_replication"), (2, "adaptive"), (4, "adaptive")]
 )
 def test_what_was_told_by_and_by_is_what_is_told_at_once_while_keys_move(
     launch: Launch, tmp_path: Path, nodes: int, technique: str

@@ -50,12 +50,7 @@ def mixed(**given: Any) -> dict[str, Any]:
         [sys.executable, "-m", "tests.integration.faults.mixed", json.dumps(given)],
         cwd=ROOT,
         # With one arena for all threads, which come and go with each node, free memory can be given back.
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-            "MALLOC_ARENA_MAX": "1",
-        },
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         text=True,
         timeout=given["seconds"] + 240,

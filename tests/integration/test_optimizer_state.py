@@ -55,10 +55,7 @@ def test_moving_a_parameter_whose_gradient_is_exchanged_to_another_optimizer_is_
         model.close()
 
     model = clicks()
-    with (
-        autoada.create_node(model, optimizers_of(model), workers=2) as node,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with autoada.create_node(model, optimizers_of(model), workers=2) as node, ThreadPoolExecutor(2) as pool:
         list(pool.map(moves, range(2)))
 
 

@@ -251,9 +251,7 @@ def test_rows_are_announced_as_far_ahead_as_their_own_rule_says(launch: Launch) 
 def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> None:
     policy = replace(Policy.uniform("full_replication"), synchronization=Synchronization(STEPS // 2))
     results = launch(
-        SESSIONS,
-        2,
-        cases=[case("ctr", name, policy, state=True) for name in ("manual", "autoada-automatic")],
+        SESSIONS, 2, cases=[case("ctr", name, policy, state=True) for name in ("manual", "autoada-automatic")]
     )
     for one, other in zip(*(result["runs"] for result in results), strict=True):
         for name, values in one["state"].items():

@@ -133,11 +133,6 @@ def test_jobs_of_one_host_are_open_at_loopback_only(monkeypatch: pytest.MonkeyPa
     with pair(way):
         assert addresses
     store.set("still", "open")
-    place = rendezvous.place_in_environment(
-        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    )
-    assert place is not None
-    assert place.interface() == "127.0.0.1"
 
 
 @shows("stranger-garbage")
@@ -255,12 +250,12 @@ def test_another_users_secret_is_not_taken() -> None:
 
 
 @shows("user-file")
-@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o666])
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "secret"
     file.write_text("the user's own secret")
     file.chmod(mode)
-    with pytest.raises(adaps.RendezvousError, match="chmod 600"):
+    with pytest.raises(adaps.RendezvousError, match=rf"has mode {mode:o} and .* chmod 600 {file}$"):
         secret_in_environment({"ADAPS_SECRET_FILE": str(file)})
 
 
@@ -295,6 +290,7 @@ def test_a_process_of_the_same_user_is_given_the_secret() -> None:
             handover.serve()
             time.sleep(0.01)
         assert taken.result() == handover.secret
+        assert handover.secret not in handover.name
 
 
 # A node gone wrong

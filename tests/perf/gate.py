@@ -1,5 +1,7 @@
 """The performance gate: paired rounds of this run against the ratios of a baseline of the same processor."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

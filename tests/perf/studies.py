@@ -17,10 +17,7 @@ STUDIES = ("peers", "links", "namespaces", "latency", "scaling", "intent")
 FLOOR = "floor"
 PEERS = ("torchrec", "rpc", "ddp", "single")
 OURS = "autoada-automatic"
-LINKS = {
-    "namespaces:lan": "links of 0.25 ms and 10 Gbit/s",
-    "namespaces:slow": "links of 1 ms and 1 Gbit/s",
-}
+LINKS = {"namespaces:lan": "links of 0.25 ms and 10 Gbit/s", "namespaces:slow": "links of 1 ms and 1 Gbit/s"}
 
 Measure = Callable[[Run], float]
 Best = Callable[[Sequence[float]], float]

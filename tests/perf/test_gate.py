@@ -19,7 +19,8 @@ from . import gate
 from .gate import Baseline, NoBaseline, regression
 
 if TYPE_CHECKING:
-    from tests.perf.conftest import Limit, Ratio
+    from tests.perf.conftest import Ratio
+    from tests.perf.goals import Limit
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 25

@@ -208,10 +208,7 @@ def test_links_between_namespaces_are_compared_with_loopback_and_with_the_relay_
 def test_latency_and_scaling_are_ratios_to_ourselves() -> None:
     runs = []
     for policy, seconds in (("adaptive", 4.0), ("static", 8.0)):
-        runs += [
-            a_run(OURS, 0, 1, 4, policy),
-            a_run(OURS, 0, 1, seconds * 1.25, policy, network="lan"),
-        ]
+        runs += [a_run(OURS, 0, 1, 4, policy), a_run(OURS, 0, 1, seconds * 1.25, policy, network="lan")]
     assert [(row.figure, row.goal) for row in rows_of_latency(runs)] == [(0.8, 0.95), (0.4, None)]
     drawn = {"policy": "adaptive", "sampling": "local"}
     runs = [

@@ -16,7 +16,8 @@ from autoada import IntentPredictor
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 if TYPE_CHECKING:
-    from tests.perf.conftest import Limit, Ratio
+    from tests.perf.conftest import Ratio
+    from tests.perf.goals import Limit
 
 WARM = 20
 STEPS = 60

@@ -1,9 +1,7 @@
-"""Use cases without a parameter server: training with plain PyTorch, and the rows that a loss reads."""
+"""Use cases without a parameter server: training with plain PyTorch."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 
 class Epoch(NamedTuple):
@@ -27,14 +25,3 @@ def epochs_of(usecase: Any) -> Iterator[Epoch]:
             optimizer.step()
             losses.append(loss.item())
         yield Epoch(model, loaders, losses)
-
-
-def rows_read(usecase: Any, batch: Any) -> dict[str, Tensor]:
-    """The rows that the loss of the batch reads in each table with sparse gradients, in ascending order."""
-    model = usecase.model()
-    usecase.loss(model, batch).backward()
-    return {
-        name: parameter.grad.coalesce().indices()[0]
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None and parameter.grad.is_sparse
-    }

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -84,17 +83,6 @@ def test_constraints_pin_every_dependency_once(python: str) -> None:
     for requirement in applicable(wanted, python):
         pinned = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pinned), f"{requirement} is pinned to {pinned}"
-
-
-def test_wheels_are_built_for_every_python_and_both_processors() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    oldest = settings["project"]["requires-python"].removeprefix(">=3.")
-    built = settings["tool"]["cibuildwheel"]["build"]
-    assert built == [f"cp3{minor}-*" for minor in range(int(oldest), 15)]
-    workflow = yaml.safe_load((ROOT / ".github/workflows/wheels.yml").read_text(encoding="utf-8"))
-    (job,) = workflow["jobs"].values()
-    assert job["strategy"]["matrix"]["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
-    assert [step for step in job["steps"] if "cibuildwheel==" in step.get("run", "")]
 
 
 @pytest.mark.parametrize("file", ["CMakeLists.txt", "CMakePresets.json", "pyproject.toml"])

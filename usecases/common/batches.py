@@ -2,18 +2,20 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from adabench.usecases.interface import DataError, Params
 
 T = TypeVar("T")
-U = TypeVar("U", bound="DealsBatches")
+P = TypeVar("P", bound=Params)
+U = TypeVar("U", bound="DealsBatches[Any]")
 
 
 class Draw(NamedTuple):
@@ -90,14 +92,25 @@ class OrderedBatches(Sampler[Draw]):
             yield Draw(torch.from_numpy(rows.astype(np.int64)), number)
 
 
-class DealsBatches:
+class DealsBatches(Generic[P]):
     """Base class of use cases that can give workers batches of different sizes: see `Dealt`."""
 
     _batches: tuple[int, ...] = ()
 
+    def __init__(self, params: P, seed: int) -> None:
+        self._params, self._seed = params, seed
+
     @property
-    def params(self) -> Params:
+    def params(self) -> P:
         """Parameters of the use case."""
+        return self._params
+
+    def model(self) -> nn.Module:
+        """Return the model with the initial weights of the use case's seed."""
+        return self.initialized(self._seed)
+
+    def initialized(self, seed: int) -> nn.Module:
+        """Return the model with the initial weights of a seed."""
         raise NotImplementedError
 
     def with_batches(self: U, batches: Sequence[int]) -> U:
@@ -165,12 +178,19 @@ def require_worker(rank: int, world: int) -> None:
 def batch_loader(samples: Dataset[T], batches: Sampler[Draw]) -> DataLoader[T]:
     """Return a DataLoader that fetches ``samples[draw]`` and does not use the global random generator."""
     return DataLoader(
-        samples,
-        sampler=batches,
-        batch_size=None,
-        collate_fn=_as_fetched,
-        generator=torch.Generator(),
+        samples, sampler=batches, batch_size=None, collate_fn=_as_fetched, generator=torch.Generator()
     )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluate a model in the context: without gradients. Then the model is in training mode again."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train()
 
 
 def generator_of(draw: Draw) -> torch.Generator:

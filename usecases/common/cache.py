@@ -128,10 +128,7 @@ def _mapped(file: Path, size: int, dtype: str) -> NDArray[Any]:
     """Map a file like `numpy.memmap`, but without reserving memory for all pages, which Linux may refuse."""
     with file.open("rb") as opened:
         pages = mmap.mmap(
-            opened.fileno(),
-            size,
-            flags=mmap.MAP_PRIVATE | _NO_RESERVE,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            opened.fileno(), size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
         )
     return np.frombuffer(pages, dtype=dtype)
 

@@ -92,17 +92,8 @@ class SamplePlacement:
     def home_rows(self, rank: int, sizes: tuple[int, ...]) -> dict[str, Tensor]:
         """Return the rows that this worker's samples read most often; none if samples are assigned at random.
 
-        Parameters
-        ----------
-        rank : int
-            Index of the worker, as in `share`.
-        sizes : tuple of int
-            Number of samples in a step of each worker, as in `share`.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Ascending int64 row ids by qualified parameter name. The rows of different workers are disjoint.
+        The arguments are those of `share`. The result has ascending int64 row ids by qualified parameter
+        name. The rows of different workers are disjoint.
         """
         if self.placement == "random":
             return {}

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adabench.usecases.common.batches import DealsBatches, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.batches import (
+    DealsBatches,
+    OrderedBatches,
+    ShuffledBatches,
+    batch_loader,
+    evaluating,
+)
 from adabench.usecases.common.hashing import KEYS, Keys
 from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
@@ -85,7 +91,7 @@ class CtrParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_numbered(self.keys, self.placement, ("greedy", "cluster"))
 
 
-class CtrUseCase(DealsBatches):
+class CtrUseCase(DealsBatches[CtrParams]):
     """Predicts whether an advertisement is clicked. `adabench.usecases.ctr.data` describes `data`.
 
     The seed determines the initial weights and the order of the data, but not the data.
@@ -98,8 +104,7 @@ class CtrUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.005
 
     def __init__(self, params: CtrParams, data: Path | None, seed: int) -> None:
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._data = load(data, params.rows, params.vocabulary, hashed=self._hashed)
         train = self._data.train.samples
@@ -113,15 +118,8 @@ class CtrUseCase(DealsBatches):
         )
 
     @property
-    def params(self) -> CtrParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self._data.fingerprint
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
@@ -144,12 +142,8 @@ class CtrUseCase(DealsBatches):
         return binary_cross_entropy_with_logits(model(batch.dense, batch.ids), batch.label)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        model.eval()
-        try:
-            with torch.no_grad():
-                results = [(batch.label, model(batch.dense, batch.ids)) for batch in loader]
-        finally:
-            model.train()
+        with evaluating(model):
+            results = [(batch.label, model(batch.dense, batch.ids)) for batch in loader]
         columns = zip(*results, strict=True)
         labels, logits = (torch.cat(column).to(torch.float64).numpy() for column in columns)
         return {"auc": auc(labels, logits), "logloss": logloss(labels, logits)}

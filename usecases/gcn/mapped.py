@@ -102,12 +102,7 @@ def _build(read: Callable[[], Parts], folder: Path) -> None:
     assert arrays is not None
     fingerprint = digest_of("", arrays.values())
     meta = _Meta(
-        format=FORMAT,
-        nodes=len(labels),
-        arcs=arcs,
-        split=sizes,
-        features=width,
-        fingerprint=fingerprint,
+        format=FORMAT, nodes=len(labels), arcs=arcs, split=sizes, features=width, fingerprint=fingerprint
     )
     (folder / "graph.json").write_bytes(msgspec.json.encode(meta))
 

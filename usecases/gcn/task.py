@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adabench.usecases.common.batches import DealsBatches
+from adabench.usecases.common.batches import DealsBatches, evaluating
 from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
@@ -78,7 +78,7 @@ class GcnParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
         require_choice(self, {"sampler": ("native", "pyg"), "partition": METHODS})
 
 
-class GcnUseCase(DealsBatches):
+class GcnUseCase(DealsBatches[GcnParams]):
     """Predicts the class of a node from its neighborhood, by learned embeddings and perhaps features.
 
     The seed determines the initial weights, the order of the data, the sampled neighbors and METIS's choices.
@@ -94,8 +94,7 @@ class GcnUseCase(DealsBatches):
     def __init__(self, params: GcnParams, data: Path | None, seed: int) -> None:
         from torch_geometric.data import Data
 
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self._graph = load(params.graph, data, params.features, params.vertices)
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
@@ -110,15 +109,8 @@ class GcnUseCase(DealsBatches):
             self._data.x = torch.from_numpy(self._graph.features)
 
     @property
-    def params(self) -> GcnParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self._graph.fingerprint
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         from adabench.usecases.gcn.model import Gcn
@@ -153,20 +145,16 @@ class GcnUseCase(DealsBatches):
         samples, correct, loss = 0, 0, 0.0
         classes: list[Tensor] = []
         margins: list[Tensor] = []
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in loader:
-                    logits = _logits(model, batch)
-                    labels = batch.y[: batch.batch_size]
-                    samples += batch.batch_size
-                    correct += int((logits.argmax(dim=1) == labels).sum())
-                    loss += float(cross_entropy(logits, labels, reduction="sum"))
-                    if logits.shape[1] == 2:
-                        classes.append(labels)
-                        margins.append((logits[:, 1] - logits[:, 0]).double())
-        finally:
-            model.train()
+        with evaluating(model):
+            for batch in loader:
+                logits = _logits(model, batch)
+                labels = batch.y[: batch.batch_size]
+                samples += batch.batch_size
+                correct += int((logits.argmax(dim=1) == labels).sum())
+                loss += float(cross_entropy(logits, labels, reduction="sum"))
+                if logits.shape[1] == 2:
+                    classes.append(labels)
+                    margins.append((logits[:, 1] - logits[:, 0]).double())
         if samples == 0:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one node")
         found = {"accuracy": correct / samples, "loss": loss / samples}

@@ -17,6 +17,7 @@ from adabench.usecases.common.batches import (
     OrderedBatches,
     ShuffledBatches,
     batch_loader,
+    evaluating,
     generator_of,
 )
 from adabench.usecases.common.negatives import Uniform
@@ -120,7 +121,7 @@ class Queries(NamedTuple):
     heads: Tensor
 
 
-class KgeUseCase(DealsBatches):
+class KgeUseCase(DealsBatches[KgeParams]):
     """Learns to score true triples above corrupted ones. `adabench.usecases.kge.read` describes `data`.
 
     After each epoch, samples of the validation and test splits are evaluated if whole splits would cost more
@@ -139,8 +140,7 @@ class KgeUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.02
 
     def __init__(self, params: KgeParams, data: Path | None, seed: int) -> None:
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self._graph = load(data, params.triples)
         self._answers: tuple[Answers, Answers] | None = None
         self._valid, self._test = self._samples()
@@ -155,10 +155,6 @@ class KgeUseCase(DealsBatches):
         )
 
     @property
-    def params(self) -> KgeParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self._graph.fingerprint
 
@@ -170,9 +166,6 @@ class KgeUseCase(DealsBatches):
             "valid_triples_after_each_epoch": len(self._valid),
             "test_triples_after_each_epoch": len(self._test),
         }
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
@@ -220,15 +213,11 @@ class KgeUseCase(DealsBatches):
         relations = torch.arange(sizes.relations)
         triples = torch.stack([relations * 0, relations, relations * 0], dim=1)
         rows = torch.empty(sizes.entities, self._params.dim)
-        model.eval()
-        try:
-            with torch.no_grad():
-                for block in torch.arange(sizes.entities).split(CANDIDATES_AT_ONCE):
-                    scores: Scores = model(triples[:1], block)
-                    rows[block] = scores.candidates
-                links = [model(part, part[:1, 0]).links for part in triples.split(CANDIDATES_AT_ONCE)]
-        finally:
-            model.train()
+        with evaluating(model):
+            for block in torch.arange(sizes.entities).split(CANDIDATES_AT_ONCE):
+                scores: Scores = model(triples[:1], block)
+                rows[block] = scores.candidates
+            links = [model(part, part[:1, 0]).links for part in triples.split(CANDIDATES_AT_ONCE)]
         return KnowledgeCopy(self._params.model, rows, torch.cat(links))
 
     def whole_test(self) -> Iterable[Queries] | None:

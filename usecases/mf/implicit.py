@@ -1,5 +1,7 @@
 """The use case `mf-implicit`: learns from liked items what else a user likes, with NDCG@10 as metric."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +19,7 @@ from adabench.usecases.common.batches import (
     OrderedBatches,
     ShuffledBatches,
     batch_loader,
+    evaluating,
     generator_of,
 )
 from adabench.usecases.common.negatives import Uniform
@@ -87,7 +90,7 @@ class RankedUsers(NamedTuple):
     wanted: Tensor
 
 
-class MfImplicitUseCase(DealsBatches):
+class MfImplicitUseCase(DealsBatches[MfImplicitParams]):
     """Learns to rank liked items above random items (BPR, Rendle et al., UAI 2009).
 
     Several ratings of an item by one user count once. The seed determines the initial weights, the order of
@@ -101,8 +104,7 @@ class MfImplicitUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.005
 
     def __init__(self, params: MfImplicitParams, data: Path | None, seed: int) -> None:
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self._ratings = load(data, params.ratings)
         block = self._ratings.block
         read = np.flatnonzero(block.ratings >= params.threshold)
@@ -126,15 +128,8 @@ class MfImplicitUseCase(DealsBatches):
         self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
 
     @property
-    def params(self) -> MfImplicitParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self._ratings.fingerprint
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
@@ -165,15 +160,11 @@ class MfImplicitUseCase(DealsBatches):
         """Return the mean of the users' NDCG@10 over all items except the user's training items."""
         items = torch.arange(self._ratings.items)
         gains: list[Tensor] = []
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in loader:
-                    scores = model(batch.users, items, every=True).scores
-                    scores[batch.known[0], batch.known[1]] = -torch.inf
-                    gains.append(ndcg(scores, batch.wanted, CUTOFF))
-        finally:
-            model.train()
+        with evaluating(model):
+            for batch in loader:
+                scores = model(batch.users, items, every=True).scores
+                scores[batch.known[0], batch.known[1]] = -torch.inf
+                gains.append(ndcg(scores, batch.wanted, CUTOFF))
         if not gains:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one user")
         return {self.metric: float(torch.cat(gains).mean())}

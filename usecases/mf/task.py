@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import Dataset
 
-from adabench.usecases.common.batches import DealsBatches, Draw, OrderedBatches, ShuffledBatches, batch_loader
+from adabench.usecases.common.batches import (
+    DealsBatches,
+    Draw,
+    OrderedBatches,
+    ShuffledBatches,
+    batch_loader,
+    evaluating,
+)
 from adabench.usecases.common.hashing import KEYS, Keys
 from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
@@ -114,7 +121,7 @@ class RatingRows(Dataset[Batch]):
         return Batch(users.long(), items.long(), ratings)
 
 
-class MfUseCase(DealsBatches):
+class MfUseCase(DealsBatches[MfParams]):
     """Predicts a user's rating of an item. `adabench.usecases.mf.read` describes the formats of `data`.
 
     The seed determines the initial weights and the order of the data, but not the data or their splits.
@@ -127,8 +134,7 @@ class MfUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.005
 
     def __init__(self, params: MfParams, data: Path | None, seed: int) -> None:
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._ratings = load(data, params.ratings, hashed=self._hashed)
         block = self._ratings.block
@@ -145,15 +151,8 @@ class MfUseCase(DealsBatches):
         self._placement = placement_of(self._ratings, self._split.train, params)
 
     @property
-    def params(self) -> MfParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self._ratings.fingerprint
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
@@ -181,15 +180,11 @@ class MfUseCase(DealsBatches):
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Return the root mean square error of predictions, which are limited to the range of the ratings."""
         count, squares = 0, 0.0
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in loader:
-                    scores = model(batch.users, batch.items).scores.clamp(*self._range)
-                    squares += float((scores - batch.ratings).square().sum(dtype=torch.float64))
-                    count += len(batch.ratings)
-        finally:
-            model.train()
+        with evaluating(model):
+            for batch in loader:
+                scores = model(batch.users, batch.items).scores.clamp(*self._range)
+                squares += float((scores - batch.ratings).square().sum(dtype=torch.float64))
+                count += len(batch.ratings)
         if count == 0:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one rating")
         return {"rmse": (squares / count) ** 0.5}

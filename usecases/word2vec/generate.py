@@ -63,12 +63,7 @@ def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[
     alike = (pairs - COMMON) // own
     words = COMMON + TOPICS * own
     numbers = rng.permutation(words)  # hides the topics from the words' numbers
-    return (
-        numbers[drawn].astype(np.int32),
-        numbers[pairs],
-        (alike[0] == alike[1]).astype(np.float64),
-        words,
-    )
+    return (numbers[drawn].astype(np.int32), numbers[pairs], (alike[0] == alike[1]).astype(np.float64), words)
 
 
 def _skewed(rng: np.random.Generator, words: int, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from adabench.usecases.common.batches import (
     OrderedBatches,
     ShuffledBatches,
     batch_loader,
+    evaluating,
     strided_share,
 )
 from adabench.usecases.common.negatives import Weighted
@@ -73,7 +74,7 @@ class Word2VecParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require_weight(self, ("sample",))
 
 
-class Word2VecUseCase(DealsBatches):
+class Word2VecUseCase(DealsBatches[Word2VecParams]):
     """Learns which words occur near each other (Mikolov et al., NIPS 2013).
 
     `adabench.usecases.word2vec.read` describes the formats of `data`. The seed determines the initial
@@ -87,22 +88,14 @@ class Word2VecUseCase(DealsBatches):
     tolerance: ClassVar[float] = 0.02
 
     def __init__(self, params: Word2VecParams, data: Path | None, seed: int) -> None:
-        self._params = params
-        self._seed = seed
+        super().__init__(params, seed)
         self.text = load(data, params.words, params.min_count)
         self._kept = _kept(self.text.counts, params.sample)
         self._drawn = Weighted(self.text.counts**FLATTENED)
 
     @property
-    def params(self) -> Word2VecParams:
-        return self._params
-
-    @property
     def fingerprint(self) -> str:
         return self.text.fingerprint
-
-    def model(self) -> nn.Module:
-        return self.initialized(self._seed)
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
@@ -135,20 +128,16 @@ class Word2VecUseCase(DealsBatches):
         also has a metric: the share of correctly answered questions.
         """
         count, total = 0, 0.0
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in loader:
-                    total += float(self._losses(model, batch).sum(dtype=torch.float64))
-                    count += len(batch.words)
-                found = {
-                    name: correlation(pairs, model(torch.from_numpy(pairs.words.reshape(-1))))
-                    for name, pairs in self.text.pairs.items()
-                }
-                for name, analogies in self.text.analogies.items():
-                    found[name] = accuracy(analogies, model(torch.arange(analogies.candidates)))
-        finally:
-            model.train()
+        with evaluating(model):
+            for batch in loader:
+                total += float(self._losses(model, batch).sum(dtype=torch.float64))
+                count += len(batch.words)
+            found = {
+                name: correlation(pairs, model(torch.from_numpy(pairs.words.reshape(-1))))
+                for name, pairs in self.text.pairs.items()
+            }
+            for name, analogies in self.text.analogies.items():
+                found[name] = accuracy(analogies, model(torch.arange(analogies.candidates)))
         if count == 0:
             raise ValueError("the loader to evaluate over is empty: it must hold at least one pair of words")
         return {"loss": total / count, **found}

@@ -82,13 +82,7 @@ def write_changed(
         if len(deleted):
             writer.append(_DELETED, deleted)
     return File(
-        path.name,
-        writer.bytes,
-        writer.checksums,
-        rank,
-        table=table.name,
-        rows=count,
-        deleted=len(deleted),
+        path.name, writer.bytes, writer.checksums, rank, table=table.name, rows=count, deleted=len(deleted)
     )
 
 

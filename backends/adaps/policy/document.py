@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adaps.policy.fields import RowSelection
-from adaps.policy.matching import (
-    Managed,
-    check_fit,
-    check_managed,
-    managed_by,
-    matches,
-    resolve_hottest,
-)
+from adaps.policy.matching import Managed, check_fit, check_managed, managed_by, matches, resolve_hottest
 from adaps.policy.model_parameters import Catalogue, Parameter
 from adaps.policy.rule import Rule
 from adaps.policy.sections import SHARES_BY_SPEED, DataSharing, MadeFor, Synchronization

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from adaps.policy.toml_text import toml_value
-from adaps.policy.validation import (
-    PolicyError,
-    check_one_of,
-    checked_shares,
-    is_number,
-)
+from adaps.policy.validation import PolicyError, check_one_of, checked_shares, is_number
 
 if TYPE_CHECKING:
     import numpy as np

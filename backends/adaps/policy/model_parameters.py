@@ -85,10 +85,7 @@ class Catalogue:
 
     @classmethod
     def of_shapes(
-        cls,
-        shapes: Iterable[tuple[str, Sequence[int]]],
-        tables: Iterable[str],
-        with_ids: Container[str] = (),
+        cls, shapes: Iterable[tuple[str, Sequence[int]]], tables: Iterable[str], with_ids: Container[str] = ()
     ) -> Catalogue:
         """Return the catalogue of parameters with these shapes.
 

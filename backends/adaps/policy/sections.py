@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adaps.policy.toml_text import toml_fields, toml_value
-from adaps.policy.validation import (
-    PolicyError,
-    check_fields,
-    check_one_of,
-    check_whole,
-    checked_shares,
-)
+from adaps.policy.validation import PolicyError, check_fields, check_one_of, check_whole, checked_shares
 
 __all__ = [
     "AGGREGATIONS",

@@ -29,13 +29,7 @@ from adaps.errors import RendezvousError
 from adaps.rendezvous import host_addresses
 from adaps.rendezvous.environment import Place
 from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
-from adaps.rendezvous.membership import (
-    Member,
-    MemberList,
-    ranks_in_words,
-    read_member_list,
-    read_members,
-)
+from adaps.rendezvous.membership import Member, MemberList, ranks_in_words, read_member_list, read_members
 from adaps.rendezvous.timed_store import TimedStore, open_store
 
 if TYPE_CHECKING:

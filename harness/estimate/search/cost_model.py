@@ -1,5 +1,7 @@
 """The cost model: loads, bytes and memory of each option to manage a table: docs/concepts/search.md."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

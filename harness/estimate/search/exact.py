@@ -1,5 +1,7 @@
 """The exact solver: a mixed-integer linear program, solved by HiGHS."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

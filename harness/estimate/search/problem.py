@@ -1,5 +1,7 @@
 """The problem that solvers share: minimise the largest load, with limited memory per node."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -4,6 +4,8 @@ The traffic is exact where it does not depend on time. Elsewhere it assumes that
 of each other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from math import prod
@@ -185,13 +187,7 @@ class _Table:
     """Rates of all events of a row; each technique uses some of them."""
 
     def __init__(
-        self,
-        served: Served,
-        rates: Floats,
-        homes: Choices,
-        wire: str,
-        window: float,
-        situation: Situation,
+        self, served: Served, rates: Floats, homes: Choices, wire: str, window: float, situation: Situation
     ) -> None:
         self.rates = rates * situation.workers
         self.nodes = len(rates)

@@ -39,9 +39,4 @@ stats = model.node.stats()
 pulled = sum(stats[f"pulled_{where}"] for where in ("local", "replica", "remote"))
 model.worker.barrier()
 model.close()
-report(
-    losses=losses,
-    final=final,
-    local=1 - stats["pulled_remote"] / pulled,
-    intents=stats["intents"],
-)
+report(losses=losses, final=final, local=1 - stats["pulled_remote"] / pulled, intents=stats["intents"])

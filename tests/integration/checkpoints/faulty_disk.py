@@ -54,10 +54,7 @@ class FaultyDisk:
         elif self._moment == "amid" and half is not None:
             half()
         self._report(
-            {
-                "files": sorted(map(str, self._unsynced_files)),
-                "names": sorted(map(str, self._unsynced_names)),
-            }
+            {"files": sorted(map(str, self._unsynced_files)), "names": sorted(map(str, self._unsynced_names))}
         )
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("still alive")

@@ -1,5 +1,7 @@
 """Two network namespaces joined by a cable that can be cut or made slow; needs root and iproute2."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

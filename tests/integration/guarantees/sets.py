@@ -9,14 +9,7 @@ from functools import partial
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import (
-    FOREVER,
-    RANK,
-    arguments,
-    on_threads,
-    random_generator,
-    report,
-)
+from tests.integration.guarantees.common import FOREVER, RANK, arguments, on_threads, random_generator, report
 
 ROWS = 4
 LENGTH = 6

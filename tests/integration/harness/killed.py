@@ -19,8 +19,9 @@ from adabench.harness.launch import local
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.session import execute, open_session
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
 from adabench.harness.session.one_run import Attempt
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.plan import cells_of
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run, Seconds

@@ -1,5 +1,7 @@
 """A third party's plugins for tests: a tiny use case that can misbehave, and a backend over gloo."""
 
+from __future__ import annotations
+
 import os
 import resource
 import signal

@@ -4,6 +4,8 @@ Its hosts are network namespaces. The options that the launcher uses behave as t
 srun, squeue, sacct and scancel describe.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os

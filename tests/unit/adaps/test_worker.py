@@ -163,15 +163,6 @@ def test_threads_do_not_disturb_each_other() -> None:
         assert pulled(node.worker(0), range(100)) == [workers * rounds] * 100
 
 
-def test_blocked_calls_release_the_interpreter(node: adaps.Node) -> None:
-    # If barrier() kept the GIL, this thread could never arrive.
-    thread = threading.Thread(target=node.worker(1).barrier)
-    thread.start()
-    node.worker(0).barrier()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
 def test_stats_count_what_was_served(node: adaps.Node, kv: adaps.Worker) -> None:
     kv.push([1, 2, 3], filled(1, 1, 1))
     pulled(kv, [1, 2])
@@ -195,14 +186,6 @@ def test_a_closed_node_says_so_and_keeps_its_numbers() -> None:
         pass
     with pytest.raises(adaps.AdapsError, match="the node is closed"):
         node.table("emb").set_learning_rate(1.0)
-
-
-def test_a_node_can_follow_another_in_one_process() -> None:
-    for _ in range(3):
-        with adaps.Node([TABLE]) as node:
-            kv = node.worker(0)
-            assert pulled(kv, [1]) == [0]
-            kv.push([1], filled(1))
 
 
 def test_two_nodes_of_one_do_not_meet() -> None:

@@ -235,10 +235,7 @@ def test_without_a_word_the_baseline_is_prefetch_then_single_then_the_first_by_n
 def test_a_backend_alone_is_compared_with_itself_on_fewest_nodes() -> None:
     runs = [*on(2, a_session({"quick": 1}, 6)), *on(1, a_session({"quick": 2}, 6, seed=1))]
     (one,) = compare(runs)
-    assert (one.label, one.verdict) == (
-        "quick (nodes=2), 2 nodes, loopback against 1 node",
-        "faster",
-    )
+    assert (one.label, one.verdict) == ("quick (nodes=2), 2 nodes, loopback against 1 node", "faster")
     assert blocks_needed(runs) == (6, 1)
 
 

@@ -50,13 +50,7 @@ def runs() -> list[Run]:
 def store(tmp_path: Path, runs: list[Run]) -> SessionStore:
     plan = plan_of(runs)
     store = SessionStore(tmp_path / "s")
-    session = make_session(
-        created_at="",
-        command=[],
-        study={},
-        study_id="",
-        plan=plan,
-    )
+    session = make_session(created_at="", command=[], study={}, study_id="", plan=plan)
     store.create(session)
     for run in runs:
         store.append(run)
@@ -110,7 +104,7 @@ def test_all_numbers_of_a_figure_have_equal_digits() -> None:
     (_, beside) = draw_bars([a_run("manual", 0, 9.75), a_run("prefetch", 0, 123.0)]).axes
     assert [label.get_text().split(" ")[0] for label in beside.get_yticklabels()] == ["9.8", "123.0"]
     assert [decimals_of(numbers) for numbers in ([6.08, 2.0], [54.0, 123.0], [0.0, 0.012], [0.0])] == [
-        *(2, 0, 4, 0),
+        *(2, 0, 4, 0)
     ]
 
 

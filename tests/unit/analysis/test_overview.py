@@ -44,11 +44,7 @@ class Table(HTMLParser):
 def runs(factor: float) -> list[Run]:
     return [
         make_run(
-            backend,
-            block,
-            seconds=Seconds(train=seconds, total=9.0),
-            metrics={"auc": 0.75},
-            environment="e",
+            backend, block, seconds=Seconds(train=seconds, total=9.0), metrics={"auc": 0.75}, environment="e"
         )
         for block in range(6)
         for backend, seconds in (("prefetch", 10.0), ("other", 10.0 * factor))

@@ -209,10 +209,7 @@ def test_resources_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("format = 1\n[[node]]\nsped = 1", "unknown field `sped`"),
         ("format = 1\n[[node]]\n[[link]]\nbetween=[0,1]\nlatency_ms=1\ngbit_per_second=1", "names node 1"),
         ("format = 1\n[[node]]\n[[link]]\nbetween=[0,0]\nlatency_ms=1\ngbit_per_second=1", "and itself"),
-        (
-            "format = 1\n[[node]]\n[costs]\ncals = 1",
-            "has unknown cals; its fields are call, wake",
-        ),
+        ("format = 1\n[[node]]\n[costs]\ncals = 1", "has unknown cals; its fields are call, wake"),
         ("x", "it is not valid TOML"),
         pytest.param("x = " + 10_000 * "[", "it is nested too deeply", id="nested"),
     ],
@@ -285,8 +282,7 @@ def test_the_catalogue_of_a_use_case_names_the_tables_that_autoada_finds(
 
 def test_local_shares() -> None:
     policy = Policy(
-        "a",
-        [Rule("wide.weight", technique="static"), Rule("deep.weight", technique="relocation"), Rule("*")],
+        "a", [Rule("wide.weight", technique="static"), Rule("deep.weight", technique="relocation"), Rule("*")]
     )
     wide, deep, dense, _ = MEASURED.parameters
     assert local_share(policy, 1, wide, MEASURED, 4) == 0.25

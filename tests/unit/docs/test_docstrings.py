@@ -111,14 +111,3 @@ def test_every_argument_and_field_is_described(module: str) -> None:
     assert [
         f"{one.name}: {name}" for one in found for name in one.arguments if name not in _told(one.doc)
     ] == []
-
-
-@pytest.mark.parametrize("name", ["pull", "push", "push_gradients", "set", "intent"])
-def test_calls_with_arrays_say_what_they_take(name: str) -> None:
-    import adaps
-
-    doc = _doc(getattr(adaps.Worker, name))
-    assert "int64" in doc
-    assert ("float32" in doc) == (name != "intent")
-    for said in ("duplicates", "block", "Raises", "IndexError", "PeerLost"):
-        assert said.lower() in doc.lower(), said

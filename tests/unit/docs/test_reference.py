@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import adaps
-from adabench.results import record
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"
@@ -48,23 +47,6 @@ def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPat
     assert all(text and parameters is not None for _, text, parameters in commands())
     for options in found.values():
         assert all(meaning for meaning in options.values())
-
-
-def test_the_page_of_records_shows_every_class_of_them() -> None:
-    assert "automodule:: adabench.results.record\n   :members:" in text_of("records")
-    assert "automodule:: adabench.results.run_settings\n   :members: RunSettings" in text_of("records")
-    for name in (
-        "Run",
-        "Session",
-        "PlannedRun",
-        "Seconds",
-        "Noise",
-        "Link",
-        "Budget",
-        "Git",
-        "Host",
-    ):
-        assert name in record.__all__
 
 
 def test_records_are_read_as_their_page_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

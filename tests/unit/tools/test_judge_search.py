@@ -19,9 +19,7 @@ FOUND = Policy("found", [Rule("*")], evidence={"candidate": "found, rows alike"}
 FILE = "/a/found-1.toml"
 CELL = judging.CELLS[0]
 HERE = Resources(
-    node=(Node(cores=2, speed=4.0),) * 2,
-    links=Link(latency_ms=0.02, gbit_per_second=8.0),
-    costs=COSTS,
+    node=(Node(cores=2, speed=4.0),) * 2, links=Link(latency_ms=0.02, gbit_per_second=8.0), costs=COSTS
 )
 
 

@@ -164,10 +164,7 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            lambda body: body["files"].append(body["files"][0]),
-            "of its 3 files, only 2 have distinct names",
-        ),
+        (lambda body: body["files"].append(body["files"][0]), "of its 3 files, only 2 have distinct names"),
         (lambda body: body["files"][0].update(rank=1), "belongs to no node or no worker of the job"),
         (lambda body: body["files"][1].update(worker=1), "is of worker 1, and there were 1"),
         (lambda body: body["files"][1].update(worker=None), "belongs to no node or no worker"),

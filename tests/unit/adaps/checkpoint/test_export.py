@@ -357,10 +357,7 @@ def test_exports_of_other_tables_stay(tmp_path: Path, changes: dict[str, Any], d
     said = (
         rf"^{tmp_path}/manifest-00000002.json is of an export of 'emb' \(40 rows of 3\), and this one is of "
     )
-    with (
-        adaps.Node([table(**changes)]) as node,
-        pytest.raises(adaps.CheckpointError, match=said + differs),
-    ):
+    with adaps.Node([table(**changes)]) as node, pytest.raises(adaps.CheckpointError, match=said + differs):
         node.export(tmp_path)
     assert adaps.load_export(tmp_path)["emb"].shape == (ROWS, LENGTH)
 

@@ -182,10 +182,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "musae": (write_musae, lambda path: load_gcn("github", path)),
     "ogb": (write_ogb, lambda path: load_gcn("ogbn-mine", path)),
     "planetoid": (write_planetoid, lambda path: load_gcn("cora", path)),
-    "npz": (
-        lambda folder: write_npz(folder, edges=EDGES, y=LABELS),
-        lambda path: load_gcn("mine", path),
-    ),
+    "npz": (lambda folder: write_npz(folder, edges=EDGES, y=LABELS), lambda path: load_gcn("mine", path)),
 }
 
 

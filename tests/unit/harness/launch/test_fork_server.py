@@ -48,9 +48,7 @@ def test_a_module_that_starts_a_thread_is_refused(tmp_path: Path, monkeypatch: p
         server.start()
 
 
-def test_a_server_that_was_killed_is_started_again_and_its_groups_have_ended(
-    tmp_path: Path,
-) -> None:
+def test_a_server_that_was_killed_is_started_again_and_its_groups_have_ended(tmp_path: Path) -> None:
     before = psutil.Process().children()
     with ForkServer() as server:
         first = launch_unrecorded(server, spec(), 600)

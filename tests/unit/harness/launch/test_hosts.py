@@ -33,7 +33,8 @@ from adabench.harness.launch.process_group import failures_file
 from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.machine.interfaces import address_named, interface_of
 from adabench.harness.run.spec import Place, RankError, RunSpec, error_file
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 
 SECRET = "f" * 32
@@ -244,10 +245,7 @@ def test_what_a_launcher_cannot_do_is_a_sentence(monkeypatch: pytest.MonkeyPatch
         ({"interleaved": True}, "--interleaved lets runs of one machine take turns"),
         ({"node_percent": 75}, "--node-percent 75 slows down nodes of one machine"),
         ({"last_node_percent": 25}, "--last-node-percent 25 slows down nodes of one machine"),
-        (
-            {"network": "namespaces:lan"},
-            "network namespaces:lan is made of network namespaces",
-        ),
+        ({"network": "namespaces:lan"}, "network namespaces:lan is made of network namespaces"),
     ):
         with pytest.raises(UsageError, match=sentence):
             run_session(

@@ -13,7 +13,8 @@ from adabench.harness.launch import slurm
 from adabench.harness.launch.launcher import LauncherOptions
 from adabench.harness.launch.local import Local
 from adabench.harness.launch.slurm import JobRequest, Slurm
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 
 

@@ -72,7 +72,7 @@ def test_runs_train_an_epoch_each_in_turn() -> None:
     runs = MadeUp()
     in_turns([runs.run("a"), runs.run("b")])
     assert runs.events == [
-        *("a setup", "b setup", "a 0", "b 0", "a 1", "b 1", "a 2", "a end", "b 2", "b end"),
+        *("a setup", "b setup", "a 0", "b 0", "a 1", "b 1", "a 2", "a end", "b 2", "b end")
     ]
     assert runs.ended == ["a", "b"]
 

@@ -17,9 +17,10 @@ from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.machine.environment import capture
 from adabench.harness.plugins import registry
 from adabench.harness.session import execute, open_session
-from adabench.harness.session.execute import ResumeOptions, run_session
+from adabench.harness.session.execute import run_session
 from adabench.harness.session.one_run import Attempt, SessionContext
 from adabench.harness.session.progress import failure_lines
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.plan import cells_of, study_id, with_repeats
 from adabench.harness.study.study import Study, load_study
 from adabench.results.record import PlannedRun, RecordError, Run, Seconds, Status

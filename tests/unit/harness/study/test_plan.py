@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from adabench.harness.errors import UsageError
 from adabench.harness.launch.local import Local
-from adabench.harness.session.execute import ResumeOptions, obstacle, remaining
+from adabench.harness.session.execute import obstacle, remaining
+from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study import cell as cell_module
 from adabench.harness.study.cell import Cell, usecase_of
 from adabench.harness.study.plan import cells_of, order
@@ -117,10 +118,7 @@ def test_more_pinned_nodes_than_cores_are_not_tried(monkeypatch: pytest.MonkeyPa
     overrides = {"usecases": "ctr[rows=2000]", "backends": "manual", "nodes": "1,2", "pinned": True}
     one, two = cells_of(load_study(None, "s", overrides))
     reasons = {run.nodes: obstacle(run, [], Local()) for run in order([one, two], 1, 1, False)}
-    assert reasons == {
-        1: None,
-        2: "2 nodes with a core each need 2 cores: this process may use 1",
-    }
+    assert reasons == {1: None, 2: "2 nodes with a core each need 2 cores: this process may use 1"}
 
 
 def test_identity_covers_everything_that_defines_a_cell() -> None:

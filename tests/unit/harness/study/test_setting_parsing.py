@@ -1,6 +1,5 @@
 """A run setting is declared once and is there everywhere: studies, command line, plan, processes, record."""
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +26,9 @@ EXAMPLES: dict[str, tuple[list[str], str, Any]] = {
     "network": (["--network", "lan"], 'network = ["lan"]', "lan"),
     "pinned": (["--pinned"], "pinned = true", True),
     "interleaved": (["--interleaved"], "interleaved = true", True),
-    "turn_steps": (
-        ["--interleaved", "--turn-steps", "7"],
-        "interleaved = true\nturn_steps = 7",
-        7,
-    ),
+    "turn_steps": (["--interleaved", "--turn-steps", "7"], "interleaved = true\nturn_steps = 7", 7),
     "node_percent": (["--node-percent", "75"], "node_percent = 75", 75),
     "last_node_percent": (["--last-node-percent", "25"], "last_node_percent = 25", 25),
-}
-# The module that executes each setting; no other part of the harness refers to it.
-EXECUTED = {
-    "pinned": {"launch/local.py", "launch/coordinator.py", "run/rank.py"},
-    "interleaved": {
-        "session/execute.py",
-        "session/policy_trials.py",
-        "cli/commands_profile.py",
-        "launch/coordinator.py",
-    },
-    "turn_steps": {"run/training_loop.py", "cli/commands_profile.py"},
-    "node_percent": {"launch/local.py", "launch/coordinator.py", "estimate/predict.py"},
-    "last_node_percent": {
-        "launch/local.py",
-        "launch/coordinator.py",
-        "estimate/predict.py",
-        "cli/commands_search.py",
-    },
 }
 ALONE = ("interleaved", "turn_steps")
 """Settings that a single run, such as one of `profile`, cannot have."""
@@ -99,22 +76,6 @@ def test_it_is_in_studies_on_the_command_line_in_the_plan_and_recorded(
         assert recorded[name] == value
         assert getattr(msgspec.convert(recorded, kind), name) == value
     assert issubclass(RunSpec, RunSettings)
-
-
-@pytest.mark.parametrize("name", EXECUTED)
-def test_only_what_executes_it_names_it(name: str) -> None:
-    root = Path(__file__).resolve().parents[4] / "harness"
-    found = set()
-    for file in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            named = {
-                getattr(node, "attr", None),
-                getattr(node, "arg", None),
-                node.value if isinstance(node, ast.Constant) else None,
-            }
-            if name in named:
-                found.add(file.relative_to(root).as_posix())
-    assert found == EXECUTED[name]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -10,11 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from adabench.usecases import ctr
 from adabench.usecases.ctr import CtrParams, CtrUseCase
 from adabench.usecases.ctr.loader import Batch
-from adabench.usecases.interface import UseCase
-from tests.unit.plain_training import epochs_of, rows_read
+from tests.unit.plain_training import epochs_of
 
 SMALL = CtrParams(rows=1400, batch=64, dim=4, hidden=(8,))
 
@@ -36,28 +34,6 @@ def train(usecase: CtrUseCase) -> list[dict[str, float]]:
         test = {f"test {name}": value for name, value in usecase.evaluate(model, loaders.test).items()}
         history.append(usecase.evaluate(model, loaders.valid) | test)
     return history
-
-
-def test_fulfils_the_protocol(usecase: CtrUseCase) -> None:
-    promised: UseCase = usecase
-    assert ctr.USECASE is CtrUseCase
-    assert (promised.name, promised.metric, promised.maximize) == ("ctr", "auc", True)
-    assert promised.params is SMALL
-    assert isinstance(promised.Params(), CtrParams)
-
-
-def test_keys_are_the_rows_that_the_loss_reads(usecase: CtrUseCase) -> None:
-    batch = first_batch(usecase)
-    keys, read = usecase.keys(batch), rows_read(usecase, batch)
-    assert keys.keys() == read.keys() == {"wide.weight", "deep.weight"}
-    for name, rows in keys.items():
-        assert rows.dtype == torch.int64
-        assert rows.is_contiguous()
-        assert torch.equal(rows.unique(), read[name])
-
-
-def test_samples_of_a_batch(usecase: CtrUseCase) -> None:
-    assert usecase.samples(first_batch(usecase)) == 64
 
 
 def test_equal_seeds_give_equal_models_and_leave_the_global_generator_alone(usecase: CtrUseCase) -> None:

@@ -32,10 +32,7 @@ def neighbours(graph: Graph) -> list[list[int]]:
         ("mine", lambda folder: write_npz(folder, edges=EDGES, y=LABELS)),
         ("mine", lambda folder: write_npz(folder, edges=EDGES, node_labels=LABELS, node_features=[[1.0]])),
         ("mine", lambda folder: write_npz(folder, edge_index=np.array(EDGES).T, y=LABELS)),
-        (
-            "mine",
-            lambda folder: write_npz(folder, edge_index=np.array(EDGES).T.copy(), y=LABELS),
-        ),
+        ("mine", lambda folder: write_npz(folder, edge_index=np.array(EDGES).T.copy(), y=LABELS)),
         ("mine", lambda folder: write_npz(folder, edges=EDGES, y=np.array([3, 7, 10**12])[LABELS])),
         (
             "mine",

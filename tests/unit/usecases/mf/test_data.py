@@ -44,10 +44,7 @@ def lines(separator: str, header: str = "", time: bool = True) -> str:
         ("titles.csv", lines(",").replace("881250949", '"a :: b, c"')),
         ("tabs.csv", lines(",").replace("881250949", "a\tb")),
         ("colons.dat", lines("::").replace("881250949", "a: b")),
-        (
-            "names.csv",
-            '"a, b",User,item,rating\n' + lines(",", time=False).replace("u", "0,u"),
-        ),
+        ("names.csv", '"a, b",User,item,rating\n' + lines(",", time=False).replace("u", "0,u")),
         ("first.csv", lines(",").replace("u1,i1,4.0,881250949", 'u1,i1,4.0,"Smith, John"')),
         ("big.csv", lines(",").replace("u1", "-9223372036854775808").replace("i7", "9223372036854775807")),
     ],
