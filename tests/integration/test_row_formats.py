@@ -1,7 +1,9 @@
-"""Values and changes take fewer bytes in a lossy wire format, and rounding errors are not lost."""
+"""Lossy formats of rows, on the wire and in memory: fewer bytes, and no rounding error is lost."""
 
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from adaps.policy.fields import WIRES
 from tests.conftest import Launch
@@ -50,3 +52,32 @@ def check_bytes(ranks: list[dict[str, Any]], length: int, most: float) -> None:
     for kind in ("setup", "answer"):
         assert owner["messages"][kind] > 0, kind
         assert 0 < owner["row_bytes"][kind] <= most * 4 * length * owner["messages"][kind], kind
+
+
+def test_rows_without_state_take_half_of_memory_and_bytes(launch: Launch, tmp_path: Path) -> None:
+    rows, length, steps, pushed = 200, 128, 20, 0.001
+    ranks = launch(
+        "tests.integration.guarantees.packed",
+        2,
+        directory=str(tmp_path),
+        rows=rows,
+        length=length,
+        steps=steps,
+        pushed=pushed,
+    )
+    # Each push raises a float by the spacing of bfloat16 at 1, or leaves it unchanged.
+    apart = 2**-7
+    deviation = (steps * pushed * apart / (rows * length)) ** 0.5
+    for technique in ("relocation", "replication"):
+        plain = [rank[f"{technique} float32"] for rank in ranks]
+        packed = [rank[f"{technique} bfloat16"] for rank in ranks]
+        for what in ("bytes", "resident"):
+            used, otherwise = (sum(rank[what] for rank in of) for of in (packed, plain))
+            assert used <= 0.55 * otherwise, (technique, what, used, otherwise)
+        for rank in packed:
+            assert rank["halves"], technique
+            assert rank["mean"] == pytest.approx(1 + steps * pushed, abs=5 * deviation), technique
+            assert rank["own"] == pytest.approx(pushed, abs=5 * deviation), technique
+        for rank in (*plain, *packed):
+            assert rank["same"], technique
+        assert packed[0]["bits"] == packed[1]["bits"], technique
