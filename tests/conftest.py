@@ -50,6 +50,7 @@ STDERR = pytest.StashKey[int]()
 
 Launch = Callable[..., list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
+RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +10,11 @@ import psutil
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
-from tests.conftest import Python, free_port
+from tests.conftest import Python, RunRanks, free_port
 from tests.warm import WarmProcess
 
 Rank = WarmProcess
 StartRanks = Callable[..., list[Rank]]
-RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
-
 TABLE = "adaps.Table('emb', 1000, 4)"
 FAR_AWAY = 3600
 """A timeout in seconds that no test reaches, so that calls end for other reasons."""

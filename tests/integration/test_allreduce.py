@@ -3,15 +3,14 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.conftest import Launch
+
 from .autoada_ranks.allreduced import MORE, STEPS, backward, branches, optimizers_of
 from .autoada_ranks.task import as_lists
-
-Launch = Callable[..., list[dict[str, Any]]]
 
 ALLREDUCED = "tests.integration.autoada_ranks.allreduced"
 SMALL = 64

@@ -1,6 +1,5 @@
 """Technique "auto": nodes try whether moving rows pays, agree, and keep the choice; records show it."""
 
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 from adabench.results.store import list_sessions
 from adaps.policy import Policy, Rule, Synchronization
 from autoada.training.ab_schedule import PHASE, TOGETHER, WARM_UP, Schedule
-
-Launch = Callable[..., list[dict[str, Any]]]
+from tests.conftest import Launch
 
 CHOOSING = "tests.integration.autoada_ranks.choosing"
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}

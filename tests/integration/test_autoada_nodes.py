@@ -1,21 +1,24 @@
-"""AutoAda on several nodes."""
+"""AutoAda on several nodes: states, checkpoints, tables of ids, negatives, and word vectors."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import adaps
+from adabench.usecases.word2vec import Word2VecParams, Word2VecUseCase
+from tests.conftest import Launch
+from tests.hash_clicks import batches_of_ids, hash_clicks, rows_by_id, steps
 from tests.plain_and_wrapped import train
+from tests.unit.plain_training import epochs_of
 
 from .autoada_ranks.optimized import OPTIMIZERS as ASYNCHRONOUS
 from .autoada_ranks.optimized import plainly
 from .autoada_ranks.resumed import OPTIMIZERS, resumed
 from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, node_for, train_share
-
-Launch = Callable[..., list[dict[str, Any]]]
 
 STEPS = 30
 FOLDER = "tests.integration.autoada_ranks"
@@ -111,3 +114,111 @@ def assert_state(state: dict[str, list[float]], expected: dict[str, list[float]]
     assert state.keys() == expected.keys()
     for name, values in expected.items():
         assert state[name] == pytest.approx(values, abs=1e-5), name
+
+
+def assert_rows(found: dict[str, list[Any]], expected: dict[str, torch.Tensor]) -> None:
+    """The ids and their rows are equal."""
+    for table, rows in found.items():
+        wanted = rows_by_id(expected, table)
+        given = dict(rows)
+        assert given.keys() == wanted.keys()
+        for number, row in wanted.items():
+            assert given[number] == pytest.approx(row, abs=1e-5)
+
+
+def without_unused(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state without the rows that only the first lookup read, which still have their initial values."""
+    plain = hash_clicks()
+    unused = {"wide": torch.tensor([0, 2, 3]), "deep": torch.tensor([0, 2, 3]) * 7 + 1}
+    result = dict(state)
+    for table, ids in unused.items():
+        initial = plain.get_submodule(table)(ids)
+        rows = rows_by_id(state, table)
+        same = [
+            number for number, row in zip(ids.tolist(), initial.tolist(), strict=True) if rows[number] == row
+        ]
+        kept = ~torch.isin(state[f"{table}.ids"], torch.tensor(same, dtype=torch.int64))
+        result[f"{table}.ids"] = state[f"{table}.ids"][kept]
+        result[f"{table}.weight"] = state[f"{table}.weight"][kept]
+    return result
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_tables_of_ids_equal_plain_pytorch_with_all_batches_together(
+    nodes: int, launch: Launch, tmp_path: Path
+) -> None:
+    results = launch(f"{FOLDER}.hashed", nodes, steps=12, directory=str(tmp_path))
+    model = hash_clicks()
+    model(torch.tensor([[0, 2, 3]]))
+    steps(model, [torch.optim.SGD(model.parameters(), lr=0.5)], batches_of_ids(12, 24))
+    state = model.state_dict()
+    model.eval()
+    scores = model(torch.arange(9).view(3, 3)).flatten().tolist()
+    for result in results:
+        assert_rows(result["trained"], state)
+        assert_rows(result["restored"], without_unused(state))
+        assert_rows(result["loaded"], state)
+        assert result["scores"] == pytest.approx(scores, abs=1e-5)
+        assert "rows predicted" in result["summary"]
+    before, loaded = results[0]["sums"]
+    assert sum(row != [0.0] for row in before) > 20
+    assert loaded == before
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_nodes_give_rows_to_other_ids_and_agree_on_the_state(nodes: int, launch: Launch) -> None:
+    capacity = 260
+    results = launch(f"{FOLDER}.retiring", nodes, steps=60, capacity=capacity)
+    assert sum(result["retired"] for result in results) > 0
+    for result in results:
+        assert result["trained"] == results[0]["trained"]
+        assert result["scores"] == pytest.approx(result["expected"], abs=1e-5)
+        for rows in result["trained"].values():
+            assert 0 < len(rows) == len({number for number, _ in rows}) <= capacity
+
+
+def test_two_nodes_train_on_what_each_draws(launch: Launch) -> None:
+    results = launch(f"{FOLDER}.negatives", 2)
+    for scheme in adaps.SAMPLING_SCHEMES:
+        first, second = (result[scheme] for result in results)
+        assert first["sum"] == pytest.approx(second["sum"], abs=1e-4)  # both see what both have pushed
+        for result in (first, second):
+            assert result["rows"] == 60 * 20
+            assert result["fallback"] == 0  # half of the rows are local or arrive in time
+            assert result["announced"] > 60 * (10 + 1)  # the node's own ten rows, and the drawn ones
+
+
+def test_local_draws_send_a_fifth_of_what_naive_ones_do(launch: Launch) -> None:
+    """The bytes for reading and changing remote rows; all rows but the drawn ones are local."""
+    steps, nodes = 60, 4
+    results = launch(f"{FOLDER}.drawn_bytes", nodes, steps=steps, schemes=["naive", "local"])
+    sent, elsewhere = {}, {}
+    for scheme in ("naive", "local"):
+        counted = [result[scheme] for result in results]
+        sent[scheme] = sum(one["bytes_sent_request"] + one["bytes_sent_answer"] for one in counted)
+        elsewhere[scheme] = sum(one["pulled_remote"] for one in counted)
+        assert sum(one["sampled_fallback"] for one in counted) == 0
+    assert elsewhere["naive"] > nodes * steps * 64 / 3  # three in four of which belong to other nodes
+    # each was read with its row, and each change has 32 floats
+    assert sent["naive"] > 2 * 32 * 4 * elsewhere["naive"]
+    assert 5 * sent["local"] <= sent["naive"]
+
+
+PARAMS: dict[str, Any] = {"words": 60_000, "lr": 0.05}
+BATCH = 16
+"""Sentences in a step of all nodes together."""
+
+
+@cache
+def plain_loss() -> float:
+    usecase = Word2VecUseCase(Word2VecParams(**PARAMS, batch=BATCH), None, 1)
+    *_, last = epochs_of(usecase)
+    return usecase.evaluate(last.model, last.loaders.test)["loss"]
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_nodes_learn_as_much_as_one_process(launch: Launch, nodes: int) -> None:
+    reports = launch(f"{FOLDER}.word_vectors", nodes, params=PARAMS, batch=BATCH)
+    losses = [report["loss"] for report in reports]
+    assert losses == pytest.approx([losses[0]] * nodes, rel=1e-5)  # all see what all have learned
+    assert losses[0] <= 1.01 * plain_loss()

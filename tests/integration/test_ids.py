@@ -1,15 +1,12 @@
 """Tables whose keys are any 64-bit ids, on several nodes."""
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import adaps
-
-RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
+from tests.conftest import RunRanks
 
 PROGRAM = """
 import sys, threading

@@ -1,6 +1,5 @@
 """Optimizer state goes into the server of two nodes and comes back."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,11 +7,10 @@ import pytest
 import torch
 
 import autoada
+from tests.conftest import Launch
 
 from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, partly_frozen, train, trained, unfrozen
 from .autoada_ranks.task import as_lists, clicks
-
-Launch = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("technique", ["adaptive", "static", "replication"])

@@ -2,16 +2,12 @@
 
 import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import autoada
-from tests.conftest import Python
-
-RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
+from tests.conftest import Python, RunRanks
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

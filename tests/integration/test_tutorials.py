@@ -1,18 +1,16 @@
-"""Every block of code and every command of the tutorials runs as it is written."""
+"""Every block of code and every command of the tutorials and start pages runs as it is written."""
 
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from adabench.harness.launch.fork_server import ForkServer
 from adabench.harness.plugins import registry
 from adabench.results.store import list_sessions
+from tests.conftest import RunRanks
 
 from .pages import ROOT, TUTORIALS, blocks_of, commands_of, finish, start, write_training
-
-RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
 
 # Nothing is compiled or downloaded for a plugin, and it goes where only the test looks.
 PIP = {
@@ -157,3 +155,22 @@ def test_every_block_of_every_page_is_run() -> None:
     assert languages == {"python", "console", "text"}
     without = ("use-case", "report", "two-machines")
     assert "python" not in {block.language for page in without for block in blocks_of(page)}
+
+
+def test_a_gpu(tmp_path: Path, warm: ForkServer) -> None:
+    text = (ROOT / "docs" / "guides" / "gpu.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "gpu.py").write_text(program, encoding="utf-8")
+    shown = re.search(r"^\$ (python gpu\.py)\n(.*)$", text, re.MULTILINE)
+    assert shown is not None
+    finish(start(shown[1], tmp_path, {}, warm), (shown[2],))
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_larger_than_memory(tmp_path: Path, warm: ForkServer) -> None:
+    text = (ROOT / "docs" / "guides" / "larger-than-memory.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "users.py").write_text(program, encoding="utf-8")
+    shown = re.search(r"^\$ (python users\.py)\n(.*)\n(.*)$", text, re.MULTILINE)
+    assert shown is not None
+    finish(start(shown[1], tmp_path, {}, warm), (shown[2], shown[3]))

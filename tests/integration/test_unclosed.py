@@ -1,11 +1,8 @@
 """Nodes that are never closed: processes that succeed end together, others report a lost peer."""
 
-import subprocess
-from collections.abc import Callable
-
 import pytest
 
-RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
+from tests.conftest import RunRanks
 
 ANEW = ("normal", "exception")
 """Ways to end that are tested with new interpreters; the others are tested with forks."""
