@@ -13,12 +13,9 @@ _CONFIDENCE = 0.95
 
 
 def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
-    """Return the difference if the two cells trained on different numbers of samples.
+    """Return the difference if two cells trained on different numbers of samples.
 
-    Parameters
-    ----------
-    pairs : sequence of (Run, Run)
-        Pairs of finished runs in each block: the cell's and the baseline's run.
+    A pair is the cell's and the baseline's finished run of a block.
     """
     for one, other in pairs:
         allowed = 0
@@ -36,11 +33,7 @@ def different_quality(pairs: Sequence[tuple[Run, Run]]) -> str | None:
 
     It is certain if the 95 % interval of the paired differences is outside the tolerance. With fewer than six
     blocks there is no interval, and no verdict on time either.
-
-    Parameters
-    ----------
-    pairs : sequence of (Run, Run)
-        Pairs of finished runs in each block: the cell's and the baseline's run.
+    A pair is the cell's and the baseline's finished run of a block.
     """
     first = pairs[0][1]
     metric = first.metric or next(iter(first.metrics), None)

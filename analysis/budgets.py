@@ -29,14 +29,9 @@ PARTS = {
 
 
 def draw_budgets(runs: Sequence[Run]) -> Figure | None:
-    """Milliseconds of a worker's step by part, a bar per node; None if no run was profiled.
+    """Milliseconds of a worker's step by part, a bar per node, for runs of one use case.
 
-    A thin hatched bar below shows the CPU time of the process's other threads.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of one use case.
+    A thin hatched bar below shows the CPU time of the process's other threads. None if no run was profiled.
     """
     labels = cell_labels(runs)
     rows = [

@@ -116,13 +116,7 @@ def _finish(axes: Axes, title: str, counts: Sequence[int]) -> None:
 
 
 def study_tables(found: Sequence[SimulatedCell]) -> list[str]:
-    """Lines of at most 80 columns: a table for each use case, number of workers and network.
-
-    Parameters
-    ----------
-    found : sequence of SimulatedCell
-        Results of a study.
-    """
+    """Lines of at most 80 columns: a table for each use case, number of workers and network."""
     lines, found = list[str](), _named(found)
     head = ("policy", "nodes", "ms/step", "speed-up", "waiting", "kB/step", "local", "busiest", "serving")
     for usecase, workers, network in _groups(found):
@@ -143,13 +137,7 @@ def study_tables(found: Sequence[SimulatedCell]) -> list[str]:
 
 
 def speed_up_table(found: Sequence[SimulatedCell]) -> list[str]:
-    """Lines with the speed-up over one node: a line per policy, and a column per number of nodes.
-
-    Parameters
-    ----------
-    found : sequence of SimulatedCell
-        Results of a study.
-    """
+    """Lines with the speed-up over one node: a line per policy, and a column per number of nodes."""
     lines, found, titles = list[str](), _named(found), _titles(found)
     counts = sorted({one.nodes for one in found if one.speed_up is not None} - {1})
     for workers, network in dict.fromkeys((workers, network) for _, workers, network in _groups(found)):
@@ -167,11 +155,6 @@ def draw_speed_ups(found: Sequence[SimulatedCell]) -> Figure:
     """Speed-up over one node against the number of nodes, a panel per use case and a line per policy.
 
     Each number of workers and network has a row of panels. A dashed line shows linear scaling.
-
-    Parameters
-    ----------
-    found : sequence of SimulatedCell
-        Results of a study.
     """
     found, titles = _named(found), _titles(found)
     usecases = list(dict.fromkeys(one.usecase for one in found))

@@ -18,17 +18,6 @@ def anneal(problem: Problem, start: Choices, effort: float, seed: int) -> Soluti
     D. Geman: *Stochastic Relaxation, Gibbs Distributions, and the Bayesian Restoration of Images*, 1984).
     Memory above a limit is penalised. In the end, the best choices that were found and the last choices are
     improved by changes of single units.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem to solve.
-    start : int array
-        Choices that keep the limits.
-    effort : float
-        Solver effort: 1 takes about one second for large problems.
-    seed : int
-        Seed for the draws.
     """
     random = np.random.default_rng(seed)
     sweeps = max(4, int(effort * 30_000 / problem.units))

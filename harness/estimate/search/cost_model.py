@@ -199,13 +199,7 @@ class CostModel:
 
 @dataclass(frozen=True)
 class _Loads:
-    """Loads of a node: the time of its workers, its cores, and its network card in both directions.
-
-    Parameters
-    ----------
-    situation : Situation
-        Cluster, workers and compute time.
-    """
+    """Loads of a node: the time of its workers, its cores, and its network card in both directions."""
 
     situation: Situation
 

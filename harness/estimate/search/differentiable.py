@@ -17,17 +17,6 @@ def descend(problem: Problem, start: Choices, effort: float, seed: int) -> Solut
     multiplied by a penalty, which grows as long as the limit is exceeded (the augmented Lagrangian). At some
     temperatures the most probable choices are taken. They are changed until they keep the limits, and then
     improved by changes of single units.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem to solve.
-    start : int array
-        Choices that keep the limits; they are returned if no better ones are found.
-    effort : float
-        Solver effort: 1 takes about one second for large problems.
-    seed : int
-        Seed for the small initial values of the descent.
     """
     import torch
 

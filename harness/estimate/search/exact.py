@@ -22,17 +22,6 @@ def solve_exactly(problem: Problem, start: Choices, effort: float, seed: int) ->
     the least increase of the value if the choice is made. A choice is left out if the value would then exceed
     the best known value. If more choices remain than `effort` allows, only those with the smallest increase
     are considered. The proved bound is then the relaxation's bound.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem to solve.
-    start : int array
-        Choices that keep the limits.
-    effort : float
-        Solver effort: 1 takes about one second for large problems.
-    seed : int
-        Seed, which this solver ignores because it draws nothing.
     """
     program = _Program.of(problem)
     relaxed = program.relaxed()

@@ -12,6 +12,7 @@ from adabench.harness.estimate.search.local_search import improved, limited_memo
 from adabench.harness.estimate.search.problem import Choices, Infeasible, Problem, Solution
 
 Solver = Callable[[Problem, Choices, float, int], Solution]
+"""Takes a problem, choices that keep the limits, the effort and the seed of `solve`."""
 
 
 def _automatically(problem: Problem, start: Choices, effort: float, seed: int) -> Solution:
