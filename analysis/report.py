@@ -24,13 +24,6 @@ from adabench.results.store import SessionStore, write_atomically
 def write_report(store: SessionStore, baseline: str | None = None) -> Path:
     """Write ``report.html`` into a session's folder.
 
-    Parameters
-    ----------
-    store : SessionStore
-        Session of the report.
-    baseline : str, optional
-        Baseline of the comparisons; see `adabench.analysis.compare.compare`.
-
     Raises
     ------
     RecordError

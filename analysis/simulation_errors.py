@@ -65,11 +65,6 @@ def order_is_right(cells: Sequence[SimulatedCell]) -> bool:
     """Return whether the simulation orders every pair of cells as the measurement does.
 
     Pairs are ignored if their measured times differ by less than the factor `SAME`.
-
-    Parameters
-    ----------
-    cells : sequence of SimulatedCell
-        Cells of one setting.
     """
     for one, other in combinations(cells, 2):
         slow, fast = (one, other) if one.milliseconds > other.milliseconds else (other, one)

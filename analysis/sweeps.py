@@ -16,13 +16,7 @@ _TOPOLOGY = ("nodes", "workers")
 
 
 def swept(runs: Sequence[Run]) -> list[str]:
-    """Return the settings with at least `FEWEST` numeric values for one backend, in one use case.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Finished runs of one use case.
-    """
+    """Return the settings with at least `FEWEST` numeric values for one backend, in one use case."""
     done = [run for run in runs if run.status in SUCCESS]
     names = [*_TOPOLOGY, *dict.fromkeys(name for run in done for name in run.params)]
     # Names become file names, and records may come from untrusted sources.

@@ -127,15 +127,7 @@ def session_comparison_table(
 
 
 def comparison_json(found: Sequence[Comparison] | Sequence[Change], **names: str) -> str:
-    """Comparisons as JSON; numbers that are not known are null.
-
-    Parameters
-    ----------
-    found : sequence of Comparison or Change
-        Comparisons to convert.
-    **names : str
-        Names of the sessions that were compared.
-    """
+    """Comparisons as JSON; numbers that are not known are null."""
     comparisons = [{**msgspec.to_builtins(one), "verdict": one.verdict} for one in found]
     return msgspec.json.format(msgspec.json.encode({**names, "comparisons": comparisons}), indent=2).decode()
 

@@ -49,11 +49,6 @@ def draw_thesis(runs: Sequence[Run]) -> Figure | None:
 
     Machines, data and parameter server differ, so only the ratios can be compared.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of one use case.
-
     Returns
     -------
     Figure or None

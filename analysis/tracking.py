@@ -8,15 +8,7 @@ T = TypeVar("T")
 
 
 def tracked(items: Sequence[T], doing: str) -> Iterable[T]:
-    """Yield the items, with a progress bar on standard error.
-
-    Parameters
-    ----------
-    items : sequence
-        Items to yield.
-    doing : str
-        Text before the bar.
-    """
+    """Yield the items, with a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import track
 

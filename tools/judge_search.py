@@ -215,13 +215,7 @@ class Verdict:
 
 
 def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return groups of policies with equal effect: lists of names by the first name of each group.
-
-    Parameters
-    ----------
-    policies : mapping of str to str
-        Documents by name, in the order of priority.
-    """
+    """Return groups of policies with equal effect: lists of names by the first name, which has priority."""
     alike: dict[str, list[str]] = {}
     first: dict[str, str] = {}
     for name, text in policies.items():
@@ -231,13 +225,7 @@ def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def left_after_screening(times: Mapping[str, Mapping[int, float]]) -> set[str]:
-    """Return the builders that may be the best: the ones not much slower than the fastest in every block.
-
-    Parameters
-    ----------
-    times : mapping
-        Seconds of training by builder and block.
-    """
+    """Return the builders that may be the best: the ones not much slower than the fastest in every block."""
     common = set.intersection(*(set(own) for own in times.values()))
     if not common:
         return set(times)
@@ -383,15 +371,7 @@ def summary_of(verdicts: Sequence[Verdict]) -> str:
 
 
 def resources_of(cell: Cell, here: Resources) -> Resources:
-    """Return the cluster of a cell. Its nodes share this machine, but a slower node has a separate host.
-
-    Parameters
-    ----------
-    cell : Cell
-        Cell to describe.
-    here : Resources
-        Resources of this machine, with its costs.
-    """
+    """Return the cluster of a cell. Its nodes share this machine, but a slower node has a separate host."""
     first = msgspec.structs.replace(here.node[0], host="here")
     nodes = [first] * cell.nodes
     if cell.last_percent < 100:

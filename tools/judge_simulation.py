@@ -105,13 +105,6 @@ def _file_of(network: str) -> str:
 def judged(store: SessionStore, resources: Mapping[str, Resources]) -> list[SimulatedCell]:
     """Simulate each cell of a session on nodes that share this machine.
 
-    Parameters
-    ----------
-    store : SessionStore
-        Session to simulate.
-    resources : mapping of str to Resources
-        Result of `resources_for`.
-
     Raises
     ------
     RecordError

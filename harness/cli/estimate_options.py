@@ -86,13 +86,7 @@ class TrainingOptions:
 
 
 def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of a data class; it is called with an instance.
-
-    Parameters
-    ----------
-    kind : type
-        A data class with fields that are annotated for typer.
-    """
+    """Give a command one option for each field of a data class; it is called with an instance."""
     hints = typing.get_type_hints(kind, include_extras=True)
     parameters = [
         one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()

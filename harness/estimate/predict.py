@@ -191,15 +191,7 @@ class Records:
 
 
 class Predictor:
-    """Predicts the time of runs from recorded runs.
-
-    Parameters
-    ----------
-    records : Records
-        Recorded runs from which the prediction is learned.
-    cache : Path
-        Folder that keeps the simulator's results, as in `Records.read`.
-    """
+    """Predicts the time of runs from recorded runs."""
 
     def __init__(self, records: Records, cache: Path) -> None:
         self._known = _Known(cache)
@@ -209,15 +201,7 @@ class Predictor:
         )
 
     def expected(self, planned: Sequence[PlannedRun], data: Mapping[str, str]) -> list[Expected]:
-        """Return the expected time of each run on this machine.
-
-        Parameters
-        ----------
-        planned : sequence of PlannedRun
-            Runs whose time is predicted.
-        data : mapping of str to str
-            Use case -> folder or file of its data.
-        """
+        """Return the expected time of each run here, with folders or files of data by use case."""
         import pandas as pd
 
         environment = capture()

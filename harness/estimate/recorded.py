@@ -38,13 +38,6 @@ class Expected:
 def recorded_seconds(planned: Sequence[PlannedRun], root: Path) -> dict[tuple[Any, ...], Expected]:
     """Return expected times of runs with recorded cells, without loading a use case.
 
-    Parameters
-    ----------
-    planned : sequence of PlannedRun
-        Runs whose time is expected.
-    root : Path
-        Folder of the sessions.
-
     Returns
     -------
     dict

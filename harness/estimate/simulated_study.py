@@ -197,13 +197,7 @@ class StudySimulation:
 
 
 def with_speed_ups(cells: Iterable[SimulatedCell]) -> list[SimulatedCell]:
-    """Return the cells with their speed-up, if the results contain the same cell on one node.
-
-    Parameters
-    ----------
-    cells : iterable of SimulatedCell
-        Results of simulations.
-    """
+    """Return the cells with their speed-up, if the results contain the same cell on one node."""
     cells = list(cells)
     alone = {_alike(cell): cell.ms_per_step for cell in cells if cell.nodes == 1}
     return [

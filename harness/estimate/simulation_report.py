@@ -40,15 +40,7 @@ def table_of(found: Sequence[Simulated]) -> list[str]:
 
 
 def node_table(found: Simulation, named: Collection[int]) -> list[str]:
-    """A line for each of some nodes, one for all others, and sentences about lost nodes.
-
-    Parameters
-    ----------
-    found : Simulation
-        Result of the simulation.
-    named : collection of int
-        Nodes that get separate lines.
-    """
+    """A line for each of some nodes, one for all others, and sentences about lost nodes."""
     nodes = found.nodes
     cells: list[tuple[str, ...]] = [("node", "steps", "seconds", "ms/step", *_SHARES)]
     groups = [(str(rank), [rank]) for rank in sorted(named)]

@@ -16,11 +16,6 @@ _BEAT_SECONDS = 1.0
 class Connection(ABC):
     """One side of a connection between the coordinator and an agent.
 
-    Parameters
-    ----------
-    framed : FramedSocket
-        Connection after the exchange of the first messages.
-
     Attributes
     ----------
     patience : float

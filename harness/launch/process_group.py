@@ -29,11 +29,6 @@ _TERMINATION_SECONDS = 30.0
 def run_group(file: str) -> int:
     """Run the ranks of a run to their end. A forked process runs only its rank.
 
-    Parameters
-    ----------
-    file : str
-        Path of a `RunSpec`.
-
     Returns
     -------
     int

@@ -154,13 +154,7 @@ def environment() -> Mapping[str, str]:
 
 
 def enter(namespace: str) -> None:
-    """Move the calling thread, and all that it starts from now on, to a network namespace.
-
-    Parameters
-    ----------
-    namespace : str
-        Name of a namespace in `NodeLinks.namespaces`.
-    """
+    """Move the calling thread, and all that it starts from now on, to a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(namespace, "rb") as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:

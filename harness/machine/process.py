@@ -61,11 +61,6 @@ def end_quickly(exit_code: int) -> int:
 
     This skips the interpreter's finalisation, which takes 0.25 s once torch is imported.
 
-    Parameters
-    ----------
-    exit_code : int
-        Exit code of this process.
-
     Returns
     -------
     int

@@ -45,13 +45,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """A folder for one run, marked and locked while this process lives; removed at the end of the context.
-
-    Parameters
-    ----------
-    purpose : str
-        Description of the folder for users who find it.
-    """
+    """A folder for one run, marked and locked while this process lives; removed at the end of the context."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -53,15 +53,7 @@ class ProgressEntry(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ProgressLog:
-    """Writes a node's last entries to a file; its first worker calls it.
-
-    Parameters
-    ----------
-    folder : Path
-        The run's scratch folder.
-    rank : int
-        Rank of the node.
-    """
+    """Writes a node's last entries to a file; its first worker calls it."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = progress_file(folder, rank)

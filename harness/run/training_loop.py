@@ -54,15 +54,7 @@ from adaps.policy import Policy
 
 
 class RankTraining:
-    """One rank's part of a run.
-
-    Parameters
-    ----------
-    spec : RunSpec
-        Specification of the run.
-    rank : int
-        Rank of this process among the run's node processes.
-    """
+    """One rank's part of a run."""
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self.spec = spec

@@ -9,13 +9,7 @@ from torch import Tensor
 
 
 class Uniform:
-    """Draws rows with equal probabilities.
-
-    Parameters
-    ----------
-    rows : int
-        Number of rows.
-    """
+    """Draws rows with equal probabilities."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

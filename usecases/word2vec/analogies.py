@@ -71,13 +71,6 @@ def accuracy(analogies: Analogies, vectors: Tensor) -> float:
     The nearest vector is determined by the cosine to the second vector minus the first plus the third, all
     normalized. The words of the question are excluded.
 
-    Parameters
-    ----------
-    analogies : Analogies
-        Questions.
-    vectors : Tensor
-        Vectors of the candidates, (candidates, dim).
-
     Returns
     -------
     float
