@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
-Choices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Choices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _ROUNDING = 1e-9
 """Relative rounding error of sums."""
 _PROOF = 1e-6
