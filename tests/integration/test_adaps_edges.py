@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.integration.test_adaps_cluster import RunRanks, output_of_two
+from tests.conftest import RunRanks
+from tests.integration.test_adaps_cluster import output_of_two
 
 NODE = "adaps.Node([adaps.Table('emb', 1000, 16_384)], techniques='static', network='30ms,10gbit')"
 
