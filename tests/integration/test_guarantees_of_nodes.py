@@ -21,7 +21,7 @@ def run(launch: Launch, full: bool) -> Launch:
     """Launch a script of the folder `guarantees`. With ``--full`` it may take an hour."""
     seconds = 3600 if full else 240
     folder = "tests.integration.guarantees"
-    return lambda script, nodes, **given: launch(f"{folder}.{script}", nodes, seconds, **given)
+    return lambda script, ranks, /, **given: launch(f"{folder}.{script}", ranks, seconds, **given)
 
 
 def test_sums_are_exact_under_every_technique_and_size(run: Launch, full: bool) -> None:
