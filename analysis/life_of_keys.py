@@ -1,7 +1,6 @@
 """The life of keys: where each was owned and replicated, and when nodes had intent, drawn from traces."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -118,11 +117,6 @@ def draw_life_of_run(store: SessionStore, run: Run) -> Figure:
     """Draw the trace that was recorded of a run; see `traced_runs`."""
     events = pd.read_csv(store.trace_file(run.run_id))
     return draw_life_of_keys([events[events["node"] == node] for node in range(run.nodes)])
-
-
-def save_life_of_keys(frames: Sequence[pd.DataFrame], file: Path) -> None:
-    """Write the drawing of `draw_life_of_keys` as a PNG."""
-    draw_life_of_keys(frames).savefig(file, dpi=160)
 
 
 def _spans(node: int, events: pd.DataFrame, last: float) -> list[Span]:

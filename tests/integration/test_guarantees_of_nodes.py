@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import adaps
-from adabench.analysis.life_of_keys import lives, save_life_of_keys
+from adabench.analysis.life_of_keys import draw_life_of_keys, lives
 from tests.conftest import Launch
 
 COUNTED = ("replicas", "pulled_local", "pulled_replica", "pulled_remote", "set_remote", "pushed_replica")
@@ -152,7 +152,7 @@ def test_a_key_has_one_owner_at_a_time(run: Launch, tmp_path: Path) -> None:
         assert owned[-1][2] == 2
     assert not any(span.kind == "replica" for span in found[0].spans)
     assert any(span.kind == "replica" for span in found[2].spans)
-    save_life_of_keys(frames, tmp_path / "life.png")
+    draw_life_of_keys(frames).savefig(tmp_path / "life.png", dpi=160)
     assert (tmp_path / "life.png").stat().st_size > 10_000
 
 

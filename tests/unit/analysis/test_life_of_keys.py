@@ -9,7 +9,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from adabench.analysis.life_of_keys import Span, draw_life_of_keys, lives, save_life_of_keys
+from adabench.analysis.life_of_keys import Span, draw_life_of_keys, lives
 
 # Key 7 is owned by node 0, replicated on node 1 and moved there; it comes back while key 8 stays at node 1.
 EVENTS = [
@@ -89,7 +89,7 @@ def lines(axes: Axes) -> set[tuple[int, float, float]]:
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    save_life_of_keys(frames(), tmp_path / "life.png")
+    draw_life_of_keys(frames()).savefig(tmp_path / "life.png", dpi=160)
     assert (tmp_path / "life.png").read_bytes().startswith(b"\x89PNG")
 
 
