@@ -37,15 +37,7 @@ MEANINGS = {
 
 
 def session_table(runs: Sequence[Run], width: int | None = None) -> str:
-    """Return the measurements, a row per cell: counts, mean [min, max] seconds, quality, traffic.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Runs of a session.
-    width : int, optional
-        Characters per line: see `fitted`.
-    """
+    """Return the measurements, a row per cell: counts, mean [min, max] seconds, quality, traffic."""
     counted = [run for run in last_attempts(runs) if run.phase == "measured"]
     tables = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
@@ -65,15 +57,7 @@ def usecase_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 
 def comparison_table(comparisons: Sequence[Comparison], width: int | None = None) -> str:
-    """Backends against the baseline, a table per use case and topology: ratio with its interval, verdict.
-
-    Parameters
-    ----------
-    comparisons : sequence of Comparison
-        Comparisons of a session.
-    width : int, optional
-        Characters per line: see `fitted`.
-    """
+    """Backends against the baseline, a table per use case and topology: ratio with its interval, verdict."""
     if not comparisons:
         return "there is nothing to compare with the baseline"
     lines = [

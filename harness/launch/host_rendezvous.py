@@ -62,13 +62,6 @@ def place_here() -> Place | None:
 def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
     """The address where this rank listens, and the reason.
 
-    Parameters
-    ----------
-    place : Place
-        Rank and number of the processes.
-    listen : str or None
-        Name of an interface, or an address, from the command line.
-
     Raises
     ------
     UsageError
