@@ -18,9 +18,6 @@ if __name__ != "autoada":
         f"this folder is the package 'autoada', not {__name__!r}: install the project and import autoada"
     )
 
-import warnings
-from typing import Any
-
 from autoada.hash_embedding import HashEmbedding
 from autoada.loader.data_loader import AdaDataLoader
 from autoada.model.initialization import Selection, select_initialization
@@ -45,10 +42,3 @@ __all__ = [
     "select_initialization",
     "unwrap",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Chosen":
-        warnings.warn("autoada.Chosen is now autoada.TechniqueChoice", DeprecationWarning, stacklevel=2)
-        return TechniqueChoice
-    raise AttributeError(f"module 'autoada' has no attribute {name!r}")

@@ -65,13 +65,7 @@ class Owned:
 class WrappedParameters:
     """Tables, dense parameters and parameters of the user's own optimizer, moved together."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        plan: TrainingPlan,
-        access: ServerAccess,
-        reads: Reads,
-    ) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan, access: ServerAccess, reads: Reads) -> None:
         node, options = access.node, plan.training
         self._reads = reads
         self._layout = layout = plan.layout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -430,18 +429,6 @@ class AdaModel(ForwardingModule):
         """Number of workers that train together."""
         return self._access.num_workers
 
-    @property
-    def share(self) -> int:
-        """Deprecated name of `worker_index`."""
-        _warn_renamed("share", "worker_index")
-        return self.worker_index
-
-    @property
-    def shares(self) -> int:
-        """Deprecated name of `num_workers`."""
-        _warn_renamed("shares", "num_workers")
-        return self.num_workers
-
     def close(self) -> None:
         """Collective: end this worker's part, and close the node if the model created it.
 
@@ -561,10 +548,6 @@ def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: La
     warn_of_differences(model, optimizer, keep)
     for name, remedy in hidden_tables(model, layout.tables).items():
         _log.warning("all of %r is sent in every step, because it is not a table; %s", name, remedy)
-
-
-def _warn_renamed(old: str, new: str) -> None:
-    warnings.warn(f"AdaModel.{old} is now AdaModel.{new}", DeprecationWarning, stacklevel=3)
 
 
 def training_state_of(model: AdaModel) -> TrainingState:

@@ -93,12 +93,7 @@ class ForwardSimulation:
         cause: BaseException | None = None
         try:
             # The model may ask whether gradients are wanted.
-            with (
-                self.rng.kept(),
-                torch.inference_mode(),
-                torch.set_grad_enabled(self._gradients),
-                forward,
-            ):
+            with self.rng.kept(), torch.inference_mode(), torch.set_grad_enabled(self._gradients), forward:
                 self._call(self.meta_model.module, batch)
         except EnoughSeen:
             early = True
