@@ -22,8 +22,7 @@ from autoada.hash_embedding import HashEmbedding
 from autoada.loader.data_loader import AdaDataLoader
 from autoada.model.initialization import Selection, select_initialization
 from autoada.model.node_setup import create_node
-from autoada.model.unwrap import unwrap
-from autoada.model.wrapper import AdaModel
+from autoada.model.wrapper import AdaModel, unwrap
 from autoada.parameters.negative_sampler import NegativeSampler
 from autoada.prediction import Access, IntentPredictor, Prediction
 from autoada.training.technique_choice import TechniqueChoice

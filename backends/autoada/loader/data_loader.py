@@ -19,8 +19,8 @@ from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
+from autoada.prediction.random_generators import random_state
 from autoada.training.loader_state import Epoch, LoaderState
-from autoada.training.random_state import random_state
 from autoada.training.training_state import TrainingState
 
 _log = logging.getLogger("autoada")

@@ -25,11 +25,10 @@ from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Reads, RemoteTable
-from autoada.parameters.server_access import ServerAccess
+from autoada.parameters.server_access import ServerAccess, Transfer
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
@@ -460,6 +459,22 @@ class AdaModel(ForwardingModule):
                 "no loader has signalled intent, so rows were read from other nodes: "
                 "AdaDataLoader(loader, shard=True) signals the rows of each batch"
             )
+
+
+def unwrap(model: AdaModel) -> nn.Module:
+    """Return a plain copy of the wrapped model with the current weights. The wrapped model can train on.
+
+    All rows of every table are gathered, so the copy has to fit into memory. The call blocks until all rows
+    have arrived. A single worker may call it.
+
+    Parameters
+    ----------
+    model : AdaModel
+        Wrapped model, which must be open. It does not change.
+    """
+    if not isinstance(model, AdaModel):
+        raise TypeError(f"model is a {type(model).__name__}: unwrap takes an AdaModel")
+    return copy.deepcopy(model)
 
 
 class StepsInBackward:

@@ -185,10 +185,15 @@ def layout_of(
     members: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
-        _check_dtype(name, parameter)
+        if parameter.dtype not in DTYPES:
+            raise ValueError(
+                f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
+                "bfloat16, which the parameter server stores as float32"
+            )
         number = next(i for i, group in enumerate(groups) if group.holds(parameter))
-        if name not in allreduced:
-            _check_state(name, parameter, groups[number])
+        group = groups[number]
+        if name not in allreduced and group.optimizer is not None and group.rule is not None:
+            check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
@@ -222,19 +227,6 @@ def layout_of(
     return Layout(
         sparse, hash_embeddings(model), tuple(dense), tuple(summed), own_steps, groups, rules, device
     )
-
-
-def _check_dtype(name: str, parameter: nn.Parameter) -> None:
-    if parameter.dtype not in DTYPES:
-        raise ValueError(
-            f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
-            "bfloat16, which the parameter server stores as float32"
-        )
-
-
-def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
-    if group.optimizer is not None and group.rule is not None:
-        check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

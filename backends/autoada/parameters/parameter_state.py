@@ -161,14 +161,11 @@ class ParameterState:
 
     def first(self) -> Tensor:
         """The state of the first row, as the server keeps it."""
-        key, state = self._first_key(), torch.zeros(self.table.state_length)
+        # All workers agree on the least key. There is none if there is no row.
+        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
         if len(key) > 0:
             self._access.worker.pull_state(key, state)
         return state
-
-    def _first_key(self) -> Tensor:
-        """The least key, which all workers agree on; empty if there is no row."""
-        return self._keys().sort().values[:1]
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
