@@ -90,11 +90,7 @@ class HashRows(ServerRows):
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return all ids and rows, in host memory."""
         ids, numbers = self.numbered()
-        keys = self.table.keys(numbers)
-        self.apply_missed_steps(keys)
-        rows = torch.empty(len(ids), self.length, dtype=torch.float32)
-        self.worker.pull(keys, rows)
-        return IdRows(ids, rows.to(weight.dtype))
+        return IdRows(ids, self.read(self.table.keys(numbers)))
 
     def numbered(self) -> tuple[Tensor, Tensor]:
         """Return all ids in the order of a state dictionary, and the numbers of their rows.

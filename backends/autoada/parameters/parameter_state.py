@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,35 +23,28 @@ CHUNK_FLOATS = 1 << 22
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 
 
+@dataclass(eq=False)
 class ParameterState:
     """Reads and writes the optimizer state of one parameter, in the layout of `torch.optim`.
 
-    `rows` counts the steps, if the parameter is a table.
+    The rows of a table count its steps.
     """
 
-    def __init__(
-        self,
-        name: str,
-        parameter: nn.Parameter,
-        table: NodeTable,
-        keys: Callable[[], Tensor],
-        rule: Rule,
-        access: ServerAccess,
-        rows: ServerRows | None = None,
-    ) -> None:
-        self.name = name
-        self.parameter = parameter
-        self.table = table
-        self._shape = parameter.shape
-        self._keys = keys
-        self._rule = rule
-        self._names = state_names(rule)
-        self._initial = initial_value(rule)
-        self._access = access
-        self._rows = rows
+    name: str
+    parameter: nn.Parameter
+    table: NodeTable
+    _keys: Callable[[], Tensor]
+    _rule: Rule
+    _access: ServerAccess
+    _rows: ServerRows | None = None
+
+    def __post_init__(self) -> None:
+        self._shape = self.parameter.shape
+        self._names = state_names(self._rule)
+        self._initial = initial_value(self._rule)
         self._steps = 0
         self._began_sparse: bool | None = None
-        self.counts_here = rows is None and bool(self._names) and not isinstance(rule, MOMENTS)
+        self.counts_here = self._rows is None and bool(self._names) and not isinstance(self._rule, MOMENTS)
         """Whether `count_step` has to count the steps. Otherwise the rows count them, or have no state."""
 
     @property
