@@ -18,15 +18,11 @@ if __name__ != "autoada":
         f"this folder is the package 'autoada', not {__name__!r}: install the project and import autoada"
     )
 
-import warnings
-from typing import Any
-
 from autoada.hash_embedding import HashEmbedding
 from autoada.loader.data_loader import AdaDataLoader
 from autoada.model.initialization import Selection, select_initialization
 from autoada.model.node_setup import create_node
-from autoada.model.unwrap import unwrap
-from autoada.model.wrapper import AdaModel
+from autoada.model.wrapper import AdaModel, unwrap
 from autoada.parameters.negative_sampler import NegativeSampler
 from autoada.prediction import Access, IntentPredictor, Prediction
 from autoada.training.technique_choice import TechniqueChoice
@@ -45,10 +41,3 @@ __all__ = [
     "select_initialization",
     "unwrap",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Chosen":
-        warnings.warn("autoada.Chosen is now autoada.TechniqueChoice", DeprecationWarning, stacklevel=2)
-        return TechniqueChoice
-    raise AttributeError(f"module 'autoada' has no attribute {name!r}")

@@ -66,8 +66,12 @@ class LoaderSource(Iterable[Any]):
 
     def exposed(self) -> list[HeldBatch]:
         """Keep the contents of the batches that passes hold; return those that other code may change."""
-        held = [item.keep() for stream in self._streams for item in stream.holds if item.may_change]
-        return [item for item in held if item.may_change]
+        return [
+            item
+            for stream in self._streams
+            for item in stream.holds
+            if item.may_change and item.keep().may_change
+        ]
 
     def take_over(self, by: BatchStream | None = None) -> None:
         """Take the batches that other passes hold, if the iterators of the loader share their data."""

@@ -19,8 +19,8 @@ from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
+from autoada.prediction.random_generators import random_state
 from autoada.training.loader_state import Epoch, LoaderState
-from autoada.training.random_state import random_state
 from autoada.training.training_state import TrainingState
 
 _log = logging.getLogger("autoada")
@@ -197,7 +197,8 @@ class AdaDataLoader:
         try:
             queues += [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
             for model, queue in zip(models, queues, strict=True):
-                if self._is_known(model):
+                # The loop is expected to call these models.
+                if self._by_hand or model in self._given or model in self._called:
                     queue.attach()
             while items := [item for queue in queues if (item := queue.next_batch()) is not None]:
                 stream.deliver(items[0].held)
@@ -258,10 +259,6 @@ class AdaDataLoader:
     @property
     def _by_hand(self) -> bool:
         return self._keys is not None or self._prepare is not None
-
-    def _is_known(self, model: AdaModel) -> bool:
-        """Return whether the loop is expected to call this model."""
-        return self._by_hand or model in self._given or model in self._called
 
     def _intent_source(self, model: AdaModel) -> IntentSource:
         if model not in self._sources:

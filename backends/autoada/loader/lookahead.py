@@ -51,8 +51,7 @@ class Lookahead:
 
     def begin_step(self, counting: Sequence[Counting]) -> None:
         """Begin a step; `counting` has the node, or its tables with intent signalling."""
-        if self.adapts:
-            self._counting = [(each, each.stats()) for each in counting]
+        self._counting = [(each, each.stats()) for each in counting]
 
     def end_step(self, signalled: bool) -> None:
         """End a step. Without `signalled` intent, its rows cannot be local and do not count."""

@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
+from autoada.parameters.table_parameter import embedding_forward
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.operations import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
@@ -146,7 +147,7 @@ class Calls:
         for other in present.others:
             other.give_up(output)
             other.start()
-        present.others = []
+        present.others = ()
         if not left:
             return
         state = self._state
@@ -164,7 +165,7 @@ class Calls:
         """End a call that raised or was interrupted. Its further reads are unknown."""
         for other in present.others:
             other.start()
-        present.others = []
+        present.others = ()
         if self._leave(present):
             self._state.calls -= 1
 
@@ -179,10 +180,10 @@ class Calls:
             self.fail(self._present)
 
     @staticmethod
-    def _pause_others(observer: CallObserver | None) -> list[ArgumentRecorder]:
+    def _pause_others(observer: CallObserver | None) -> Sequence[ArgumentRecorder]:
         """Pause the recordings for other models, because this call is not part of their loop."""
         if torch._C._len_torch_function_stack() == 0:
-            return []
+            return ()
         own = None if observer is None else observer.recording
         modes = torch.overrides._get_current_function_mode_stack()
         others = [mode for mode in modes if isinstance(mode, ArgumentRecorder) and mode is not own]
@@ -215,7 +216,7 @@ class Present:
     read_before: int = 0
     expected: bool = False
     """Whether the call was predicted for the batch."""
-    others: list[ArgumentRecorder] = field(default_factory=list)
+    others: Sequence[ArgumentRecorder] = ()
     """Recordings of the loop for other models, which are paused during the call."""
     observer: CallObserver | None = None
     """Queue of the batch in use, which observes the call."""
@@ -281,8 +282,10 @@ class DirectCalls:
 
 
 def without_hooks(module: nn.Module) -> nn.Module:
-    """Remove the hooks of `DirectCalls` from `module`, a copy of a wrapped module, and return it."""
+    """Remove what wrapping has added to the modules of `module`, a copy of a wrapped module; return it."""
     for each in module.modules():
+        if getattr(vars(each).get("forward"), "__func__", None) is embedding_forward:
+            del vars(each)["forward"]
         for hooks in (each._forward_pre_hooks, each._forward_hooks):
             for number, hook in list(hooks.items()):
                 if isinstance(getattr(hook, "__self__", None), DirectCalls):

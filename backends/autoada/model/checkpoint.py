@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from autoada.model.staleness import StalenessLimit
 from autoada.optimizer.schedules import options_of, set_options
 from autoada.parameters.locally_stepped import LocallySteppedParameters
 from autoada.parameters.parameter_state import ParameterState
+from autoada.prediction.random_generators import random_state, set_random_state
 from autoada.training.loader_state import Positioned
-from autoada.training.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
@@ -33,24 +34,16 @@ _PLAIN = {
 }
 
 
+@dataclass(eq=False)
 class WorkerState:
     """State of one worker: buffers, options of optimizers, random generators, steps, position in the data."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
-        states: Iterable[ParameterState],
-        stepped: Iterable[LocallySteppedParameters],
-        device: torch.device,
-        staleness: StalenessLimit,
-    ) -> None:
-        self._module = module
-        self._optimizers = optimizers
-        self._states = list(states)
-        self._stepped = list(stepped)
-        self._device = device
-        self._staleness = staleness
+    _module: nn.Module
+    _optimizers: Sequence[torch.optim.Optimizer]
+    _states: Sequence[ParameterState]
+    _stepped: Sequence[LocallySteppedParameters]
+    _device: torch.device
+    _staleness: StalenessLimit
 
     def take(self, loader: Positioned | None, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the complete state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""

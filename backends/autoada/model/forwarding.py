@@ -14,8 +14,8 @@ from autoada.model.call_interception import NO_GRAPH, Calls
 from autoada.parameters.forbid_new_parameters import ONE_PROCESS
 
 Wrapper = TypeVar("Wrapper", bound="ForwardingModule")
-_UNLISTED = {"_ddp_params_and_buffers_to_ignore", "share", "shares"}
-"""Attributes that raise or warn. They are hidden from tools that read all attributes."""
+_REFUSED = "_ddp_params_and_buffers_to_ignore"
+"""Attribute that raises. It is hidden from tools that read all attributes."""
 
 
 class ForwardingModule(nn.Module):
@@ -48,7 +48,7 @@ class ForwardingModule(nn.Module):
         delattr(self.module, name)
 
     def __dir__(self) -> Iterable[str]:
-        return sorted({*nn.Module.__dir__(self), *dir(self.module)} - _UNLISTED)
+        return sorted({*nn.Module.__dir__(self), *dir(self.module)} - {_REFUSED})
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True

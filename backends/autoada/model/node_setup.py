@@ -158,7 +158,8 @@ def plan_of(
         return TrainingPlan(layout, None, TrainingOptions(), nodes)
     if not isinstance(policy, adaps.Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy")
-    catalogue = _catalogue(model, layout)
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    catalogue = Catalogue.of_shapes(shapes, layout.tables, layout.hashed)
     policy.check(catalogue, nodes)
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
@@ -237,11 +238,6 @@ def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, R
         if any(ahead is not None for ahead in batches):
             found[one.parameter.name] = RowLookahead(ends, batches)
     return found
-
-
-def _catalogue(model: nn.Module, layout: Layout) -> Catalogue:
-    shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
-    return Catalogue.of_shapes(shapes, layout.tables, layout.hashed)
 
 
 def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:

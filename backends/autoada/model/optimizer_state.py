@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +80,8 @@ class OptimizerStates:
             worker.end_setup()
         for state, count in zip(held, counts, strict=True):
             state.steps = count
-        self._guard(optimizer)
+        own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
+        optimizer.state = ServerHeldState(self._parameters, own)
 
     def _counts_of_primary(self, counts: list[int]) -> list[int]:
         """Collective: return the primary worker's step counts."""
@@ -91,10 +93,6 @@ class OptimizerStates:
         assert text is not None  # The primary worker has posted it before the barrier.
         result: list[int] = json.loads(text)
         return result
-
-    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
-        own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
-        optimizer.state = ServerHeldState(self._parameters, own)
 
     def _numbered(
         self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
@@ -113,32 +111,24 @@ class ServerHeldState(defaultdict[Any, Any]):
         super().__init__(dict, own)
         self._in_server = in_server
 
-    def __missing__(self, parameter: Any) -> Any:
-        self._check(parameter)
-        return super().__missing__(parameter)
-
-    def __contains__(self, parameter: object) -> bool:
-        self._check(parameter)
-        return super().__contains__(parameter)
-
-    def __setitem__(self, parameter: Any, state: Any) -> None:
-        self._check(parameter)
-        super().__setitem__(parameter, state)
-
-    def get(self, parameter: Any, default: Any = None) -> Any:
-        """Return the state of a parameter that the optimizer itself steps."""
-        self._check(parameter)
-        return super().get(parameter, default)
-
-    def _check(self, parameter: object) -> None:
-        if (state := self._in_server.get(id(parameter))) is not None:
-            self._refuse(repr(state.name))
-
     def _refuse(self, parameters: str) -> NoReturn:
         raise RuntimeError(
             f"optimizer.state has no entry of {parameters}: the state is in the parameter server. Read it by "
             "optimizer.state_dict(), and replace it by optimizer.load_state_dict()"
         )
+
+
+def _checked(name: str) -> Callable[..., Any]:
+    """A method of `dict` for the parameters that the optimizer itself steps."""
+    method = getattr(defaultdict, name)
+
+    @functools.wraps(method)
+    def call(self: ServerHeldState, parameter: Any, *args: Any) -> Any:
+        if (state := self._in_server.get(id(parameter))) is not None:
+            self._refuse(repr(state.name))
+        return method(self, parameter, *args)
+
+    return call
 
 
 def _refused(parameters: str) -> Callable[..., NoReturn]:
@@ -150,5 +140,7 @@ def _refused(parameters: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+for _name in ("__missing__", "__contains__", "__setitem__", "get"):
+    setattr(ServerHeldState, _name, _checked(_name))
 for _name in ("values", "__iter__", "keys", "clear", "__reduce__"):
     setattr(ServerHeldState, _name, _refused("all parameters" if _name == "clear" else "some parameters"))

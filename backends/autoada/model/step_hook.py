@@ -72,8 +72,20 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
     optimizer.register_step_post_hook(after_step)
     present: Any = optimizer.step  # a function if a scheduler watches it, and a method otherwise
     is_method = isinstance(present, MethodType)
-    step = present.__func__ if is_method else present
-    step = _restoring(_step_of(kind, push, wrapped) if step is kind.step else step, restore)
+    given = present.__func__ if is_method else present
+
+    @functools.wraps(given)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if given is not kind.step or not _only_pushes(args[0], wrapped):
+                return given(*args, **kwargs)
+            if (closure := _closure_of(args, kwargs)) is not None:
+                return ClosureWithPush(args[0], closure, push)()
+            push(args[0])
+        finally:  # Hooks that follow a step are not called if it fails.
+            if hidden:
+                restore()
+
     optimizer.step = MethodType(step, optimizer) if is_method else step  # type: ignore[method-assign]
     if kind.zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer):
         optimizer.zero_grad = MethodType(_zero_grad, optimizer)  # type: ignore[method-assign]
@@ -140,41 +152,15 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
                 parameter.grad = None
 
 
-def _restoring(step: Callable[..., Any], restore: Callable[[], None]) -> Callable[..., Any]:
-    """Return a step that also restores gradients if it fails, as hooks that follow it are not called then."""
+def _only_pushes(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters) -> bool:
+    """Whether torch's own part of a step has no work, and neither hooks nor a profiler follow the step.
 
-    @functools.wraps(step)
-    def restoring(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return step(*args, **kwargs)
-        finally:
-            restore()
-
-    return restoring
-
-
-def _step_of(kind: type[torch.optim.Optimizer], push: Push, wrapped: WrappedParameters) -> Callable[..., Any]:
-    """`kind`'s ``step``, without torch's own part if it has no work and neither hooks nor a profiler follow.
-
-    The gradients of all parameters are pushed first. Torch's own step would then find no gradient, and still
-    cost as much time as a whole step of a small model.
+    It would then find no gradient, and still cost as much time as a whole step of a small model.
     """
-
-    @functools.wraps(kind.step)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        self: torch.optim.Optimizer = args[0]
-        followed = (
-            len(self._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
-            or len(self._optimizer_step_post_hooks) > 1
-            or _global_optimizer_post_hooks
-            or torch.autograd.profiler._is_profiler_enabled
-            or not wrapped.owned_by(self).steps_all
-        )
-        if followed:
-            return kind.step(*args, **kwargs)
-        if (closure := _closure_of(args, kwargs)) is not None:
-            return ClosureWithPush(self, closure, push)()
-        push(self)
-        return None
-
-    return step
+    return not (
+        len(optimizer._optimizer_step_pre_hooks) + len(_global_optimizer_pre_hooks) > 2
+        or len(optimizer._optimizer_step_post_hooks) > 1
+        or _global_optimizer_post_hooks
+        or torch.autograd.profiler._is_profiler_enabled
+        or not wrapped.owned_by(optimizer).steps_all
+    )

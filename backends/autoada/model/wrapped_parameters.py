@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from autoada.hash_embedding import IdRows
-from autoada.model.node_setup import TrainingOptions, TrainingPlan
+from autoada.model.node_setup import TrainingPlan
 from autoada.model.optimizer_state import OptimizerStates
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
-from autoada.parameters.dense_robust_mean import RobustMeanParameters
-from autoada.parameters.dense_server_sum import ServerSummedParameters
 from autoada.parameters.hash_table import HashRows, HashTable
-from autoada.parameters.locally_stepped import LocallySteppedParameters
+from autoada.parameters.locally_stepped import (
+    LocallySteppedParameters,
+    RobustMeanParameters,
+    ServerSummedParameters,
+)
 from autoada.parameters.parameter_state import ParameterState
 from autoada.parameters.remote_table import Reads, RemoteTable
 from autoada.parameters.server_access import ServerAccess
@@ -65,13 +67,7 @@ class Owned:
 class WrappedParameters:
     """Tables, dense parameters and parameters of the user's own optimizer, moved together."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        plan: TrainingPlan,
-        access: ServerAccess,
-        reads: Reads,
-    ) -> None:
+    def __init__(self, model: nn.Module, plan: TrainingPlan, access: ServerAccess, reads: Reads) -> None:
         node, options = access.node, plan.training
         self._reads = reads
         self._layout = layout = plan.layout
@@ -136,7 +132,9 @@ class WrappedParameters:
         # One step of all workers together is one with the mean of their gradients, by samples. Rules other
         # than the mean count every worker alike.
         self._scale = 1.0 if combines else weight / (access.num_workers if options.every == 1 else 1)
-        self._announced = [each.keys_of(_announced_names(each, options)) for each in self.dense]
+        # A lookahead of 0 batches means no intent.
+        silent = {name for name, ahead in options.lookaheads.items() if not ahead.distances}
+        self._announced = [each.keys_of(set(each.names) - silent) for each in self.dense]
         self.stale = False
         """Whether dense parameters have to be pulled before the next call."""
 
@@ -380,9 +378,3 @@ def _mark_changed(tables: Iterable[RemoteTable]) -> None:
     """Let autograd refuse graphs that saved values from before a step of the tables."""
     parameters = [parameter for table in tables if (parameter := table.gradients.follow()) is not None]
     increment_version(parameters)
-
-
-def _announced_names(dense: DenseParameters, options: TrainingOptions) -> list[str]:
-    """Return the names of parameters that need intent. A lookahead of 0 batches means no intent."""
-    own = options.lookaheads
-    return [name for name in dense.names if name not in own or own[name].distances]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -26,11 +25,10 @@ from autoada.model.state_dict import load_all_but_tables, state_of
 from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
-from autoada.parameters.device_copy import Transfer
 from autoada.parameters.forbid_new_parameters import PARALLEL, forbid_new_parameters, refuse_parallel
 from autoada.parameters.layout import Layout
 from autoada.parameters.remote_table import Reads, RemoteTable
-from autoada.parameters.server_access import ServerAccess
+from autoada.parameters.server_access import ServerAccess, Transfer
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
@@ -430,18 +428,6 @@ class AdaModel(ForwardingModule):
         """Number of workers that train together."""
         return self._access.num_workers
 
-    @property
-    def share(self) -> int:
-        """Deprecated name of `worker_index`."""
-        _warn_renamed("share", "worker_index")
-        return self.worker_index
-
-    @property
-    def shares(self) -> int:
-        """Deprecated name of `num_workers`."""
-        _warn_renamed("shares", "num_workers")
-        return self.num_workers
-
     def close(self) -> None:
         """Collective: end this worker's part, and close the node if the model created it.
 
@@ -473,6 +459,22 @@ class AdaModel(ForwardingModule):
                 "no loader has signalled intent, so rows were read from other nodes: "
                 "AdaDataLoader(loader, shard=True) signals the rows of each batch"
             )
+
+
+def unwrap(model: AdaModel) -> nn.Module:
+    """Return a plain copy of the wrapped model with the current weights. The wrapped model can train on.
+
+    All rows of every table are gathered, so the copy has to fit into memory. The call blocks until all rows
+    have arrived. A single worker may call it.
+
+    Parameters
+    ----------
+    model : AdaModel
+        Wrapped model, which must be open. It does not change.
+    """
+    if not isinstance(model, AdaModel):
+        raise TypeError(f"model is a {type(model).__name__}: unwrap takes an AdaModel")
+    return copy.deepcopy(model)
 
 
 class StepsInBackward:
@@ -561,10 +563,6 @@ def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: La
     warn_of_differences(model, optimizer, keep)
     for name, remedy in hidden_tables(model, layout.tables).items():
         _log.warning("all of %r is sent in every step, because it is not a table; %s", name, remedy)
-
-
-def _warn_renamed(old: str, new: str) -> None:
-    warnings.warn(f"AdaModel.{old} is now AdaModel.{new}", DeprecationWarning, stacklevel=3)
 
 
 def training_state_of(model: AdaModel) -> TrainingState:

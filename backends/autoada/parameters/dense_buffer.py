@@ -152,7 +152,8 @@ class DenseParameters:
         """Take the gradients of the parameters, to be pushed; parameters without one are left out."""
         self._steps = []
         self.keep_changes()
-        if self._is_source or (self._in_one_pass and self._are_here() and self._have_gradients()):
+        # In one pass, all rows were on this node at the last check.
+        if self._is_source or (self._in_one_pass and bool(self._seen.all()) and self._have_gradients()):
             self._collect_steps(scale)
             return
         present = []
@@ -205,10 +206,6 @@ class DenseParameters:
         if self._behind:
             self.pull()
             torch.autograd.graph.increment_version(self._parameters)
-
-    def _are_here(self) -> bool:
-        """Whether all rows were on this node at the last check."""
-        return bool(self._seen.all())
 
     def _have_gradients(self) -> bool:
         """Whether all parameters have a gradient, in the rows' dtype."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -90,11 +90,7 @@ class HashRows(ServerRows):
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return all ids and rows, in host memory."""
         ids, numbers = self.numbered()
-        keys = self.table.keys(numbers)
-        self.apply_missed_steps(keys)
-        rows = torch.empty(len(ids), self.length, dtype=torch.float32)
-        self.worker.pull(keys, rows)
-        return IdRows(ids, rows.to(weight.dtype))
+        return IdRows(ids, self.read(self.table.keys(numbers)))
 
     def numbered(self) -> tuple[Tensor, Tensor]:
         """Return all ids in the order of a state dictionary, and the numbers of their rows.
@@ -207,25 +203,12 @@ class HashTable(RemoteTable):
         """Return the row numbers of ids that will be used."""
         return self.rows.resolve(ids)
 
-    def whole(self) -> NoReturn:
-        """Refused, as rows have other numbers than in plain PyTorch."""
-        self._refuse()
-
-    def viewed(self, ids: Tensor) -> NoReturn:
-        """Refused, as rows have other numbers than in plain PyTorch."""
-        self._refuse()
-
-    def fetch(self, ids: Tensor) -> NoReturn:
-        """Refused, as the server writes the rows."""
-        self._refuse()
-
-    def begin_update(self, depends: bool = True) -> NoReturn:
-        """Refused, as the server writes the rows."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError(
             f"{self.name!r} is the weight of a HashEmbedding in the parameter server, where rows have other "
             "numbers than in plain PyTorch, and only lookups of the numbers that rows_of(ids) returns are "
             "possible: use the module's output, or state_dict() for all rows"
         )
+
+    # Rows have other numbers than in plain PyTorch, and only the server writes them.
+    whole = viewed = fetch = begin_update = _refuse

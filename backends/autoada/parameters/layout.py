@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,31 +123,15 @@ class Layout:
         """
         result = []
         for name, parameter in self.tables.items():
-            shape = parameter.shape
             rule = self.group_of(name).rule_of(name)
-            length = prod(shape[1:])
+            rows, length = parameter.shape[0], prod(parameter.shape[1:])
+            place: dict[str, Any] = {"rows": rows, "init": adaps.Constant(0.0)}
             if name in self.hashed:
-                init = self.hashed[name].init
-                result.append(
-                    adaps.Table(
-                        name,
-                        length=length,
-                        keys="int64",
-                        capacity=shape[0],
-                        optimizer=rule,
-                        init=init,
-                        dtype=row_dtype,
-                    )
-                )
-                continue
-            # a weight without memory starts at what nn.Embedding draws, row by row when it is first touched
-            init = (
-                adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
-                if parameter.is_meta
-                else adaps.Constant(0.0)
-            )
-            sampling = sampling_of(parameter)
-            result.append(adaps.Table(name, shape[0], length, rule, init, sampling=sampling, dtype=row_dtype))
+                place = {"keys": "int64", "capacity": rows, "init": self.hashed[name].init}
+            elif parameter.is_meta:  # as nn.Embedding draws, row by row when it is first touched
+                place["init"] = adaps.Normal(0.0, 1.0, seed=torch.initial_seed())
+            place["sampling"] = sampling_of(parameter)
+            result.append(adaps.Table(name, length=length, optimizer=rule, dtype=row_dtype, **place))
         for dense in self.dense:
             rule = self.group_of(dense.table).rule_of(dense.table)
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
@@ -185,10 +170,15 @@ def layout_of(
     members: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
-        _check_dtype(name, parameter)
+        if parameter.dtype not in DTYPES:
+            raise ValueError(
+                f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
+                "bfloat16, which the parameter server stores as float32"
+            )
         number = next(i for i, group in enumerate(groups) if group.holds(parameter))
-        if name not in allreduced:
-            _check_state(name, parameter, groups[number])
+        group = groups[number]
+        if name not in allreduced and group.optimizer is not None and group.rule is not None:
+            check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
         if name in sparse:
             groups[number].rule_of(name)
             rules[name] = number
@@ -222,19 +212,6 @@ def layout_of(
     return Layout(
         sparse, hash_embeddings(model), tuple(dense), tuple(summed), own_steps, groups, rules, device
     )
-
-
-def _check_dtype(name: str, parameter: nn.Parameter) -> None:
-    if parameter.dtype not in DTYPES:
-        raise ValueError(
-            f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
-            "bfloat16, which the parameter server stores as float32"
-        )
-
-
-def _check_state(name: str, parameter: nn.Parameter, group: RuleGroup) -> None:
-    if group.optimizer is not None and group.rule is not None:
-        check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,35 +23,28 @@ CHUNK_FLOATS = 1 << 22
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 
 
+@dataclass(eq=False)
 class ParameterState:
     """Reads and writes the optimizer state of one parameter, in the layout of `torch.optim`.
 
-    `rows` counts the steps, if the parameter is a table.
+    The rows of a table count its steps.
     """
 
-    def __init__(
-        self,
-        name: str,
-        parameter: nn.Parameter,
-        table: NodeTable,
-        keys: Callable[[], Tensor],
-        rule: Rule,
-        access: ServerAccess,
-        rows: ServerRows | None = None,
-    ) -> None:
-        self.name = name
-        self.parameter = parameter
-        self.table = table
-        self._shape = parameter.shape
-        self._keys = keys
-        self._rule = rule
-        self._names = state_names(rule)
-        self._initial = initial_value(rule)
-        self._access = access
-        self._rows = rows
+    name: str
+    parameter: nn.Parameter
+    table: NodeTable
+    _keys: Callable[[], Tensor]
+    _rule: Rule
+    _access: ServerAccess
+    _rows: ServerRows | None = None
+
+    def __post_init__(self) -> None:
+        self._shape = self.parameter.shape
+        self._names = state_names(self._rule)
+        self._initial = initial_value(self._rule)
         self._steps = 0
         self._began_sparse: bool | None = None
-        self.counts_here = rows is None and bool(self._names) and not isinstance(rule, MOMENTS)
+        self.counts_here = self._rows is None and bool(self._names) and not isinstance(self._rule, MOMENTS)
         """Whether `count_step` has to count the steps. Otherwise the rows count them, or have no state."""
 
     @property
@@ -161,14 +155,11 @@ class ParameterState:
 
     def first(self) -> Tensor:
         """The state of the first row, as the server keeps it."""
-        key, state = self._first_key(), torch.zeros(self.table.state_length)
+        # All workers agree on the least key. There is none if there is no row.
+        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
         if len(key) > 0:
             self._access.worker.pull_state(key, state)
         return state
-
-    def _first_key(self) -> Tensor:
-        """The least key, which all workers agree on; empty if there is no row."""
-        return self._keys().sort().values[:1]
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))

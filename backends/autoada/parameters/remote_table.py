@@ -107,7 +107,7 @@ class RemoteTable(RowStore):
                 self.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
             return self._picked(self._whole, ids, ids.long())
         if expected is None and self.is_local:
-            rows = _new_rows(ids.shape + source.row_shape)
+            rows = _new_rows((*ids.shape, *source.row_shape))  # a tuple is cheaper than a `torch.Size`
             source.worker.pull_rows(source.table, host_ids(ids), rows, source.applies_missed_steps)
             return rows
         if known is None:

@@ -76,11 +76,12 @@ class ServerRows:
         if self.applies_missed_steps and not same_workers:
             self.table.forget_missed()  # several workers let rows miss steps
 
-    def read(self) -> Tensor:
-        """A copy of the whole table, in host memory."""
-        self.apply_missed_steps()
-        rows = torch.empty(self.shape, dtype=torch.float32)
-        self.worker.pull(self.all_keys, rows.view(len(rows), -1))
+    def read(self, keys: Tensor | None = None) -> Tensor:
+        """A copy of the rows of keys, or of the whole table, in host memory."""
+        self.apply_missed_steps(keys)
+        keys = self.all_keys if keys is None else keys
+        rows = torch.empty(len(keys), *self.row_shape, dtype=torch.float32)
+        self.worker.pull(keys, rows.view(len(rows), self.length))
         return rows.to(self.dtype)
 
     def write(self, ids: Tensor, values: Tensor) -> None:

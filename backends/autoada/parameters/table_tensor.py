@@ -334,15 +334,11 @@ def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[s
         if before is not None:
             _refuse(func, args)
         return [TableTensor.of(base.store, place) for place in places]
-    if not _share_memory(places, base.place):
+    if places.untyped_storage()._cdata != base.place.untyped_storage()._cdata:
         return None
     if before is not None or places.dtype is not base.store.dtype or places.is_conj() or places.is_neg():
         return TableTensor.of(base.store, base.place, convert=convert)
     return TableTensor.of(base.store, places)
-
-
-def _share_memory(one: Tensor, other: Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _refuse(func: Any, args: Any) -> NoReturn:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from autoada.prediction.batch_structure import copied
-from autoada.prediction.interrupts import EnoughSeen, ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.random_generators import SimulationRng, set_states, states_of
 from autoada.prediction.result import Prediction
@@ -17,6 +16,7 @@ from autoada.prediction.source_location import is_internal, source_line, user_lo
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
+from autoada.prediction.unknown_values import EnoughSeen, ForeignWrite, UnknownValueRead
 
 Call = Callable[[nn.Module, Any], Any]
 """Function ``call(model, batch)`` with which a training loop passes a batch to its model."""
@@ -93,12 +93,7 @@ class ForwardSimulation:
         cause: BaseException | None = None
         try:
             # The model may ask whether gradients are wanted.
-            with (
-                self.rng.kept(),
-                torch.inference_mode(),
-                torch.set_grad_enabled(self._gradients),
-                forward,
-            ):
+            with self.rng.kept(), torch.inference_mode(), torch.set_grad_enabled(self._gradients), forward:
                 self._call(self.meta_model.module, batch)
         except EnoughSeen:
             early = True

@@ -92,30 +92,6 @@ SHAPE_INPLACE = {
     "resize_as_",
 }  # fmt: skip
 
-_EMBEDDING = functions("embedding")
-_BAG = {F.embedding_bag, torch.embedding_bag}
-_INDEX_SELECT = functions("index_select")
-_LINEAR = functions("linear")
-_DATA_SHAPED = functions(
-    "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
-)
-_RANDOM = functions(
-    "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
-    "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
-    "geometric_", "log_normal_", "cauchy_",
-)  # fmt: skip
-_STOCHASTIC = functions(
-    "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",
-    "feature_alpha_dropout", "gumbel_softmax", "rrelu",
-)  # fmt: skip
-_NORMALIZE = functions("batch_norm", "instance_norm")
-_ALIAS = functions("contiguous", "detach", "requires_grad_") | {Tensor.data.__get__}  # type: ignore[attr-defined]
-_SAME_SHAPE = functions(
-    "relu", "gelu", "sigmoid", "tanh", "exp", "log", "log1p", "neg", "abs", "sqrt", "rsqrt", "layer_norm",
-    "group_norm", "rms_norm", "silu", "leaky_relu", "elu", "selu", "softplus", "logsigmoid", "normalize",
-    "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
-    "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
-)  # fmt: skip
 _VALUE_NAMES = {
     "item", "tolist", "__bool__", "__int__", "__float__", "__index__", "numpy", "__array__", "__contains__",
     "equal", "allclose", "is_nonzero", "__complex__",
@@ -136,17 +112,33 @@ _AUGMENTED = {
 }  # fmt: skip
 
 _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
-    (_EMBEDDING, Kind.EMBEDDING),
-    (_BAG, Kind.BAG),
-    (_INDEX_SELECT, Kind.INDEX_SELECT),
-    (_RANDOM, Kind.RANDOM),
-    (_STOCHASTIC, Kind.STOCHASTIC),
-    (_NORMALIZE, Kind.NORMALIZE),
-    (_ALIAS, Kind.ALIAS),
-    (_SAME_SHAPE, Kind.SAME_SHAPE),
-    (_LINEAR, Kind.LINEAR),
-    (_DATA_SHAPED, Kind.DATA_SHAPED),
-)
+    ({torch.autograd.grad}, Kind.GRADIENT),
+    (functions("embedding"), Kind.EMBEDDING),
+    (functions("embedding_bag"), Kind.BAG),
+    (functions("index_select"), Kind.INDEX_SELECT),
+    (functions(
+        "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
+        "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
+        "geometric_", "log_normal_", "cauchy_",
+    ), Kind.RANDOM),
+    (functions(
+        "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",
+        "feature_alpha_dropout", "gumbel_softmax", "rrelu",
+    ), Kind.STOCHASTIC),
+    (functions("batch_norm", "instance_norm"), Kind.NORMALIZE),
+    (functions("contiguous", "detach", "requires_grad_"), Kind.ALIAS),
+    ({Tensor.data.__get__}, Kind.ALIAS),  # type: ignore[attr-defined]
+    (functions(
+        "relu", "gelu", "sigmoid", "tanh", "exp", "log", "log1p", "neg", "abs", "sqrt", "rsqrt", "layer_norm",
+        "group_norm", "rms_norm", "silu", "leaky_relu", "elu", "selu", "softplus", "logsigmoid", "normalize",
+        "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
+        "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
+    ), Kind.SAME_SHAPE),
+    (functions("linear"), Kind.LINEAR),
+    (functions(
+        "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
+    ), Kind.DATA_SHAPED),
+)  # fmt: skip
 _BY_NAME: dict[str, Kind] = {
     "__set__": Kind.IGNORED,
     "__delete__": Kind.IGNORED,
@@ -168,8 +160,6 @@ _CACHE: dict[TorchFunction, Kind] = {}
 
 def _classify(function: TorchFunction) -> Kind:
     name = getattr(function, "__name__", "")
-    if function is torch.autograd.grad:
-        return Kind.GRADIENT
     for members, kind in _BY_SET:
         if function in members:
             return kind

@@ -59,7 +59,7 @@ class IntentPredictor:
     ) -> None:
         self._tables = find_tables(model, tables)
         names = {id(parameter): name for name, parameter in self._tables.items()}
-        self._simulation = ForwardSimulation(model, names, call or _call_with_batch)
+        self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()
         self._counts: list[int] = []
         self._stop_after = 0
@@ -310,10 +310,6 @@ def _beginning(model: nn.Module) -> str:
     """Return ``file:line`` of the model's forward."""
     code = getattr(model.forward, "__code__", None)
     return "?" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _call_with_batch(model: nn.Module, batch: Any) -> Any:
-    return model(batch)
 
 
 def _agree(predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> bool:

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
-from autoada.prediction.interrupts import ForeignWrite, UnknownValueRead
 from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.meta_outputs import MetaOutputs
 from autoada.prediction.operations import (
@@ -35,7 +34,7 @@ from autoada.prediction.result import Access
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import UnknownValues, unknown
+from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead, UnknownValues, unknown
 
 
 class SymbolicForward(CallMode):

@@ -110,13 +110,7 @@ class Trace:
         if number is not None and isinstance(self.nodes[number], Operation):
             self._shape_reads.append((self.accesses, number))
 
-    def drawn(
-        self,
-        function: TorchFunction,
-        args: Arguments,
-        kwargs: Keywords,
-        output: Any,
-    ) -> None:
+    def drawn(self, function: TorchFunction, args: Arguments, kwargs: Keywords, output: Any) -> None:
         """Record a random draw."""
         if name_of(function).endswith("_"):
             self._obstacle(f"`{name_of(function)}` draws in place")

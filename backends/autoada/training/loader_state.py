@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
-from autoada.training.random_state import RandomState, random_state, set_random_state
+from autoada.prediction.random_generators import RandomState, random_state, set_random_state
 
 
 class Positioned(Protocol):

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -77,8 +76,8 @@ class TrainingState:
         access: ServerAccess,
         tables: Mapping[str, RemoteTable],
         reads: Reads,
-        lookaheads: Mapping[str, RowLookahead] = MappingProxyType({}),
-        trial: TechniqueTrial | None = None,
+        lookaheads: Mapping[str, RowLookahead],
+        trial: TechniqueTrial | None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
         self.trial = trial

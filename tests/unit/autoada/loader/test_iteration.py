@@ -28,7 +28,7 @@ from torch.utils.data import (
 import autoada
 from autoada.loader.intent_source import PredictedKeys
 from autoada.prediction.batch_structure import leaves
-from autoada.training.random_state import random_state
+from autoada.prediction.random_generators import random_state
 
 ITEMS = 26
 ROWS = 40

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autoada
 from autoada.parameters import dense_buffer, layout
-from autoada.parameters.device_copy import Transfer
+from autoada.parameters.server_access import Transfer
 from autoada.prediction.argument_recording import ArgumentRecorder
 from tests.plain_and_wrapped import train as steps
 

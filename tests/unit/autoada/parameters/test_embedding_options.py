@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -373,3 +376,31 @@ def test_gradient_of_a_table(gradient: str, read: str) -> None:
         return seen
 
     assert_equal_or_refused(lambda: nn.Embedding(ROWS, LENGTH, sparse=sparse), run)
+
+
+@pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy])
+def test_copies_of_a_wrapped_embedding_look_rows_up(copies: Callable[[Any], Any]) -> None:
+    net = nn.Sequential(nn.Embedding(ROWS, LENGTH))
+    with contextlib.closing(autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.5))) as model:
+        plain, ids = autoada.unwrap(model), torch.arange(ROWS)
+        loaded = pickle.loads(pickle.dumps(plain))
+        for each in (copies(net[0]), plain[0], loaded[0]):  # type: ignore[index]
+            assert type(each) is nn.Embedding
+            assert torch.equal(each(ids), net(ids))
+        assert "forward" not in vars(plain[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["nn.Embedding.forward", "functional.embedding"])
+def test_a_function_that_a_program_replaces_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Embedding(ROWS, LENGTH)
+    with contextlib.closing(autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.5))) as model:
+        owner, attribute = (nn.Embedding, "forward") if name.startswith("nn") else (F, "embedding")
+        original, calls = getattr(owner, attribute), []
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, attribute, noted)
+        model(torch.arange(ROWS))
+        assert name in calls

@@ -482,11 +482,3 @@ def test_on_one_node_there_is_nothing_to_choose() -> None:
     assert model.chosen == []
     assert model.is_due("users.weight", 5)
     model.close()
-
-
-@pytest.mark.parametrize(("old", "new"), [("share", "worker_index"), ("shares", "num_workers")])
-def test_old_names_work_with_a_warning(model: autoada.AdaModel, old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match="autoada.Chosen is now autoada.TechniqueChoice"):
-        assert autoada.Chosen is autoada.TechniqueChoice
-    with pytest.warns(DeprecationWarning, match=f"AdaModel.{old} is now AdaModel.{new}"):
-        assert getattr(model, old) == getattr(model, new)
