@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.modules import module as registration
 
 from autoada.model.wrapped_parameters import WrappedParameters
-from autoada.parameters.table_parameter import embedding_forward
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.operations import CallArguments
 from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
@@ -284,8 +283,6 @@ class DirectCalls:
 def without_hooks(module: nn.Module) -> nn.Module:
     """Remove what wrapping has added to the modules of `module`, a copy of a wrapped module; return it."""
     for each in module.modules():
-        if getattr(vars(each).get("forward"), "__func__", None) is embedding_forward:
-            del vars(each)["forward"]
         for hooks in (each._forward_pre_hooks, each._forward_hooks):
             for number, hook in list(hooks.items()):
                 if isinstance(getattr(hook, "__self__", None), DirectCalls):

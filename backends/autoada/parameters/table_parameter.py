@@ -178,15 +178,22 @@ def replace_parameters(
         if isinstance(each, HashEmbedding) and isinstance(weight, TableParameter):
             assert isinstance(weight.store, HashTable)
             each.id_map = weight.store.rows
-        elif type(weight) is TableParameter and type(each).forward is _PLAIN_FORWARD:
-            vars(each).setdefault("forward", MethodType(embedding_forward, each))
+        elif type(weight) is TableParameter and type(each) is nn.Embedding and "forward" not in vars(each):
+            # copy and pickle call __getstate__, so that no copy has a method that is bound to this module.
+            own = {"forward": _embedding_forward, "__getstate__": _state_of_plain_embedding}
+            vars(each).update({name: MethodType(method, each) for name, method in own.items()})
 
 
-def embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
-    """The forward of an embedding whose weight is a table: PyTorch's, without its search for overrides.
+def _state_of_plain_embedding(module: nn.Embedding) -> dict[str, Any]:
+    """Return the attributes of a wrapped embedding's copies, which call PyTorch's forward."""
+    return {name: value for name, value in vars(module).items() if name not in ("forward", "__getstate__")}
 
-    The search is in Python and takes a third of the time of a lookup. It is only left out where it finds the
-    table. Copies of the module have this method for themselves, and then call PyTorch's.
+
+def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
+    """Do the same as PyTorch's forward for an embedding whose weight is a table, in less time.
+
+    PyTorch searches for overrides of the lookup in Python, which takes a third of the time of a lookup. The
+    search is only left out where it finds the table.
     """
     weight, lookup = module._parameters.get("weight"), _LOOKUPS.get(F.embedding)
     if (

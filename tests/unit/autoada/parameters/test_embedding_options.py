@@ -387,7 +387,19 @@ def test_copies_of_a_wrapped_embedding_look_rows_up(copies: Callable[[Any], Any]
         for each in (copies(net[0]), plain[0], loaded[0]):  # type: ignore[index]
             assert type(each) is nn.Embedding
             assert torch.equal(each(ids), net(ids))
-        assert "forward" not in vars(plain[0])  # type: ignore[index]
+            assert "forward" not in vars(each)
+
+
+def test_options_of_a_copy_of_a_wrapped_embedding_apply() -> None:
+    net = nn.Sequential(nn.Embedding(ROWS, LENGTH))
+    with contextlib.closing(autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.5))):
+        copied = copy.copy(net[0])
+        assert isinstance(copied, nn.Embedding)
+        copied.padding_idx = 1
+        copied(torch.arange(2)).sum().backward()
+        gradient = net[0].weight.grad
+        assert isinstance(gradient, torch.Tensor)
+        assert gradient[:2].tolist() == [[1.0] * LENGTH, [0.0] * LENGTH]
 
 
 @pytest.mark.parametrize("name", ["nn.Embedding.forward", "functional.embedding"])
