@@ -59,6 +59,7 @@ def train(life: Life) -> None:
         if not life.acknowledged <= step <= life.acknowledged + 1:
             raise AssertionError(f"step {life.acknowledged} was acknowledged; step {step} was restored")
         check(node, step, saved)
+        kv.end_uses()  # otherwise another node could find no row that is not in use
         kv.barrier()
         for number in life.steps(node.rank, step):
             for batch in range(BATCHES):
