@@ -21,13 +21,13 @@ class LimitedOptions(BuilderOptions, frozen=True, kw_only=True, forbid_unknown_f
     ----------
     evict : str or None
         Order in which rows of full tables are given to other ids. With None, rows keep their ids.
-    memory : int, str or None
-        Maximum memory for the rows of each table on each node, such as 2GiB. With None, all rows are in
-        memory.
+    memory : str or None
+        Maximum memory for the rows of each table on each node, with a unit, such as 2GiB. With None, all rows
+        are in memory.
     """
 
     evict: Literal["intent", "lru", "lfu"] | None = None
-    memory: int | str | None = None
+    memory: str | None = None
 
 
 class Limited(RuleBuilder):
