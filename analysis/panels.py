@@ -18,6 +18,7 @@ PHASES = ("setup", "train", "eval", "teardown")
 
 # Counters to sum, counters to divide by (if any), the axis's label, and its scale.
 PULLED = ("pulled_local", "pulled_replica", "pulled_remote")
+READ = ("rows_read_ahead", "rows_read_on_demand")
 SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] = (
     (PULLED[:2], PULLED, "pulled keys that were local, owned or a replica (%)", 100.0),
     (("bytes_sent",), (), "sent (MB)", 1e-6),
@@ -26,6 +27,13 @@ SERVER_PANELS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, float], ...] =
     (("lead_micros",), ("lead_keys",), "time from intent until the row is local, mean (ms)", 1e-3),
     (("staleness_micros",), ("staleness_reads",), "age of values read from replicas, mean (ms)", 1e-3),
     (("blocked_micros",), (), "time that workers were blocked (s)", 1e-6),
+    (("ids_assigned",), (), "ids with a row at the end (thousand)", 1e-3),
+    (("ids_retired",), (), "rows that were given to other ids (thousand)", 1e-3),
+    (("ids_not_admitted",), (), "requests of ids that got no row (thousand)", 1e-3),
+    (("rows_stored",), (), "rows in files at the end (thousand)", 1e-3),
+    (("rows_written",), (), "rows written to files (thousand)", 1e-3),
+    (READ[:1], READ, "rows read from files that were read ahead of their use (%)", 100.0),
+    (READ[1:], (), "rows read from files when they were used (thousand)", 1e-3),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 __all__ = [
     "byte_count",
+    "byte_text",
     "count",
     "known_options",
     "nearest",
@@ -58,7 +59,14 @@ def byte_count(name: str, value: SupportsIndex | str) -> int:
             f'{name} is {value!r}; it must be a number of bytes, or text such as "2GiB" with a unit of '
             + ", ".join(_BYTES)
         )
-    return count(name, int(float(parts[1]) * _BYTES[parts[2]]), most=2**62)
+    size = float(parts[1]) if "." in parts[1] else int(parts[1])  # a float is not exact above 2^53
+    return count(name, int(size * _BYTES[parts[2]]), most=2**62)
+
+
+def byte_text(size: int) -> str:
+    """Return a positive number of bytes in the largest unit that divides it, for `byte_count`."""
+    unit = max((one for one in _BYTES if size % _BYTES[one] == 0), key=_BYTES.__getitem__)
+    return f"{size // _BYTES[unit]}{unit}"
 
 
 def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from adaps import _argument_checks, _core, rendezvous
 from adaps.errors import AdapsError
 from adaps.node_lifetime import open_node
-from adaps.node_options import TECHNIQUES, NodeOptions, checked_policy, checked_settings
+from adaps.node_options import TECHNIQUES, NodeOptions, checked_path, checked_policy, checked_settings
 from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from adaps.checkpoint import CheckpointWorker, Export, Restored
     from adaps.checkpoint.table_export import Exports
 
-__all__ = ["TECHNIQUES", "Node"]
+__all__ = ["CURRENT_COUNTERS", "TECHNIQUES", "Node"]
 
 
+CURRENT_COUNTERS = frozenset({"ids_assigned", "queued_bytes", "resident_bytes", "rows_stored", "slots"})
+"""Names of the counters of `Node.stats` that are current values. All others only grow."""
 _log = logging.getLogger("adaps")
 _BUSY = 0.8
 """Fraction of a node's life. Channels that were busy for longer probably delayed its workers."""
@@ -87,7 +89,10 @@ class Node:
         """Time in seconds after which a silent node counts as lost."""
         self.stall_timeout = settings.stall_timeout
         """Time in seconds after which a node counts as lost if it is alive but other nodes wait for it."""
-        specs = self._specs()
+        specs = self._specs(checked_path(options))
+        is_bounded = any(spec.memory > 0 or spec.evict != _core.Evict.NONE for spec in specs)
+        self.uses_intent = self.world_size > 1 or is_bounded
+        """Whether intent has an effect: on several nodes, or if a table evicts rows or has limited memory."""
         deadline = time.monotonic() + timeout
         self._rendezvous: rendezvous.Rendezvous | None = None
         if place is not None:
@@ -119,11 +124,11 @@ class Node:
         state = ", closed" if self._core.closed else ""
         return f"<adaps.Node {self.rank} of {self.world_size}: {', '.join(self._tables)}{state}>"
 
-    def _specs(self) -> list[_core.TableSpec]:
-        """Return the tables for the core."""
+    def _specs(self, path: str | None) -> list[_core.TableSpec]:
+        """Return the tables for the core, with the folder for rows that do not fit into memory."""
         if self.policy is None:
             return [table.spec() for table in self._described]
-        return managed_specs(self._described, self.policy, self.world_size)
+        return managed_specs(self._described, self.policy, self.world_size, path)
 
     @property
     def closed(self) -> bool:
@@ -341,8 +346,8 @@ class Node:
     def stats(self) -> dict[str, float]:
         """Return all counters of this node by name. After the node was closed, returns the last values.
 
-        Counters are sums over its workers and channels since it was created, except `queued_bytes`,
-        `resident_bytes` and `slots`, which are current values. The reference lists each with its unit.
+        Counters are sums over its workers and channels since it was created, except those in
+        `CURRENT_COUNTERS`, which are current values. The reference lists each with its unit.
         """
         return self._core.stats()
 

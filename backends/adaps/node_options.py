@@ -17,6 +17,7 @@ __all__ = [
     "NodeOptions",
     "NodeSettings",
     "checked_channels",
+    "checked_path",
     "checked_policy",
     "checked_settings",
     "listening_address",
@@ -91,6 +92,9 @@ class NodeOptions(TypedDict, total=False):
         repeated, reordered or removed on the network then raises `PeerLost`. Frames are not encrypted. The
         cost at each end is 3.8 ns per byte and 0.8 µs per frame, on a core that hashes 260 MB per second. It
         must be equal on all nodes. Default: whether the environment variable ADAPS_FRAME_MAC is 1.
+    path : str, os.PathLike or None
+        Existing folder on a local disk for the rows that do not fit into the ``memory`` that a policy gives
+        to a table. Default: the environment variable ADAPS_PATH. The files are deleted when the process ends.
     agreement : mapping of str to str or None
         Further values, by name, that must be equal on all nodes.
     """
@@ -110,6 +114,7 @@ class NodeOptions(TypedDict, total=False):
     max_queued_bytes: int
     max_unsent_bytes: int
     frame_mac: bool | None
+    path: str | os.PathLike[str] | None
     agreement: Mapping[str, str] | None
 
 
@@ -184,6 +189,16 @@ def checked_policy(options: NodeOptions) -> Policy | None:
     if techniques != "adaptive":
         raise ValueError(f"techniques is {techniques!r} in addition to a policy: give only one of the two")
     return policy
+
+
+def checked_path(options: NodeOptions) -> str | None:
+    """Return the folder for rows that do not fit into memory; an error if it does not exist."""
+    given = options.get("path")
+    name = "path" if given is not None else "the environment variable ADAPS_PATH"
+    path = os.environ.get("ADAPS_PATH") if given is None else os.fspath(given)
+    if path and not os.path.isdir(path):
+        raise ValueError(f"{name} is {path!r}; it must be an existing folder")
+    return path or None
 
 
 def listening_address(listen: str | None) -> tuple[str, int] | None:

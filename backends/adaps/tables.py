@@ -78,10 +78,12 @@ class Table:
         Maximum memory for the table's rows on this node, in bytes or as text such as ``"2GiB"``. Rows that do
         not fit are written to a file in `path`. They come back before they are used if a worker signals
         intent for them, and otherwise when they are used. In addition to `memory`, each row of the table
-        takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only.
+        takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only. If
+        the node has a policy with ``memory``, the policy's is used instead.
     path : str or os.PathLike, optional
         Existing folder on a local disk for this file, which is deleted when the process ends. Each row takes
-        32 bytes more than its value and optimizer state, rounded up to a multiple of 512. Keyword only.
+        32 bytes more than its value and optimizer state, rounded up to a multiple of 512. Keyword only. If a
+        policy gives `memory`, the default is the `path` of the node.
     """
 
     name: str
@@ -169,7 +171,10 @@ class Table:
         object.__setattr__(self, "path", os.fspath(self.path))
 
     def spec(
-        self, management: Management = UNMANAGED, numbers: Mapping[str, int] = MappingProxyType({})
+        self,
+        management: Management = UNMANAGED,
+        numbers: Mapping[str, int] = MappingProxyType({}),
+        path: str | None = None,
     ) -> _core.TableSpec:
         """Return the table for the core.
 
@@ -179,6 +184,8 @@ class Table:
             Management of its rows by a policy. By default, the node determines the management.
         numbers : mapping of str to int
             Index of each table of the node, by name. It must contain the tables whose homes these rows share.
+        path : str, optional
+            Folder of the node for rows that do not fit into memory, if the table has none.
         """
         managed = [
             (end, _core.Technique[technique.upper()], _core.Wire[wire.upper()], exchange)
@@ -204,16 +211,30 @@ class Table:
         if isinstance(admit, Admission):
             spec.admit_seen = admit.seen
         spec.dtype = _core.Dtype[self.dtype.upper()]
-        if isinstance(self.memory, int):
-            spec.memory, spec.path = self.memory, str(self.path)
+        memory = self.memory if management.memory is None else management.memory.size
+        if isinstance(memory, int):
+            spec.memory, spec.path = memory, os.fspath(self.path or path or "")
             spec.validate()
         if isinstance(self.sampling, _sampling.Sampling):
             spec.sampling = self.sampling.spec(self.rows)
         return spec
 
 
-def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_core.TableSpec]:
+def managed_specs(
+    tables: Sequence[Table], policy: Policy, nodes: int, path: str | None = None
+) -> list[_core.TableSpec]:
     """Return tables for the core, as managed by a policy on a number of nodes.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Tables of the cluster.
+    policy : Policy
+        Policy of the tables.
+    nodes : int
+        Number of nodes.
+    path : str, optional
+        Folder of the node for rows that do not fit into memory.
 
     Raises
     ------
@@ -225,4 +246,15 @@ def managed_specs(tables: Sequence[Table], policy: Policy, nodes: int) -> list[_
     )
     managed = management_of(policy, catalogue, nodes)
     numbers = {table.name: number for number, table in enumerate(tables)}
-    return [table.spec(one, numbers) for table, one in zip(tables, managed, strict=True)]
+    for table, one in zip(tables, managed, strict=True):
+        if one.memory is not None and not (table.path or path):
+            raise PolicyError(
+                f"{policy.source}: memory = {one.memory.text()} of {table.name} needs a folder for the other "
+                "rows: give adaps.Node a path, or set the environment variable ADAPS_PATH"
+            )
+    try:
+        return [table.spec(one, numbers, path) for table, one in zip(tables, managed, strict=True)]
+    except PolicyError:
+        raise
+    except ValueError as error:  # the memory is too small
+        raise PolicyError(f"{policy.source}: {error}") from error

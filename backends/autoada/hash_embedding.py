@@ -35,6 +35,10 @@ class IdMap(Protocol):
 class TableIdMap(IdMap, Protocol):
     """Numbers the rows of the ids of a `HashEmbedding`."""
 
+    def find(self, ids: Tensor) -> Tensor:
+        """Return the number of each id's row, or -1 for an id without a row. Creates no row."""
+        ...
+
     def ahead(self) -> IdMap:
         """Return the map for ids that will be used later, as found by access prediction."""
         ...
@@ -79,6 +83,11 @@ class LocalIdMap(dict[int, int]):
             )
         return torch.tensor(rows, dtype=torch.int64, device=ids.device).view(ids.shape)
 
+    def find(self, ids: Tensor) -> Tensor:
+        """Return the number of each id's row, or -1 for an id without a row."""
+        rows = [self.get(each, -1) for each in int64_ids(ids).tolist()]
+        return torch.tensor(rows, dtype=torch.int64, device=ids.device).view(ids.shape)
+
     def ahead(self) -> IdMap:
         """Return this map."""
         return self
@@ -90,7 +99,7 @@ class LocalIdMap(dict[int, int]):
 
 
 def row_numbers(ids: Tensor, id_map: IdMap) -> Tensor:
-    """Return the number of each id's row.
+    """Return the number of each id's row, and create rows for new ids.
 
     This is a function in the sense of PyTorch's modes, so that access prediction observes it as one operation
     and repeats it for later batches.
@@ -127,6 +136,9 @@ class HashEmbedding(nn.Module):
     In plain PyTorch, a dictionary maps ids to rows of `weight`, which any optimizer can train. Rows that do
     not exist yet take no memory, except in the state of optimizers. If `AdaModel` wraps a model with this
     module, the rows are in the parameter server: the same ids have the same initial values and train alike.
+
+    Without gradients, as in an evaluation under `torch.no_grad`, no row is created. An id without a row then
+    has its initial values.
 
     Parameters
     ----------
@@ -210,7 +222,17 @@ class HashEmbedding(nn.Module):
         RuntimeError
             If the ids need more rows than there are. No row is created then.
         """
-        return F.embedding(self.rows_of(ids), self.weight, sparse=self.sparse)
+        if torch.is_grad_enabled() or not hasattr(self.id_map, "find"):  # access prediction creates rows
+            return F.embedding(self.rows_of(ids), self.weight, sparse=self.sparse)
+        numbers = self.id_map.find(ids)
+        is_new = numbers < 0
+        if not is_new.any():
+            return F.embedding(numbers, self.weight)
+        rows = F.embedding(numbers[~is_new], self.weight)
+        result = rows.new_empty(*ids.shape, self.length)
+        result[~is_new] = rows
+        result[is_new] = initial_rows(self.init, int64_ids(ids[is_new]), self.length).to(rows)
+        return result
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row in `weight`, and create rows for new ids.

@@ -261,6 +261,9 @@ rows_out : int64 array or CPU tensor
 asynchronous : bool
     Whether to return at once. If so, `rows_out` must not be changed or freed until the call is complete, and it
     is written by the `wait`, `waitall` or `is_done` that completes the call.
+create : bool
+    Whether new ids get rows. Otherwise, as in an evaluation, -1 is written for an id without a row, no row is
+    evicted, and the call does not count as a use when rows are chosen for eviction.
 
 Returns
 -------
@@ -682,7 +685,7 @@ void register_worker(py::module_& module) {
       .def("set_state", &WorkerHandle::set_state, py::arg("keys"), py::arg("states"),
            py::arg("asynchronous") = false, kSetState)
       .def("rows_of", &WorkerHandle::rows_of, py::arg("table"), py::arg("ids"), py::arg("rows_out"),
-           py::arg("asynchronous") = false, kRowsOf)
+           py::arg("asynchronous") = false, py::arg("create") = true, kRowsOf)
       .def("used_ids", &WorkerHandle::used_ids, py::arg("table"), kUsedIds)
       .def("changed", &WorkerHandle::changed, py::arg("keys"), py::arg("seen"), kChanged)
       .def("pull_rows", &WorkerHandle::pull_rows, py::arg("table"), py::arg("ids"), py::arg("out"),

@@ -69,12 +69,13 @@ std::optional<Ticket> WorkerHandle::set_state(py::handle keys, py::handle states
 }
 
 std::optional<Ticket> WorkerHandle::rows_of(const NodeTable& table, py::handle ids, py::handle rows,
-                                            bool asynchronous) {
+                                            bool asynchronous, bool create) {
   const Table& of = table.of(*node_);
   const Array given = Array::of_int64(ids, "ids");
   const Array found = Array::of_int64(rows, "rows_out", Access::kWrite);
-  return access(found, asynchronous,
-                [&] { return worker_.rows_of(of, given.int64(), found.mutable_int64(), asynchronous); });
+  return access(found, asynchronous, [&] {
+    return worker_.rows_of(of, given.int64(), found.mutable_int64(), asynchronous, create);
+  });
 }
 
 py::object WorkerHandle::used_ids(const NodeTable& table) {

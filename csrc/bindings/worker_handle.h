@@ -28,7 +28,8 @@ class WorkerHandle {
 
   std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
   std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
-  std::optional<Ticket> rows_of(const NodeTable& table, py::handle ids, py::handle rows, bool asynchronous);
+  std::optional<Ticket> rows_of(const NodeTable& table, py::handle ids, py::handle rows, bool asynchronous,
+                                bool create);
   py::object used_ids(const NodeTable& table);
   bool changed(py::handle keys, py::handle seen);
   void pull_rows(const NodeTable& table, py::handle ids, py::handle out, bool idle_rows);

@@ -106,6 +106,34 @@ TEST(readers_find_the_ids_that_stay_while_others_come_and_go) {
   CHECK(!is_wrong.load());
 }
 
+// An evaluation between two steps must not change what the training keeps.
+TEST(a_call_that_only_finds_rows_does_not_affect_which_rows_are_retired) {
+  for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {
+    std::set<std::vector<std::int64_t>> kept;
+    for (const bool is_evaluated : {false, true}) {
+      MemoryCluster cluster(tables(100, evict), {.channels = 2});
+      Caller caller(cluster, 0, 0);
+      for (std::int64_t step = 0; step < 10; ++step) {
+        caller.keys_of(range(10 * step, 10 * step + 10));
+        caller.worker.advance_clock();
+      }
+      std::vector<std::int64_t> found(200);
+      for (int call = 0; is_evaluated && call < 5; ++call) {
+        caller.worker.rows_of(caller.table, range(-150, 50), found, false, false);
+        caller.worker.end_uses();
+      }
+      CHECK_EQ(caller.table.ids()->retired(), std::uint64_t{0});
+      caller.keys_of(range(1000, 1030));
+      std::vector<std::int64_t> left;
+      for (std::int64_t id = 0; id < 100; ++id) {
+        if (caller.table.ids()->find(id) != RowIds::kUnknown) left.push_back(id);
+      }
+      kept.insert(left);
+    }
+    CHECK_EQ(kept.size(), std::size_t{1});
+  }
+}
+
 TEST(ids_share_rows_over_time_and_restart_with_the_initial_value) {
   for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {
     MemoryCluster cluster(tables(100, evict), {.channels = 2});

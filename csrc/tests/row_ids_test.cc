@@ -126,6 +126,26 @@ TEST(nodes_that_request_the_same_ids_at_once_get_the_same_rows) {
   CHECK_EQ(assigned, ids.size());
 }
 
+TEST(a_call_that_only_finds_rows_creates_none) {
+  MemoryCluster cluster(tables(1000), {.nodes = 3, .channels = 2});
+  const std::vector<std::int64_t> ids = random_ids(200);
+  const std::vector<std::int64_t> rows = rows_of(cluster, 0, std::span(ids).first(100));
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    for (int call = 0; call < 2; ++call) {
+      std::vector<std::int64_t> found(ids.size());
+      cluster.worker(rank, 0).rows_of(cluster.node(rank).tables[0], ids, found, false, false);
+      CHECK(std::equal(rows.begin(), rows.end(), found.begin()));
+      CHECK(std::all_of(found.begin() + 100, found.end(),
+                        [](std::int64_t row) { return row == RowIds::kUnknown; }));
+    }
+  }
+  std::uint64_t assigned = 0;
+  for (std::size_t rank = 0; rank < 3; ++rank) assigned += cluster.node(rank).tables[0].ids()->assigned();
+  CHECK_EQ(assigned, std::uint64_t{100});
+  // The ids that were not found can be created afterwards.
+  CHECK(std::ranges::count(rows_of(cluster, 1, ids), RowIds::kUnknown) == 0);
+}
+
 TEST(used_rows_are_found_in_order) {
   UsedRows used(200);
   CHECK_EQ(used.next(0, 200), std::uint64_t{200});

@@ -337,6 +337,7 @@ def _how(policy: Policy, number: int) -> str:
     more += [] if rule.wire == "float32" else [rule.wire]
     more += [] if rule.evict is None else [f"evict {rule.evict.text()}"]
     more += [] if rule.admit is None else [f"admit {rule.admit.text()}"]
+    more += [] if rule.memory is None else [f"memory {rule.memory.text()}"]
     return ", ".join([rule.technique, f"home {rule.home.text()}", *more])
 
 

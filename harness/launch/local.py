@@ -183,6 +183,7 @@ def _cores(settings: RunSettings) -> dict[int, float]:
 def _environment(spec: RunSpec, folder: Path) -> Mapping[str, str | None]:
     environment: dict[str, str | None] = {
         "TMPDIR": str(folder / "tmp"),
+        "ADAPS_PATH": os.environ.get("ADAPS_PATH", str(folder / "tmp")),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor"),
         # Links between namespaces slow down the transport like any other socket.
         NETWORK_VARIABLE: "loopback" if spec.namespaces else spec.network,

@@ -50,6 +50,7 @@ from adabench.harness.study.data_partition import partitioned
 from adabench.results.record import Choice
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import Described, EvaluatesSamples, UseCase
+from adaps.node import CURRENT_COUNTERS
 from adaps.policy import Policy
 
 
@@ -267,12 +268,12 @@ class TrainingLoop:
     def _count(self, total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
         """Store the counters, which like epoch seconds cover only training.
 
-        Evaluation pulls its rows without any intent.
+        Evaluation pulls its rows without any intent. Current values are those at the end of the epoch.
         """
         for name, value in after.items():
             if not math.isfinite(value):
                 raise ArithmeticError(f"counter {name} of backend {self.rank.spec.backend!r} is {value}")
-            if name.endswith(("_max", "_mean")):
+            if name in CURRENT_COUNTERS or name.endswith(("_max", "_mean")):
                 total[name] = value
             else:
                 total[name] = total.get(name, 0.0) + value - before.get(name, 0.0)

@@ -94,18 +94,20 @@ def test_workers_that_restore_at_once_do_not_crash_the_process(python: Python) -
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-@pytest.mark.parametrize(("nodes", "kills"), [(1, 25), (2, 8)])
+@pytest.mark.parametrize(
+    ("program", "nodes", "kills"), [("kills", 1, 25), ("kills", 2, 8), ("evicted", 1, 12), ("evicted", 2, 6)]
+)
 def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
-    tmp_path: Path, full: bool, python: Python, nodes: int, kills: int
+    tmp_path: Path, full: bool, python: Python, program: str, nodes: int, kills: int
 ) -> None:
-    """1,000 kills at the full size: half of one node, half of one or two. Losses of power are imitated."""
+    """2,000 kills at the full size. Losses of power are imitated. In half of them, nodes evict rows."""
     given: dict[str, Any] = {
         "kills": 500 if full else kills,
         "seed": 3 * nodes,
         "nodes": nodes,
         "folder": str(tmp_path),
     }
-    done = python("-m", f"{FOLDER}.kills", json.dumps(given), timeout=3600 if full else 600)
+    done = python("-m", f"{FOLDER}.{program}", json.dumps(given), timeout=3600 if full else 600)
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["kills"] == given["kills"]

@@ -11,6 +11,7 @@ from adaps.policy import (
     Eviction,
     Home,
     MadeFor,
+    Memory,
     Policy,
     RowSelection,
     Rule,
@@ -69,6 +70,7 @@ def random_rule(random_: random.Random, parameters: str) -> Rule:
         random_.choice(WIRES),
         random_.choice([None, *map(Eviction, ORDERS), Eviction("ttl", random_.randrange(1, 2**18))]),
         random_.choice([None, Admission(random_.randrange(1, 9))]),
+        random_.choice([None, Memory(random_.randrange(1, 2**62)), Memory(2 ** random_.randrange(62))]),
     )
 
 

@@ -7,7 +7,7 @@ rule applies. The last rule matches all parameters. `docs/concepts/policies.md` 
 from __future__ import annotations
 
 from adaps.policy.document import Policy
-from adaps.policy.eviction import Admission, Eviction
+from adaps.policy.eviction import Admission, Eviction, Memory
 from adaps.policy.fields import Home, RowSelection
 from adaps.policy.matching import Managed, Part
 from adaps.policy.model_parameters import Catalogue, Parameter
@@ -25,6 +25,7 @@ __all__ = [
     "Home",
     "MadeFor",
     "Managed",
+    "Memory",
     "Parameter",
     "Part",
     "Policy",

@@ -1,4 +1,4 @@
-"""Fields of a rule for tables with ids: which rows are given to other ids, and which ids get a row."""
+"""Fields of a rule for tables: which rows are given to other ids, which ids get a row, and the memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from adaps import _argument_checks
 from adaps._core import MAX_ADMIT_SEEN, MAX_TTL
 from adaps.policy.toml_text import toml_value
 from adaps.policy.validation import PolicyError, check_fields, check_one_of, check_whole
 
-__all__ = ["ORDERS", "Admission", "Eviction"]
+__all__ = ["ORDERS", "Admission", "Eviction", "Memory"]
 
 ORDERS = ("intent", "lru", "lfu")
 """Orders in which rows are retired, besides the time since their last use."""
@@ -101,3 +102,36 @@ class Admission:
     def text(self) -> str:
         """Return the value of ``admit`` as TOML."""
         return toml_value({"seen": self.seen})
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The maximum memory for the rows of a table on each node. Other rows are in files.
+
+    Attributes
+    ----------
+    size : int
+        Number of bytes.
+    """
+
+    size: int
+
+    @classmethod
+    def of(cls, value: Any) -> Memory:
+        """Return the limit for the value of ``memory`` in a document.
+
+        Parameters
+        ----------
+        value : int, str or Memory
+            Number of bytes, or text such as ``"2GiB"``.
+        """
+        if isinstance(value, Memory):
+            return value
+        try:
+            return cls(_argument_checks.byte_count("memory", value))
+        except (TypeError, ValueError) as error:
+            raise PolicyError(str(error)) from error
+
+    def text(self) -> str:
+        """Return the value of ``memory`` as TOML."""
+        return toml_value(_argument_checks.byte_text(self.size))

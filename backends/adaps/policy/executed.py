@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from adaps._core import homes_by_hash
 from adaps.policy.document import Policy
-from adaps.policy.eviction import Admission, Eviction
+from adaps.policy.eviction import Admission, Eviction, Memory
 from adaps.policy.fields import Home
 from adaps.policy.limits import left_to_training, not_executed
 from adaps.policy.matching import Managed
@@ -49,12 +49,15 @@ class Management:
     evict, admit : Eviction and Admission, optional
         Which rows of a table with ids are retired, and which ids get a row. With None, the table's own
         settings apply.
+    memory : Memory, optional
+        Maximum memory for the rows on each node. With None, the table's own setting applies.
     """
 
     managed: Sequence[tuple[int, tuple[str, str, int]]] = ()
     homes: Sequence[tuple[int, int | str]] = ()
     evict: Eviction | None = None
     admit: Admission | None = None
+    memory: Memory | None = None
 
 
 UNMANAGED = Management()
@@ -145,8 +148,9 @@ def _management(policy: Policy, managed: Managed, by_name: Mapping[str, Managed]
         alike += [(start, end, (rule.technique, rule.wire, clocks)) for start, end in part.ranges]
     homes = homes_of(policy, managed, by_name, nodes)
     by_hash = all(where == BY_HASH for _, _, where in homes)
-    rule = policy.rules[managed.parts[0].rule - 1]  # evict and admit are equal for all rows of a table
-    return Management(merged(alike), () if by_hash else merged(homes), rule.evict, rule.admit)
+    rule = policy.rules[managed.parts[0].rule - 1]  # the other fields are equal for all rows of a table
+    homes_by_range = () if by_hash else merged(homes)
+    return Management(merged(alike), homes_by_range, rule.evict, rule.admit, rule.memory)
 
 
 def _homes(home: Home, rows: int, nodes: int) -> Iterator[tuple[int, int, int | str]]:

@@ -98,6 +98,12 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
                 for field in ("home", "wire", "lookahead", "exchange")
                 if getattr(rule, field) != getattr(_PLAIN, field)
             ]
+        if rule.technique == "full_replication" and rule.memory is not None:
+            found.append(
+                f"rule {number}: memory of {numbers[number]} has no effect with technique "
+                "'full_replication': every node has a copy of each row, and only rows without copies can be "
+                "in files; leave it out"
+            )
         if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
             found.append(
                 f"rule {number}: exchange of {numbers[number]} has no effect with technique "

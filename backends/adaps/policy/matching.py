@@ -118,7 +118,7 @@ def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: 
     homes = {}
     for one in managed:
         parameter = one.parameter
-        _check_ids(rules, one)
+        _check_of_tables(rules, one)
         for part in one.parts:
             rule = rules[part.rule - 1]
             if rule.technique == "allreduce" and parameter.kind == "table":
@@ -182,22 +182,28 @@ def _check_rule(rule: Rule, catalogue: Catalogue, nodes: int, folder: Path) -> N
             )
 
 
-def _check_ids(rules: Sequence[Rule], managed: Managed) -> None:
-    """Check the fields of rules that only tables with ids can have."""
+def _check_of_tables(rules: Sequence[Rule], managed: Managed) -> None:
+    """Check the fields of rules that only tables, or only tables with ids, can have."""
     parameter = managed.parameter
-    for field in ("evict", "admit"):
+    is_table = parameter.kind == "table"
+    found = "a table without ids" if is_table else "a dense parameter"
+    any_id = "any row can get any id"
+    for field, fits, kind, reason in (
+        ("evict", parameter.has_ids, "tables with ids", any_id),
+        ("admit", parameter.has_ids, "tables with ids", any_id),
+        ("memory", is_table, "tables", "the rows share the memory"),
+    ):
         values = {part.rule: getattr(rules[part.rule - 1], field) for part in managed.parts}
         for number, value in values.items():
-            if value is not None and not parameter.has_ids:
+            if value is not None and not fits:
                 raise PolicyError(
-                    f"rule {number}: {field} = {value.text()} is for tables with ids; {parameter.name} is "
-                    f"{'a dense parameter' if parameter.kind == 'dense' else 'a table without ids'}: give "
-                    f"{field} in a rule whose parameters are tables with ids"
+                    f"rule {number}: {field} = {value.text()} is for {kind}; {parameter.name} is {found}: "
+                    f"give {field} in a rule whose parameters are {kind}"
                 )
         if len(set(values.values())) > 1:
             raise PolicyError(
                 f"rules {' and '.join(map(str, values))} give rows of {parameter.name} different values of "
-                f"{field}, but any row can get any id; give all rows of the table one rule"
+                f"{field}, but {reason}; give all rows of the table one rule"
             )
 
 

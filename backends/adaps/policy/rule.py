@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from adaps.policy.eviction import Admission, Eviction
+from adaps.policy.eviction import Admission, Eviction, Memory
 from adaps.policy.fields import EXCHANGE_AUTO, TECHNIQUES, WIRES, Home, RowSelection
 from adaps.policy.toml_text import toml_fields
 from adaps.policy.validation import check_one_of, check_text, check_whole
@@ -41,6 +41,9 @@ class Rule:
     admit : Admission, optional
         For tables with ids: ids that get a row. With None, the table's own setting applies; by default, every
         id gets a row at its first request.
+    memory : Memory, optional
+        For tables: maximum memory for the rows of each table on each node. Rows that do not fit are in files.
+        With None, the table's own setting applies; by default, all rows are in memory.
     """
 
     parameters: str
@@ -52,6 +55,7 @@ class Rule:
     wire: str = "float32"
     evict: Eviction | None = None
     admit: Admission | None = None
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         check_text("parameters", self.parameters)
@@ -63,6 +67,8 @@ class Rule:
             object.__setattr__(self, "evict", Eviction.of(self.evict))
         if self.admit is not None:
             object.__setattr__(self, "admit", Admission.of(self.admit))
+        if self.memory is not None:
+            object.__setattr__(self, "memory", Memory.of(self.memory))
         check_one_of("technique", self.technique, TECHNIQUES)
         check_one_of("wire", self.wire, WIRES)
         if self.lookahead is not None:
@@ -90,4 +96,5 @@ class Rule:
             wire=self.wire,
             evict=self.evict,
             admit=self.admit,
+            memory=self.memory,
         )

@@ -10,7 +10,7 @@ from adaps import _argument_checks, _core
 from adaps._typing import Technique
 from adaps.age_limit import request_steps
 from adaps.node_options import TECHNIQUES, checked_channels
-from adaps.policy import Policy
+from adaps.policy import Policy, PolicyError
 from adaps.simulation.cluster import Cluster, links_of, machines_of
 from adaps.simulation.incidents import Incident, events_of
 from adaps.simulation.result import NodeSimulation, Simulation
@@ -189,6 +189,8 @@ def _managed(
         return technique, [table.spec() for table in tables]
     if not isinstance(policy, Policy):
         raise TypeError(f"policy is {policy!r}; it must be an adaps.Policy or a technique")
+    if any(rule.memory is not None for rule in policy.rules):
+        raise PolicyError(f"{policy.source}: a simulation has no disks; leave memory out of the policy")
     return _core.Technique.ADAPTIVE, managed_specs(tables, policy, nodes)
 
 

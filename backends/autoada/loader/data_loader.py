@@ -49,8 +49,9 @@ class AdaDataLoader:
         attributes, such as ``dataset`` and ``sampler``, and its length.
     lookahead : int or "auto"
         Number of batches to fetch ahead. ``"auto"`` adapts to how late rows arrive, by the rule of
-        `autoada.loader.lookahead.Lookahead`. It predicts no rows on a single node, where every row is local.
-        A number predicts rows on a single node as well.
+        `autoada.loader.lookahead.Lookahead`. It predicts no rows on a single node, where every row is local,
+        unless a table gives rows to other ids or has limited memory. A number predicts rows on a single node
+        as well.
     keys : callable or mapping, optional
         Hand-written intent: a function ``keys(batch)`` that returns ``{table: ids}``, or a mapping of tables
         to functions ``f(batch)`` that return ids. A table is a parameter's or module's qualified name, or the
@@ -267,7 +268,7 @@ class AdaDataLoader:
                 HandWrittenKeys(state, self._keys)
                 if self._keys is not None
                 else NoIntent()
-                if self.lookahead.adapts and model.node.world_size == 1
+                if self.lookahead.adapts and not model.node.uses_intent
                 else PredictedKeys(state, self._prepare)
             )
         return self._sources[model]

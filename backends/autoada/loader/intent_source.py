@@ -107,7 +107,7 @@ class HandWrittenKeys(IntentSource):
 
 
 class NoIntent(IntentSource):
-    """Finds no rows, because every row is local to the workers of a single node."""
+    """Finds no rows, because every row is local and in memory."""
 
     def expected(self, batch: Any) -> None:
         return None

@@ -19,6 +19,7 @@ from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, Row
 from adaps.policy.executed import merged, refuse_unexecuted
 from adaps.policy.fields import AUTO
 from adaps.policy.toml_text import toml_numbers
+from adaps.tables import managed_specs
 from autoada.model.optimizer_lookup import optimizers_of
 from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
@@ -132,7 +133,11 @@ def check_policy(
     **options: Any,
 ) -> None:
     """Raise PolicyError if `create_node` would refuse these options on this number of nodes."""
-    _check(plan_of(model, optimizers_of(model, optimizer), None, policy, nodes), options)
+    plan = plan_of(model, optimizers_of(model, optimizer), None, policy, nodes)
+    _check(plan, options)
+    if plan.managed is not None:
+        # The folder of a node is not known before it starts. Any folder serves the check.
+        managed_specs(plan.layout.server_tables(), plan.managed, nodes, os.curdir)
 
 
 def plan_of(

@@ -148,8 +148,7 @@ class AdaModel(ForwardingModule):
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
-        # On one node, every row is local.
-        self.lookaheads = {} if self.node.world_size == 1 else dict(options.lookaheads)
+        self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(
             self.node,

@@ -87,6 +87,11 @@ class HashRows(ServerRows):
             numbers = self._find(wanted)
         return numbers.view(ids.shape).to(ids.device)
 
+    def find(self, ids: Tensor) -> Tensor:
+        """Return the number of each id's row, or -1 for an id without a row."""
+        numbers = self._find(int64_ids(ids), create=False)
+        return numbers.view(ids.shape).to(ids.device)
+
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return all ids and rows, in host memory."""
         ids, numbers = self.numbered()
@@ -161,10 +166,10 @@ class HashRows(ServerRows):
         if not self._is_on_primary_node:
             self.table.forget_used()
 
-    def _find(self, ids: Tensor) -> Tensor:
+    def _find(self, ids: Tensor, create: bool = True) -> Tensor:
         with torch.inference_mode(False):  # a later call outside of this mode may use the numbers
             numbers = torch.empty_like(ids)
-        self.worker.rows_of(self.table, ids, numbers)
+        self.worker.rows_of(self.table, ids, numbers, create=create)
         return numbers
 
     def _take_resolved(self, ids: Tensor) -> Tensor | None:

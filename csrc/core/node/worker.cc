@@ -213,7 +213,7 @@ Ticket Worker::run(OperationKind kind, std::span<const Key> keys, float* out, co
 }
 
 Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
-                       bool asynchronous) {
+                       bool asynchronous, bool creates) {
   require_keys(ids.size());
   require_ids(table);
   if (rows.size() != ids.size())
@@ -221,11 +221,11 @@ Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, st
                                 std::to_string(ids.size()) + " ids need one each");
   check_usable();
   rows_.resize(ids.size());
-  if (find_rows(node_, table, ids, rows_.data(), index_) == 0) {
+  if (find_rows(node_, table, ids, rows_.data(), index_, creates) == 0) {
     std::ranges::copy(rows_, rows.begin());
     return kDone;
   }
-  std::shared_ptr<Operation> operation = request_rows(table, ids, rows.data());
+  std::shared_ptr<Operation> operation = request_rows(table, ids, rows.data(), creates);
   if (asynchronous && !operation->id_call->requests.empty()) {
     const Ticket ticket = next_ticket_++;
     outstanding_.emplace(ticket, std::move(operation));
@@ -237,10 +237,10 @@ Ticket Worker::rows_of(const Table& table, std::span<const std::int64_t> ids, st
 }
 
 std::shared_ptr<Operation> Worker::request_rows(const Table& table, std::span<const std::int64_t> ids,
-                                                std::int64_t* rows) {
+                                                std::int64_t* rows, bool creates) {
   WorkerState& state = *node_.workers[static_cast<std::size_t>(index_)];
   auto operation = std::make_shared<Operation>(OperationKind::kRowsOf, index_, state.completion);
-  operation->id_call = std::make_unique<IdCall>(table, ids, rows);
+  operation->id_call = std::make_unique<IdCall>(table, ids, rows, creates);
   start_rows_of(node_, *operation);
   if (operation->id_call->requests.empty()) return operation;
   if (!may_queue_more(node_, index_)) wait_until_queue_drains();
@@ -254,7 +254,7 @@ void Worker::block_for_rows(std::shared_ptr<Operation> operation) {
     block(operation);
     if (finish_rows_of(node_, *operation)) return;
     const IdCall& call = *operation->id_call;
-    operation = request_rows(*call.table, call.ids, call.rows);
+    operation = request_rows(*call.table, call.ids, call.rows, call.creates);
   }
 }
 
@@ -608,7 +608,7 @@ bool Worker::is_done(Ticket ticket) {
   const bool has_failed = (*operation)->id_call && (*operation)->id_call->full.load() != IdCall::kNone;
   if (has_failed) return true;
   if (const auto& call = (*operation)->id_call; call && !finish_rows_of(node_, **operation)) {
-    outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows);
+    outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows, call->creates);
     return false;
   }
   outstanding_.erase(ticket);

@@ -75,9 +75,10 @@ class Worker {
   // has no ids or if `rows` has another size, and TableFull if no row is left for a new id; `rows` is then
   // unchanged. An asynchronous call writes `rows` in wait() or is_done(), and throws TableFull in wait(). If
   // the table's rows are retired, a row belongs to its id until this worker's clock advances next, and as
-  // long as intents of this node need it.
+  // long as intents of this node need it. If `creates` is false, new ids get no row, and RowIds::kUnknown is
+  // written for them.
   Ticket rows_of(const Table& table, std::span<const std::int64_t> ids, std::span<std::int64_t> rows,
-                 bool asynchronous);
+                 bool asynchronous, bool creates = true);
   // Returns the ids of the rows that any node has read or written, in ascending order. They include the ids
   // of all calls that were complete before this call began, and of calls of other workers before a barrier.
   // The table must have ids, or the call throws std::invalid_argument.
@@ -157,7 +158,7 @@ class Worker {
   void wait_until_queue_drains();
   // Starts a call for the rows of ids, which may be complete at once.
   std::shared_ptr<Operation> request_rows(const Table& table, std::span<const std::int64_t> ids,
-                                          std::int64_t* rows);
+                                          std::int64_t* rows, bool creates);
   void block_for_rows(std::shared_ptr<Operation> operation);
   Sampler& sampler(const Table& table);
   // Pushes the changes that the user wrote into the copies of some rows.

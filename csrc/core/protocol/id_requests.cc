@@ -30,6 +30,7 @@ void IdRequests::send(IdRequest& request) {
   message.table =
       static_cast<std::uint32_t>(channel_.node.tables.number_of(*request.operation->id_call->table));
   message.count = static_cast<std::uint32_t>(request.ids.size());
+  message.only_finds = request.operation->id_call->creates ? 0 : 1;
   free_numbers_.pop_back();
   awaiting_[message.request] = &request;
   channel_.outbox.append(request.to, message, {as_words(request.ids)});
@@ -49,11 +50,20 @@ void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& 
                           ", which another node assigns");
   }
   Waiting request{&tables[message.table], from, message.request, nullptr, ids_};
+  if (message.only_finds != 0) return find(request);
   if (request.table->spec().admit_seen > 1) {
     RowIds::Adding adding(*request.table->ids());
     for (const std::int64_t id : ids_) request.is_admitted.push_back(decisions().admits(adding, id));
   }
   if (!serve(request)) waiting_.push_back(std::move(request));
+}
+
+void IdRequests::find(Waiting& request) {
+  rows_.resize(request.ids.size());
+  find_own_rows(*request.table, request.ids, rows_.data());
+  for (const std::int64_t row : rows_) request.is_admitted.push_back(row != RowIds::kUnknown);
+  std::erase(rows_, RowIds::kUnknown);
+  answer(request, true);
 }
 
 void IdRequests::serve_waiting() {
@@ -105,7 +115,7 @@ void IdRequests::answer(const Waiting& request, bool has_rows) {
     for (std::size_t i = 0, next = 0; i < request.ids.size(); ++i) {
       const bool has_row = request.is_admitted.empty() || request.is_admitted[i];
       answer_.push_back(has_row ? static_cast<std::uint32_t>(decisions().row_of_answer(rows_, next++))
-                                : kNotAdmitted);
+                                : kNoRow);
     }
   }
   channel_.outbox.append(request.from, message, {as_words(answer_)});
@@ -125,8 +135,8 @@ void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader
   read_numbers(reader, message.count, answer_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   for (const std::uint32_t row : answer_) {
-    const bool may_refuse = table.spec().admit_seen > 1;
-    if (!share.contains(row) && !(may_refuse && row == kNotAdmitted))
+    const bool may_refuse = table.spec().admit_seen > 1 || !operation.id_call->creates;
+    if (!share.contains(row) && !(may_refuse && row == kNoRow))
       throw ProtocolError(described(from) + "assigns row " + std::to_string(row) + " of table '" +
                           table.spec().name + "', which another node assigns");
   }

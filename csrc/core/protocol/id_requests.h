@@ -30,10 +30,12 @@ class IdRequests {
     std::uint32_t number;  // the sender's number of the request
     IdRequest* own;        // the request, if a worker of this node made it
     std::vector<std::int64_t> ids;
-    std::vector<bool> is_admitted{};  // by id; empty if all are admitted
+    std::vector<bool> is_admitted{};  // by id; empty if all have or get a row
     std::uint64_t search = 0;  // number of the search for rows that can be retired; 0 if there is none yet
   };
 
+  // Answers a request that creates no rows.
+  void find(Waiting& request);
   // Returns whether the request was answered.
   bool serve(Waiting& request);
   bool must_wait(Waiting& request, std::uint64_t needed);

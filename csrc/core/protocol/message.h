@@ -173,19 +173,20 @@ struct LostMessage {  // the sender has lost a node and will end
 };
 struct ResolveMessage {  // followed by `count` ids of 8 bytes
   MessageType type = MessageType::kResolve;
-  std::uint8_t unused[3] = {};
+  std::uint8_t only_finds = 0;  // 1: ids without a row get none
+  std::uint8_t unused[2] = {};
   std::uint32_t request = 0;
   std::uint32_t table = 0;
   std::uint32_t count = 0;
 };
-struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, or kNotAdmitted, in the order of the
-                          // ids
+struct ResolvedMessage {  // followed by `count` row numbers of 4 bytes, or kNoRow, in the order of the ids
   MessageType type = MessageType::kResolved;
   std::uint8_t unused[3] = {};
   std::uint32_t request = 0;
   std::uint32_t count = 0;  // 0 if the sender's share of the table has too few free rows
 };
-inline constexpr std::uint32_t kNotAdmitted = 0xffffffff;
+// An id that is not admitted, or has no row and shall get none.
+inline constexpr std::uint32_t kNoRow = 0xffffffff;
 struct RetireMessage {  // followed by `count` ids of 8 bytes, and `count` row numbers of 4 bytes
   MessageType type = MessageType::kRetire;
   std::uint8_t unused[3] = {};

@@ -74,16 +74,18 @@ struct IdRequest {
 struct IdCall {
   static constexpr int kNone = -1;
 
-  IdCall(const Table& table_in, std::span<const std::int64_t> ids_in, std::int64_t* rows_in)
-      : table(&table_in), ids(ids_in.begin(), ids_in.end()), rows(rows_in) {}
+  IdCall(const Table& table_in, std::span<const std::int64_t> ids_in, std::int64_t* rows_in, bool creates_in)
+      : table(&table_in), ids(ids_in.begin(), ids_in.end()), rows(rows_in), creates(creates_in) {}
 
   const Table* table;
   std::vector<std::int64_t> ids;
   std::int64_t* rows;  // the caller's array, which only the caller's thread writes
+  bool creates;        // whether new ids get rows
   std::vector<IdRequest> requests;
   std::atomic<int> full{kNone};  // a node that had no row left for a new id
-  // Ids without a row, because they were not requested often enough. Operation::arrays guards them.
-  std::vector<std::int64_t> not_admitted;
+  // Ids that remain without a row, because they were not requested often enough or the call creates none.
+  // Operation::arrays guards them.
+  std::vector<std::int64_t> without_row;
 };
 
 // A call for the ids of the rows that any node has used.

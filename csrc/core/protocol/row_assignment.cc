@@ -99,6 +99,15 @@ std::uint64_t assign_rows(NodeContext& node, const Table& table, std::span<const
   return 0;
 }
 
+void find_own_rows(const Table& table, std::span<const std::int64_t> ids, std::int64_t* rows) {
+  const RowIds::Adding adding(*table.ids());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    rows[i] = decisions().row_before_assignment(*table.ids(), ids[i]);
+    if (rows[i] != RowIds::kUnknown && table.uses() != nullptr)
+      table.uses()->keep(static_cast<std::uint64_t>(rows[i]));
+  }
+}
+
 void learn_rows(const NodeContext& node, const IdRequest& request, const std::uint32_t* rows) {
   const Table& table = *request.operation->id_call->table;
   const std::vector<std::int64_t>& ids = request.ids;
@@ -107,10 +116,10 @@ void learn_rows(const NodeContext& node, const IdRequest& request, const std::ui
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (table.uses() != nullptr) table.uses()->end_await(ids[i]);
     if (rows == nullptr) continue;
-    if (rows[i] == kNotAdmitted) {
+    if (rows[i] == kNoRow) {
       Operation& operation = *request.operation;
       const std::lock_guard guard(operation.arrays);
-      operation.id_call->not_admitted.push_back(ids[i]);
+      operation.id_call->without_row.push_back(ids[i]);
       continue;
     }
     // Two workers may have requested the same id at the same time.
@@ -126,7 +135,7 @@ void learn_rows(const NodeContext& node, const IdRequest& request, const std::ui
 }
 
 std::size_t find_rows(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids,
-                      std::int64_t* rows, int worker) {
+                      std::int64_t* rows, int worker, bool creates) {
   const RowIds& known = *table.ids();
   std::size_t unknown = known.find(ids, rows);
   RowUses* const uses = table.uses();
@@ -137,7 +146,7 @@ std::size_t find_rows(const NodeContext& node, const Table& table, std::span<con
     if (rows[i] == RowIds::kUnknown) continue;
     const auto row = static_cast<std::uint64_t>(rows[i]);
     node.use(*uses, row, worker);
-    if (share.contains(row)) uses->order().used(row - share.first, tick);
+    if (creates && share.contains(row)) uses->order().used(row - share.first, tick);
   }
   KeyWords::fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -193,7 +202,7 @@ void start_rows_of(NodeContext& node, Operation& operation) {
       requested[{channel_of(id), to}].push_back(id);
     }
   }
-  call.not_admitted = admit(table, own);
+  call.without_row = call.creates ? admit(table, own) : std::exchange(own, {});
   if (!assign_in_parts(node, table, own, operation.worker)) {
     if (table.uses() == nullptr) {
       call.full.store(node.settings.rank);
@@ -237,11 +246,12 @@ bool finish_rows_of(const NodeContext& node, const Operation& operation) {
   if (const int full = call.full.load(); full != IdCall::kNone)
     throw TableFull(full_table(node, *call.table, static_cast<NodeId>(full)));
   std::vector<std::int64_t> rows(call.ids.size());
-  const std::size_t unknown = find_rows(node, *call.table, call.ids, rows.data(), operation.worker);
-  std::vector<std::int64_t> not_admitted = call.not_admitted;
-  std::ranges::sort(not_admitted);
+  const std::size_t unknown =
+      find_rows(node, *call.table, call.ids, rows.data(), operation.worker, call.creates);
+  std::vector<std::int64_t> without_row = call.without_row;
+  std::ranges::sort(without_row);
   const auto is_missing = [&](std::size_t i) {
-    return rows[i] == RowIds::kUnknown && !std::ranges::binary_search(not_admitted, call.ids[i]);
+    return rows[i] == RowIds::kUnknown && !std::ranges::binary_search(without_row, call.ids[i]);
   };
   bool is_complete = true;
   for (std::size_t i = 0; unknown > 0 && i < rows.size(); ++i) is_complete = is_complete && !is_missing(i);

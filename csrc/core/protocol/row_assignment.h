@@ -28,17 +28,20 @@ std::string full_table(const NodeContext& node, const Table& table, NodeId full)
 // number of rows that are needed. `worker` is the worker of this node that is going to use the rows, if any.
 std::uint64_t assign_rows(NodeContext& node, const Table& table, std::span<const std::int64_t> ids,
                           std::int64_t* rows, std::optional<int> worker);
+// Writes the row of each id of this node's share, or RowIds::kUnknown, and keeps these rows from being
+// retired by an exchange that has begun.
+void find_own_rows(const Table& table, std::span<const std::int64_t> ids, std::int64_t* rows);
 // Stores the rows that another node assigned to the ids of a request. With null, that node has no rows for
 // them.
 void learn_rows(const NodeContext& node, const IdRequest& request, const std::uint32_t* rows);
 // Writes the row of each id, or RowIds::kUnknown, and records that a worker uses the rows. Returns how many
-// are unknown.
+// are unknown. A call that `creates` no rows does not affect the order in which rows are retired.
 std::size_t find_rows(const NodeContext& node, const Table& table, std::span<const std::int64_t> ids,
-                      std::int64_t* rows, int worker);
+                      std::int64_t* rows, int worker, bool creates);
 
-// Starts a call for the rows of ids. Assigns rows to the new ids of this node, and creates the requests for
-// ids of other nodes that this node does not know, and for new ids of this node that must wait until other
-// rows are retired.
+// Starts a call for the rows of ids. Assigns rows to the new ids of this node if the call creates rows, and
+// makes the requests for ids of other nodes that this node does not know, and for new ids of this node that
+// must wait until other rows are retired.
 void start_rows_of(NodeContext& node, Operation& operation);
 // Submits the requests of a call for rows to the channels.
 void submit_id_requests(NodeContext& node, Operation& operation);

@@ -657,6 +657,7 @@ class Generator {
         if (random.chance(0.3) && &table_of(spec_, spec_.keys[i]) == &spec_.tables[number])
           rows.keys.push_back(i);
       }
+      rows.creates = random.chance(0.9);
       if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(rows);
       longer.push_back(std::move(call));
       if (random.chance(0.1)) longer.push_back({.kind = CallKind::kUsedIds, .table = number});

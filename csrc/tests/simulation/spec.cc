@@ -159,6 +159,7 @@ std::string describe(const Call& call) {
     text << " [+" << call.start_in << ", +" << call.start_in + call.length << ")";
   if (call.asynchronous) text << " async";
   if (call.patient) text << " patient";
+  if (!call.creates) text << " without new rows";
   return text.str();
 }
 

@@ -48,6 +48,7 @@ struct Call {
   std::size_t table = 0;  // sample, rows of ids, used ids: index of the table
   std::size_t size = 0;   // sample: number of rows
   bool patient = false;   // wait_sync: no worker waits for it yet
+  bool creates = true;    // rows of ids: new ids get rows
 };
 
 using Program = std::vector<Call>;

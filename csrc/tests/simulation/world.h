@@ -83,6 +83,7 @@ class World {
     std::vector<Step> used_since;        // by node: the first step of uses that may continue at the start
     std::vector<std::uint32_t> refused;  // by position: how often its id was not admitted before the start
     std::size_t retired = 0;             // number of rows of the world that were retired before the start
+    std::set<std::uint32_t> assigned{};  // positions whose ids had rows before the start
   };
 
   // An intent, or an ended call, that needs the row of a position, which must not be retired before.

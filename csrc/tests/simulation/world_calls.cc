@@ -501,8 +501,10 @@ void World::start_rows_of_call(Caller& caller, const Call& call, Pending& pendin
   pending.refused = refused_;
   pending.retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
   pending.rows.resize(ids.size());
-  find_rows(node, node.tables[call.table], ids, pending.rows.data(), caller.worker);
-  pending.operation.id_call = std::make_unique<IdCall>(node.tables[call.table], ids, pending.rows.data());
+  for (const auto& [position, key] : assigned_) pending.assigned.insert(position);
+  find_rows(node, node.tables[call.table], ids, pending.rows.data(), caller.worker, call.creates);
+  pending.operation.id_call =
+      std::make_unique<IdCall>(node.tables[call.table], ids, pending.rows.data(), call.creates);
   start_rows_of(node, pending.operation);
 }
 
@@ -543,6 +545,11 @@ void World::check_rows(Caller& caller, const Pending& pending) {
     const std::uint32_t position = pending.positions[i];
     if (pending.rows[i] == RowIds::kUnknown) {
       const std::size_t retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
+      if (!call.creates) {
+        if (pending.retired == retired && pending.assigned.contains(position))
+          throw Violation("ids: k", position, " is not found");
+        continue;
+      }
       if (pending.retired == retired && pending.refused[position] + 1 >= table.spec().admit_seen &&
           !shares_count(position))
         throw Violation("ids: k", position, " is not admitted");

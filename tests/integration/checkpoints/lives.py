@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
 MOST_CALLS = 60
 """Limit of disk calls; one node makes about 20 for the writes of a step."""
 MOST_STEPS = 6
+EVICTING = "evicting"
+"""Moment of a fault: the process is killed after the call `Life.evicting`."""
 
 
 class Life:
@@ -37,7 +39,8 @@ class Life:
     report : int
         The file descriptor for the reports of the process.
     fault : tuple of int and str, optional
-        The number of the call that kills the process, and the moment, as `FaultyDisk` takes them.
+        The number of the call that kills the process, and the moment: `EVICTING`, or one that `FaultyDisk`
+        takes.
     """
 
     def __init__(
@@ -47,15 +50,22 @@ class Life:
         self.acknowledged = acknowledged
         self._report = report
         self._fault = fault
+        self._evictions = 0
 
     def steps(self, rank: int, found: int) -> Iterator[int]:
         """Yield the steps after the restored one; each is written when the next one is requested."""
         self._acknowledge(rank, found)  # a checkpoint that was readable once must not be lost later
-        if self._fault is not None:
+        if self._fault is not None and self._fault[1] != EVICTING:
             FaultyDisk(*self._fault, self._say)
         for number in range(found + 1, found + 1 + MOST_STEPS):
             yield number
             self._acknowledge(rank, number)
+
+    def evicting(self) -> None:
+        """Kill this process if the fault is in this call. The caller has just made nodes evict rows."""
+        self._evictions += 1
+        if self._fault == (self._evictions, EVICTING):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _acknowledge(self, rank: int, step: int) -> None:
         if rank == 0:
@@ -68,24 +78,37 @@ class Life:
 Train = Callable[[Life], None]
 
 
-def main(train: Train) -> None:
-    """Kill as many processes as the command line asks for, and print how each of them ended."""
+def main(train: Train, *moments: str) -> None:
+    """Kill as many processes as the command line asks for, and print how each of them ended.
+
+    Parameters
+    ----------
+    train : callable
+        Program of a process.
+    *moments : str
+        Moments of faults in addition to those of `FaultyDisk`. With such a moment, all lives have the same
+        number of nodes.
+    """
     given = json.loads(sys.argv[1])
     if given["nodes"] > 1:
         import torch.distributed  # once, not in every child  # noqa: F401
     with tempfile.TemporaryDirectory(dir=given["folder"]) as folder:
-        counts = rounds(Path(folder) / "saved", given["kills"], given["seed"], given["nodes"], train)
+        nodes = range(given["nodes"] if moments else 1, given["nodes"] + 1)
+        moments = ("before", "amid", "after", *moments)
+        counts = rounds(Path(folder) / "saved", given["kills"], given["seed"], nodes, moments, train)
     print(json.dumps(counts))
 
 
-def rounds(directory: Path, kills: int, seed: int, most_nodes: int, train: Train) -> dict[str, int]:
+def rounds(
+    directory: Path, kills: int, seed: int, numbers_of_nodes: range, moments: Sequence[str], train: Train
+) -> dict[str, int]:
     """Kill `kills` processes and count the kills, all lives, and the acknowledged steps."""
     numbers = random.Random(seed)
     acknowledged, killed, lives = 0, 0, 0
     while killed < kills:
-        nodes = 1 + lives % most_nodes
+        nodes = numbers_of_nodes[lives % len(numbers_of_nodes)]
         victim = numbers.randrange(nodes)
-        fault = (numbers.randint(1, MOST_CALLS), numbers.choice(["before", "amid", "after"]))
+        fault = (numbers.randint(1, MOST_CALLS), numbers.choice(moments))
         lives += 1
         reader, writer = os.pipe()
         port = str(free_port())

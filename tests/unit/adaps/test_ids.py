@@ -375,3 +375,17 @@ def test_simulations_of_tables_with_ids_are_refused() -> None:
     stream = adaps.Stream([{"items": np.array([1])}])
     with pytest.raises(ValueError, match="the table 'items' has ids as keys, and streams contain rows"):
         adaps.simulate([stream], tables=[TABLE])
+
+
+def test_a_call_that_creates_no_rows_writes_minus_one_for_new_ids() -> None:
+    with adaps.Node([TABLE]) as node:
+        worker, items = node.worker(0), node.table("items")
+        created, found = np.empty(2, np.int64), np.empty(3, np.int64)
+        worker.rows_of(items, [7, -7], created)
+        worker.rows_of(items, [-7, 8, 7], found, create=False)
+        assert found.tolist() == [created[1], -1, created[0]]
+        assert items.stats()["ids_assigned"] == 2
+        ticket = worker.rows_of(items, [9, 7], found[:2], asynchronous=True, create=False)
+        assert ticket is not None
+        worker.wait(ticket)
+        assert found[:2].tolist() == [-1, created[0]]

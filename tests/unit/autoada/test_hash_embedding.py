@@ -57,6 +57,21 @@ def test_initial_rows_are_equal_in_any_order_of_first_use(init: Any) -> None:
     assert one(IDS).shape == (*IDS.shape, LENGTH)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_no_row_is_created_and_a_new_id_has_its_initial_values(mode: Any) -> None:
+    module = table(capacity=3)
+    known = trained(module, torch.optim.SGD(module.parameters(), lr=0.5), IDS[:1], IDS[:1])
+    with mode():
+        rows = module(IDS)
+        assert module(IDS[:1]).equal(known)
+        assert module(IDS[:0]).shape == (0, 2, LENGTH)
+    assert torch.equal(rows[0], known[0])
+    initial = table()(IDS)
+    assert torch.equal(rows.flatten(0, 1)[[2, 4, 5]], initial.flatten(0, 1)[[2, 4, 5]])
+    assert torch.equal(rows[1, 1], known[0, 0])
+    assert module.state_dict()["ids"].tolist() == IDS[0].tolist()
+
+
 def test_default_seed_follows_the_global_generator() -> None:
     torch.manual_seed(1)
     one, other = autoada.HashEmbedding(LENGTH, 10), autoada.HashEmbedding(LENGTH, 10)

@@ -40,6 +40,7 @@ def test_there_is_a_builder_for_each_idea() -> None:
     assert {
         *("static", "balanced", "partitioned", "uneven", "allreduce", "parallax"),
         *("lapse", "nups", "petuum", "adaptive", "auto", "random", "uniform", "placed", "robust"),
+        "limited",
     } == set(BUILDERS)
 
 

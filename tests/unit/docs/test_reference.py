@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import adaps
+from adaps.node import CURRENT_COUNTERS
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"
@@ -34,6 +35,8 @@ def test_every_counter_has_its_unit() -> None:
     for name, unit in named.items():
         assert (unit == "µs") == name.endswith("_micros"), name
         assert (unit == "bytes") == ("bytes" in name), name
+    current = re.findall(r"^\| `(\w+)` \| \w+ \| \*current\*", text_of("counters"), re.MULTILINE)
+    assert set(current) == CURRENT_COUNTERS
 
 
 def test_every_command_is_listed_with_every_option(monkeypatch: pytest.MonkeyPatch) -> None:

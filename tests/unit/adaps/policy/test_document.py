@@ -15,6 +15,7 @@ from adaps.policy import (
     Eviction,
     Home,
     MadeFor,
+    Memory,
     Parameter,
     Policy,
     PolicyError,
@@ -194,6 +195,9 @@ def test_an_invalid_aggregation_is_refused(aggregation: str, said: str) -> None:
         ("evict = { ttl = 0 }", "evict ttl is 0; it must be an integer from 1 to 262144"),
         ("evict = { ttl = true }", "evict ttl is True"),
         ("evict = { ttl = 3, lru = 4 }", "evict has no field 'lru'; it has ttl"),
+        ("memory = 2.5", "memory is 2.5; it must be a positive integer"),
+        ("memory = 0", "memory is 0; it must be a positive integer"),
+        ("memory = '2 gigabytes'", r"memory is '2 gigabytes'; it must be .* text such as \"2GiB\""),
         ("admit = 3", "admit is 3; it must be { seen = … }"),
         ("admit = {}", "admit seen is None; it must be an integer from 1 to 8"),
         ("admit = { seen = 9 }", "admit seen is 9; it must be an integer from 1 to 8"),
@@ -269,6 +273,10 @@ def fitting(rules: list[Rule], nodes: int = 2, **fields: Any) -> None:
             Rule("mlp.*", evict=Eviction("ttl", 9)),
             "evict = { ttl = 9 } is for tables with ids; mlp.0.weight is a dense parameter: give evict in",
         ),
+        (
+            Rule("mlp.*", memory=Memory(2 << 20)),
+            'memory = "2MiB" is for tables; mlp.0.weight is a dense parameter: give memory in',
+        ),
         (Rule("tables", admit=Admission(3)), "admit = { seen = 3 } is for tables with ids; wide.weight"),
     ],
 )
@@ -285,6 +293,16 @@ def test_all_rows_of_a_table_with_ids_have_one_order_and_one_admission() -> None
         with pytest.raises(PolicyError, match="rules 1 and 2 give rows of items different values of evict"):
             Policy("a", [first, rest, Rule("*")]).check(catalogue, 1)
     Policy("a", [first, Rule("items", evict=Eviction("lru")), Rule("*")]).check(catalogue, 1)
+    limited = replace(first, evict=None, memory=Memory(99))
+    with pytest.raises(PolicyError, match=r"different values of memory, but the rows share the memory"):
+        Policy("a", [limited, Rule("items"), Rule("*")]).check(catalogue, 1)
+
+
+def test_memory_is_written_in_its_largest_unit() -> None:
+    for given, written in (("2048KiB", "2MiB"), ("1.5GiB", "1536MiB"), (1000, "1000B")):
+        rule = Rule("tables", memory=Memory.of(given))
+        assert f'memory = "{written}"' in rule.text()
+        assert Rule("tables", memory=Memory.of(written)) == rule
 
 
 def test_a_policy_for_another_model_or_cluster_is_refused_or_forced() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import adaps
 from adabench.harness.study.policies import bytes_per_node
-from adaps.policy import Catalogue, Home, Policy, PolicyError, RowSelection, Rule, Synchronization
+from adaps.policy import Catalogue, Home, Memory, Policy, PolicyError, RowSelection, Rule, Synchronization
 from adaps.policy.executed import management_of
 from tests.unit.policies import CATALOGUE
 
@@ -189,3 +189,48 @@ def test_a_policy_is_a_policy() -> None:
     with pytest.raises(TypeError, match=r"policy is 'static'; it must be an adaps\.Policy"):
         adaps.Node(TABLES, policy="static")  # type: ignore[arg-type]
     assert issubclass(PolicyError, ValueError)
+
+
+def test_memory_of_a_policy_limits_the_rows_in_memory_of_its_table(tmp_path: Path) -> None:
+    policy = Policy("small", [Rule("a", memory=Memory.of("200B")), Rule("*")])
+    with adaps.Node(TABLES, policy=policy, path=tmp_path) as node:
+        worker, table = node.worker(0), node.table("a")
+        for row in range(10):
+            worker.set(table.keys([row]), np.full(2, row, np.float32))
+        values = np.empty((10, 2), np.float32)
+        worker.pull(table.keys(range(10)), values)
+        assert node.stats()["rows_written"] > 0
+        assert node.uses_intent
+    assert values[:, 0].tolist() == list(range(10))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_of_a_policy_needs_a_folder_and_space_for_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADAPS_PATH", raising=False)
+
+    def node(memory: int, **options: Any) -> None:
+        adaps.Node(TABLES, policy=Policy("small", [Rule("a", memory=Memory(memory)), Rule("*")]), **options)
+
+    with pytest.raises(PolicyError, match=r'memory = "200B" of a needs a folder .* path, or .* ADAPS_PATH'):
+        node(200)
+    with pytest.raises(PolicyError, match="the policy: table 'a' has memory=9 bytes; one of its rows takes"):
+        node(9, path=tmp_path)
+    with pytest.raises(ValueError, match=f"path is '{tmp_path}/missing'; it must be an existing folder"):
+        node(200, path=tmp_path / "missing")
+    monkeypatch.setenv("ADAPS_PATH", str(tmp_path / "missing"))
+    with pytest.raises(
+        ValueError, match=r"variable ADAPS_PATH is '.*missing'; it must be an existing folder"
+    ):
+        node(200)
+
+
+def test_memory_is_refused_where_it_has_no_effect() -> None:
+    rule = Rule("a", technique="full_replication", memory=Memory(200))
+    with pytest.raises(PolicyError, match="rule 1: memory of a has no effect with technique 'full_repl"):
+        adaps.Node(TABLES, policy=Policy("small", [rule, Rule("*")]))
+    policy = Policy("small", [Rule("a", memory=Memory(200)), Rule("*")])
+    stream = adaps.Stream([{"a": [1]}])
+    with pytest.raises(PolicyError, match="a simulation has no disks; leave memory out"):
+        adaps.simulate([stream], policy, tables=TABLES[:1])

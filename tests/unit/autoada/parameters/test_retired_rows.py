@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from typing import Any
 
 import pytest
 import torch
@@ -36,19 +37,37 @@ def test_a_table_with_too_few_rows_for_all_ids_trains(order: str) -> None:
     assert counters["ids_retired"] > SMALL
 
 
-def test_an_evaluation_can_use_more_ids_than_rows() -> None:
+def test_an_evaluation_neither_creates_nor_retires_rows() -> None:
+    batches = batches_of_ids(60)
+    model = hash_clicks(capacity=SMALL)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    with closing(autoada.AdaModel(model, optimizer, policy=evicting("intent"))) as ada:
+        steps(ada, [optimizer], autoada.AdaDataLoader(batches[:40], lookahead=1, model=ada))
+        before, state = ada.node.table("deep.weight").stats(), ada.state_dict()
+        plain = hash_clicks(capacity=SMALL)
+        plain.load_state_dict(state)
+        ada.eval()
+        with torch.no_grad():
+            for ids, _ in batches:
+                torch.testing.assert_close(ada(ids), plain(ids))
+        after = ada.node.table("deep.weight").stats()
+        for name in ("ids_assigned", "ids_retired"):
+            assert after[name] == before[name] > 0
+        assert ada.state_dict()["deep.ids"].tolist() == state["deep.ids"].tolist()
+
+
+def test_an_evaluation_with_gradients_can_use_more_ids_than_rows() -> None:
     batches = batches_of_ids(60)
     model = hash_clicks(capacity=SMALL)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     with closing(autoada.AdaModel(model, optimizer, policy=evicting("intent"))) as ada:
         steps(ada, [optimizer], autoada.AdaDataLoader(batches[:6], lookahead=1, model=ada))
         ada.eval()
-        with torch.no_grad():
-            first = ada(batches[0][0])
-            for ids, _ in batches:
-                ada(ids)
-            ada(batches[1][0])
-            assert torch.isfinite(first).all()
+        first = ada(batches[0][0])
+        for ids, _ in batches:
+            ada(ids)
+        ada(batches[1][0])
+        assert torch.isfinite(first).all()
         assert ada.node.table("deep.weight").stats()["ids_retired"] > 0
 
 
@@ -129,6 +148,15 @@ def test_the_next_id_of_a_row_has_missed_no_step() -> None:
         steps(ada, [optimizer], autoada.AdaDataLoader(batches, lookahead=1, model=ada))
         new = torch.arange(10**6, 10**6 + SMALL // 2).view(-1, 1) * torch.ones(1, 3, dtype=torch.int64)
         ada.eval()
-        with torch.no_grad():
-            found = torch.cat([ada.module.get_submodule("deep")(part) for part in new[:, 0].split(8)])
-            torch.testing.assert_close(found, initial.deep(new[:, 0]))
+        found = torch.cat([ada.module.get_submodule("deep")(part) for part in new[:, 0].split(8)])
+        torch.testing.assert_close(found, initial.deep(new[:, 0]))
+        assert ada.node.table("deep.weight").stats()["ids_retired"] > 0
+
+
+@pytest.mark.parametrize("lookahead", ["auto", 2])
+def test_a_single_node_signals_intent_if_its_rows_are_retired(lookahead: Any) -> None:
+    model = hash_clicks(capacity=2 * SMALL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with closing(autoada.AdaModel(model, optimizer, policy=evicting("intent"))) as ada:
+        steps(ada, [optimizer], autoada.AdaDataLoader(batches_of_ids(12), lookahead=lookahead, model=ada))
+        assert ada.node.stats()["intents"] > 0

@@ -23,6 +23,9 @@ run -u fake-line[dim=8 -b single => the brackets of 'fake-line[dim=8' do not mat
 run -u ctr[rows=1000] -b manual --nodes 8 => use case 'ctr':
 run -u ctr[rows=99999999999999999999] -b single => cannot be 99999999999999999999: it has more than 64 bits
 run -u ctr[rows=9223372036854775807] -b single => rows is 9223372036854775807: no more than
+run -u ctr[rows=2000] -b prefetch[policy=limited[memory=9]] => memory is '9'; it must be a number of bytes
+run -u ctr[rows=2000] -b prefetch[policy=limited[memory=9B]] => table 'wide.weight' has memory=9 bytes; one of
+run -u ctr[rows=2000] -b prefetch[policy=limited[evict=lru]] => evict is 'lru', and no table has ids of any
 list backend => unknown kind 'backend': did you mean 'backends'?
 show nothing => no session in adabench-results
 plot => no session in adabench-results

@@ -86,3 +86,22 @@ def test_a_record_has_the_time_of_the_channels_of_each_node() -> None:
     merged = merged_results(results)
     assert merged["waiting"] == {"channel_micros": [10.0, 11.0]}
     assert merged["counters"] == {"channel_micros": 21.0, "rounds": 2.0}
+
+
+def test_a_record_has_current_values_of_the_last_epoch_and_sums_of_all_epochs(tmp_path: Path) -> None:
+    params = {
+        "rows": 700,
+        "batch": 50,
+        "dim": 2,
+        "hidden": [4],
+        "epochs": 3,
+        "keys": "hash",
+        "capacity": 20_000,
+    }
+    fields = {"usecase": "ctr", "backend": "prefetch", "params": params, "nodes": 1, "folder": str(tmp_path)}
+    result = training_loop.RankTraining(make_cell(RunSpec, **fields, seed=1), 0).run()
+    rows = result.counters["ids_assigned"]
+    assert 0 < rows < 500 * 26  # the split for training has 500 samples of 26 features
+    assert result.tables["deep.weight"]["ids_assigned"] == rows
+    assert result.counters["pulled_local"] >= 3 * rows
+    assert result.counters["slots"] >= rows
