@@ -21,21 +21,21 @@ PROGRAM = """
 import sys
 import numpy as np, adaps
 
-directory, folder, steps, batch, resident, share = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+directory, folder = sys.argv[1:3]
+steps, batch, resident, share, nodes = map(int, sys.argv[3:])
 
-def ids_of(step, rank, nodes):
+def ids_of(step, rank):
     drawn = np.random.default_rng(step).permutation(200 * nodes)[: batch * nodes]
     return (drawn[rank::nodes] * 7919 - 2**40).astype(np.int64)
 
 def announce(kv, items, node, step):
-    ids = ids_of(step, node.rank, node.num_nodes)
+    ids = ids_of(step, node.rank)
     rows = np.empty(batch, np.int64)
     kv.rows_of(items, ids, rows)
     keys = items.keys(rows)
     kv.intent(keys, step, step + 1)
     return ids, keys
 
-nodes = int(sys.argv[7]) if len(sys.argv) > 7 else 1
 table = adaps.Table(
     "items", length=4, keys="int64", capacity=share * nodes, evict="lru", optimizer=adaps.Adagrad(lr=1.0),
     init=adaps.Constant(0.0), memory=resident * (8 * 4 + 25), path=folder,
