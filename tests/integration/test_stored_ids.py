@@ -126,3 +126,76 @@ def test_rows_of_ids_equal_a_dictionary_although_few_are_in_memory_and_ids_lose_
             np.testing.assert_allclose(values, expected, rtol=1e-5)
             node.worker(0).push_gradients(keys, np.ones_like(values))
             model = {id_: count + 1 for id_, count in model.items()}
+
+
+# The ids `a`, `b` and `c` are assigned by node 0, which has two rows for ids and memory for one of them.
+GIVEN_BACK = """
+import os, sys
+import numpy as np, adaps
+
+rank = int(os.environ["RANK"])
+table = adaps.Table(
+    "items", length=2, keys="int64", capacity=6, evict="lru", init=adaps.Constant(0.5),
+    memory=(2 if rank == 1 else 1) * (2 * 4 + 25), path=sys.argv[1],
+)
+probe = adaps.Table("probe", length=1, keys="int64", capacity=600)
+with adaps.Node([table, probe], channels=1, techniques="relocation") as node:
+    kv, items = node.worker(0), node.table("items")
+
+    def keys(*ids):
+        rows = np.empty(len(ids), np.int64)
+        kv.rows_of(items, ids, rows)
+        return items.keys(rows)
+
+    def values(*ids):
+        out = np.empty((len(ids), 2), np.float32)
+        kv.pull(keys(*ids), out)
+        return out[:, 0].tolist()
+
+    numbers = np.empty(60, np.int64)
+    kv.rows_of(node.table("probe"), np.arange(60), numbers)
+    a, b, c = np.flatnonzero(numbers < 200)[:3].tolist()
+    others = np.flatnonzero((numbers >= 200) & (numbers < 400))[:2].tolist()
+    kv.barrier()
+    if rank == 1:
+        kv.intent(keys(a), 0, 1)
+        kv.wait_intent(keys(a))
+        kv.set(keys(a), np.full((1, 2), 3, np.float32))
+        kv.advance_clock()
+        for other in others:
+            kv.set(keys(other), np.full((1, 2), 4, np.float32))
+        kv.advance_clock()
+        assert node.stats()["rows_written"] > 0
+    kv.barrier()
+    if rank == 2:
+        keys(a)
+    kv.barrier()
+    if rank == 0:
+        kv.set(keys(b), np.full((1, 2), 5, np.float32))
+        try:
+            keys(c)
+        except adaps.AdapsError as error:
+            assert "too few of them can be retired" in str(error), error
+        else:
+            raise AssertionError("a row in use was retired")
+    kv.barrier()
+    if rank == 2:
+        assert values(a) == [3.0]
+        kv.advance_clock()
+    kv.barrier()
+    if rank == 0:
+        assert values(b) == [5.0]
+        assert values(c) == [0.5]
+        kv.advance_clock()
+        assert values(a) == [0.5]
+    if rank == 1:
+        assert values(*others) == [4.0, 4.0]
+    kv.barrier()
+"""
+
+
+def test_a_row_in_a_file_that_is_given_back_keeps_its_content_if_another_node_uses_it(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    done = run_ranks(GIVEN_BACK, 3, str(tmp_path))
+    assert [rank.returncode for rank in done] == [0, 0, 0], [rank.stderr for rank in done]

@@ -163,17 +163,6 @@ struct Decisions {
   // Whether a node keeps a row that is being read or written. A transfer that ends later would take the
   // content of the next id for that of this one.
   ADAPS_DECISION bool keeps_moving(bool is_moving) const { return is_moving; }
-  // Whether a row that is given up is no longer read ahead of its use.
-  ADAPS_DECISION bool cancels_read() const { return true; }
-  // Returns the form in which a stored row is given back. Its id may be requested again in between, so its
-  // content is needed.
-  ADAPS_DECISION Payload payload_of_stored(Version version) const {
-    return is_initial(version) ? Payload::kInitial : Payload::kValue;
-  }
-  // Returns the content of a row that was given back while no memory was free.
-  ADAPS_DECISION std::span<const float> words_of_returned(std::span<const float> words) const {
-    return words;
-  }
   // Whether INTENT may be sent for a key. It may not while the row is retired, because the key may be on its
   // way back.
   ADAPS_DECISION bool may_ask_for(bool is_retiring) const { return !is_retiring; }

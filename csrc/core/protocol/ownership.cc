@@ -96,7 +96,7 @@ void Ownership::transfer_stored(LockedKey& key, NodeId to) {
   message.key = key.key();
   message.rc = next_relocation(state.rc);
   message.version = state.version;
-  message.payload = decisions().payload_of_stored(state.version);
+  message.payload = decisions().is_initial(state.version) ? Payload::kInitial : Payload::kValue;
   if (message.payload != Payload::kValue) words.clear();
   channel_.outbox.append(to, message, {words});
   channel_.trace(key.key(), TraceKind::kRelocatedAway);
@@ -111,7 +111,7 @@ void Ownership::put_returned(LockedKey& key, const TransferMessage& message, Rea
   } else if (message.payload != Payload::kInitial) {
     throw ProtocolError("a row is given back without a value");
   }
-  stored_.put(key, {message.version, message.rc, 0}, decisions().words_of_returned(words));
+  stored_.put(key, {message.version, message.rc, 0}, words);
   channel_.counters.relocations.add();
   channel_.trace(message.key, TraceKind::kRelocatedHere);
 }

@@ -263,7 +263,7 @@ GivenUp Retirement::give_up(RowIds::Adding& adding, const Table& table, std::int
 }
 
 void Retirement::hand_over(LockedKey& key, NodeId to) {
-  if (decisions().cancels_read()) stored_.cancel(key.key());
+  stored_.cancel(key.key());
   if (to != channel_.rank) {
     if (key.state() == State::kOwner) ownership_.transfer(key, to);
     if (key.state() == State::kStored) ownership_.transfer_stored(key, to);

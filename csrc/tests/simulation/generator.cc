@@ -591,6 +591,11 @@ class Generator {
     const auto channels = static_cast<std::uint64_t>(spec_.settings.channels);
     spec_.settings.free_rows = random.chance(0.7) ? keys_ + 1 : random.below(keys_ + 1);
     for (TableSpec& table : spec_.tables) {
+      // Rows that leave their home node and are not copied are most often written to files of other nodes.
+      if (table.evict != Evict::kNone && random.chance(0.5)) {
+        table.management.technique = Technique::kRelocation;
+        spec_.settings.free_rows = random.chance(0.5) ? keys_ + 1 : 0;
+      }
       const bool copies = any_technique(table, [](Technique technique) {
         return technique != Technique::kStatic && technique != Technique::kRelocation;
       });
@@ -663,6 +668,11 @@ class Generator {
       if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(rows);
       longer.push_back(std::move(call));
       if (random.chance(0.1)) longer.push_back({.kind = CallKind::kUsedIds, .table = number});
+      // Rows that have moved to other nodes, and are then not used any more.
+      if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3)) {
+        longer.push_back({.kind = CallKind::kIntent, .keys = rows.keys, .length = 1});
+        longer.push_back({.kind = CallKind::kClock});
+      }
       if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3))
         longer.push_back({CallKind::kPull, false, std::move(rows.keys), 0, 0});
     }
