@@ -74,7 +74,8 @@ void Retirement::step(Search& search) {
       } else {
         search.any_busy = false;
         search.asked.assign(search.asked.size(), false);
-        search.again = channel_.now + pause_;
+        search.again = channel_.now + search.pause;
+        search.pause = std::min(2 * search.pause, kLongestPause);
       }
       return;
     }
@@ -88,6 +89,7 @@ bool Retirement::begin(Search& search) {
   if (search.number == 0) return false;
   search.any_busy = false;
   search.again = 0;
+  search.pause = pause_;
   search.asked.assign(own_share(channel_.node, *search.table).size(), false);
   return true;
 }

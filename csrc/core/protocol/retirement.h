@@ -39,6 +39,7 @@ class Retirement {
     std::vector<std::int64_t> ids{};
     std::vector<GivenUp> answers{};  // the worst answer of all nodes, by row
     Micros again = 0;                // time of the next attempt after rows were busy
+    Micros pause = 0;                // until the attempt after the next one
   };
 
   void step(Search& search);
@@ -59,7 +60,7 @@ class Retirement {
   ChannelContext& channel_;
   StoredRows& stored_;
   Ownership& ownership_;
-  const Micros pause_;            // until a search tries again
+  const Micros pause_;            // until a search tries again; doubles with each attempt
   std::vector<Search> searches_;  // one for each table whose rows are retired
   int reads_left_ = 0;            // rows that may still be read from files for the present RETIRE
   std::vector<std::int64_t> ids_;
