@@ -78,8 +78,8 @@ class Table:
         Maximum memory for the table's rows on this node, in bytes or as text such as ``"2GiB"``. Rows that do
         not fit are written to a file in `path`. They come back before they are used if a worker signals
         intent for them, and otherwise when they are used. In addition to `memory`, each row of the table
-        takes up to 17 bytes. Not for tables with `keys`. Default: all rows are in memory. Keyword only. If
-        the node has a policy with ``memory``, the policy's is used instead.
+        takes up to 21 bytes, and a table with `keys` has its map from ids to rows. Default: all rows are in
+        memory. Keyword only. If the node has a policy with ``memory``, the policy's is used instead.
     path : str or os.PathLike, optional
         Existing folder on a local disk for this file, which is deleted when the process ends. Each row takes
         32 bytes more than its value and optimizer state, rounded up to a multiple of 512. Keyword only. If a

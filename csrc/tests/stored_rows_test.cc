@@ -213,6 +213,37 @@ TEST(an_export_contains_the_changed_rows_in_the_file) {
   node.close([] {});
 }
 
+TEST(a_row_in_the_file_is_given_to_another_id_without_its_content) {
+  const Folder folder;
+  for (const std::uint64_t resident : {1, 5, 30}) {
+    TableSpec spec = table(folder, resident);
+    spec.rows = 50;
+    spec.has_ids = true;
+    spec.evict = Evict::kLru;
+    Node node({spec}, {});
+    const Table& table = node.tables()[0];
+    Worker& worker = node.worker(0);
+    std::vector<float> initial(table.width());
+    for (std::int64_t id = 0; id < 200; ++id) {
+      std::int64_t row = -1;
+      worker.rows_of(table, {&id, 1}, {&row, 1}, false);
+      const std::vector<Key> keys{table.first_key() + static_cast<Key>(row)};
+      table.init_as(static_cast<std::uint64_t>(id), initial.data());
+      const std::vector<float> value = pulled(worker, keys, kLength);
+      CHECK(std::equal(value.begin(), value.end(), initial.begin()));
+      std::vector<float> gradient(kLength, 1.0F), state(kLength);
+      worker.push_gradients(keys, gradient.data(), gradient.size(), false);
+      worker.pull_state(keys, state.data(), state.size(), false);
+      CHECK(state == gradient);  // the sum of squares of this id alone
+      worker.advance_clock();
+    }
+    CHECK(node.stats()["slots"] <= static_cast<double>(resident));
+    CHECK(table.ids()->retired() >= 150);
+    CHECK(node.stats()["rows_written"] > 0);
+    node.close([] {});
+  }
+}
+
 TEST(wrong_memory_is_refused_with_a_remedy) {
   const Folder folder;
   TableSpec spec = table(folder);
@@ -224,9 +255,6 @@ TEST(wrong_memory_is_refused_with_a_remedy) {
   spec.memory = 50;
   CHECK_THROWS(Node({spec}, {}), std::invalid_argument, "one of its rows takes 73 bytes");
   CHECK_THROWS(Node({table(folder, 2)}, {.channels = 3}), std::invalid_argument, "suffice for 2 rows");
-  spec = table(folder);
-  spec.has_ids = true;
-  CHECK_THROWS(Node({spec}, {}), std::invalid_argument, "and ids as keys");
 }
 
 TEST(rows_of_a_limited_table_are_not_stepped_in_place) {

@@ -167,10 +167,11 @@ def test_a_gpu(tmp_path: Path, warm: ForkServer) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_table_larger_than_memory(tmp_path: Path, warm: ForkServer) -> None:
+def test_tables_larger_than_memory(tmp_path: Path, warm: ForkServer) -> None:
     text = (ROOT / "docs" / "guides" / "larger-than-memory.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "users.py").write_text(program, encoding="utf-8")
-    shown = re.search(r"^\$ (python users\.py)\n(.*)\n(.*)$", text, re.MULTILINE)
-    assert shown is not None
-    finish(start(shown[1], tmp_path, {}, warm), (shown[2], shown[3]))
+    programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name, program in zip(("users.py", "ids.py"), programs, strict=True):
+        (tmp_path / name).write_text(program, encoding="utf-8")
+        shown = re.search(rf"^\$ (python {name})\n(.*)\n(.*)$", text, re.MULTILINE)
+        assert shown is not None
+        finish(start(shown[1], tmp_path, {}, warm), (shown[2], shown[3]))

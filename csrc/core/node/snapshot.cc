@@ -48,7 +48,7 @@ std::optional<Version> copy_row(NodeContext& node, const Table& table, Key numbe
       if (key.state() != State::kStored || !decisions().is_owned_by_node(State::kStored)) return std::nullopt;
       entry = file.entry(row);
     }
-    const RowFile::Record record = file.read(row, entry, words);
+    const RowFile::Record record = read_row(table, file, row, entry, words);
     if (record.problem.empty()) return entry.version;
     const LockedKey key(node.store, number);
     if (key.state() == State::kStored && file.entry(row) == entry) throw StorageError(record.problem);
@@ -70,7 +70,7 @@ void overwrite(NodeContext& node, const Table& table, Key number, const float* r
   std::vector<float> words(file.words());
   StoredState state;
   if (key.state() == State::kStored) {
-    const RowFile::Record record = file.read(index, file.entry(index), words);
+    const RowFile::Record record = read_row(table, file, index, file.entry(index), words);
     if (!record.problem.empty()) throw StorageError(record.problem);
     state = record.state;
   }
@@ -114,7 +114,7 @@ Taken take_limited(NodeContext& node, const Table& table, std::uint64_t first, s
   std::size_t taken = 0;
   Key key = table.first_key() + first;
   for (; key < table.end_key() && taken < rows.size(); ++key) {
-    if (!owns(node, key) || !copy_row(node, table, key, words)) continue;
+    if (!owns(node, key) || !table.is_usable(key) || !copy_row(node, table, key, words)) continue;
     rows[taken] = static_cast<std::int64_t>(table.identity(key));
     table.read_value(words.data(), values + taken * table.length());
     std::copy(words.begin() + static_cast<std::ptrdiff_t>(table.value_words()), words.end(),
@@ -166,9 +166,10 @@ bool ChangedRows::is_wanted(Key number, bool all) const {
   Store& store = node_.store;
   const std::uint64_t row = number - table_.first_key();
   const bool is_needed = all || (table_.ids() != nullptr && !has_told_id_[row]);
+  if (!table_.is_usable(number)) return false;
   if (!table_.is_limited()) {
     const std::uint32_t seen = store.peek(number);
-    if (!is_owned(seen)) return is_needed && store.untouched_here(number, seen) && table_.is_usable(number);
+    if (!is_owned(seen)) return is_needed && store.untouched_here(number, seen);
     return is_needed || is_uncounted(seen) ||
            !decisions().is_reported(told_[row],
                                     store.arena(table_).header(seen & word::kIndexMask).version());
@@ -363,7 +364,7 @@ void TableRestore::finish() {
   std::vector<float> initial(table_.width());
   for (std::uint64_t row = 0; row < seen_.size(); ++row) {
     const Key name = table_.first_key() + row;
-    if (seen_[row] || !adaps::owns(node_, name)) continue;
+    if (seen_[row] || !adaps::owns(node_, name) || !table_.is_usable(name)) continue;
     table_.init(name, initial.data());
     overwrite(node_, table_, name, initial.data());
   }

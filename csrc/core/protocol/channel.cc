@@ -20,7 +20,7 @@ Channel::Channel(NodeContext& node, int index)
       intent_handler_(context_, stored_rows_, ownership_, replicas_),
       requests_(context_, stored_rows_, refreshes_, replicas_, parked_),
       id_requests_(context_),
-      retirement_(context_, ownership_),
+      retirement_(context_, stored_rows_, ownership_),
       id_listings_(context_),
       flusher_(context_, replicas_),
       syncs_(context_, refreshes_, flusher_),

@@ -152,6 +152,24 @@ struct Decisions {
   ADAPS_DECISION void restart(LockedKey& key, std::int64_t id) const {
     key.restart(static_cast<std::uint64_t>(id));
   }
+  // Gives a stored row the initial content of its next id, as a new version. The row then has no record.
+  ADAPS_DECISION void restart_stored(RowFile& file, std::uint64_t row) const {
+    const RowFile::Entry last = file.entry(row);
+    file.set_entry(row, {next_version(last.version), 0, last.rc});
+  }
+  // Whether a node can give up a row: it owns the key alone, or the key is NONE. Otherwise an exchange about
+  // the key is unfinished.
+  ADAPS_DECISION bool is_settled(bool owns_alone, bool is_none) const { return owns_alone || is_none; }
+  // Whether a node keeps a row that is being read or written. A transfer that ends later would take the
+  // content of the next id for that of this one.
+  ADAPS_DECISION bool keeps_moving(bool is_moving) const { return is_moving; }
+  // Whether INTENT may be sent for a key. It may not while the row is retired, because the key may be on its
+  // way back.
+  ADAPS_DECISION bool may_ask_for(bool is_retiring) const { return !is_retiring; }
+  // Whether an intent that began while the row was retired is sent when the row is kept.
+  ADAPS_DECISION bool asks_for_kept_row(std::uint32_t intents) const { return intents > 0; }
+  // Whether rows are asked for again because an exchange about their keys was unfinished.
+  ADAPS_DECISION bool are_asked_again(bool any_busy) const { return any_busy; }
   // Whether a request for rows fails, because no channel finds a row that is not in use.
   ADAPS_DECISION bool gives_up_search(bool is_exhausted) const { return is_exhausted; }
   // Ends the need of an intent for its row, when the intent is over.

@@ -1,6 +1,8 @@
 #include "protocol/ownership.h"
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "protocol/invariant.h"
 #include "protocol/message_values.h"
@@ -86,13 +88,47 @@ std::size_t Ownership::transfer(LockedKey& key, NodeId to) {
   return bytes;
 }
 
+// STORED -> NONE.
+void Ownership::transfer_stored(LockedKey& key, NodeId to) {
+  std::vector<float> words;
+  const StoredState state = stored_.read_now(key, words).state;
+  TransferMessage message;
+  message.key = key.key();
+  message.rc = next_relocation(state.rc);
+  message.version = state.version;
+  message.payload = decisions().is_initial(state.version) ? Payload::kInitial : Payload::kValue;
+  if (message.payload != Payload::kValue) words.clear();
+  channel_.outbox.append(to, message, {words});
+  channel_.trace(key.key(), TraceKind::kRelocatedAway);
+  decisions().give_up(key, to, message.rc);
+}
+
+// NONE -> STORED, for a row that is given back while no memory is free.
+void Ownership::put_returned(LockedKey& key, const TransferMessage& message, Reader& reader) {
+  std::span<const float> words;
+  if (message.payload == Payload::kValue) {
+    words = reader.floats(key.table().stored_words(key.width()));
+  } else if (message.payload != Payload::kInitial) {
+    throw ProtocolError("a row is given back without a value");
+  }
+  stored_.put(key, {message.version, message.rc, 0}, words);
+  channel_.counters.relocations.add();
+  channel_.trace(message.key, TraceKind::kRelocatedHere);
+}
+
 // PENDING, REPLICA, DROPPING -> OWNER. If the row is being retired, also NONE -> OWNER.
 void Ownership::on_transfer(NodeId from, const TransferMessage& message, Reader& reader) {
   channel_.check_key(message.key);
   const bool is_given_back = channel_.is_retiring(message.key);
   LockedKey key = channel_.lock(message.key);
   const bool was_asked_for = key.has_slot();
-  if (is_given_back && !was_asked_for && !key.untouched_here()) key.allocate(State::kPending);
+  if (is_given_back && key.state() == State::kNone && !key.untouched_here()) {
+    if (!stored_.reserve_for_return(key)) {
+      put_returned(key, message, reader);
+      return;
+    }
+    key.allocate(State::kPending);
+  }
   const State state = key.state();
   ADAPS_INVARIANT(state == State::kPending || state == State::kReplica || state == State::kDropping,
                   "a key is transferred to a node that neither asked for it nor holds it");

@@ -27,6 +27,8 @@ class Ownership {
   void reconsider(LockedKey& key);
   // Gives a key without other holders to a node. Returns the size of the message in bytes.
   std::size_t transfer(LockedKey& key, NodeId to);
+  // Gives a key away whose row is in the file. The caller waits for the disk.
+  void transfer_stored(LockedKey& key, NodeId to);
 
   void on_intent(NodeId from, const IntentMessage& message);
   void on_transfer(NodeId from, const TransferMessage& message, Reader& reader);
@@ -49,6 +51,7 @@ class Ownership {
   void decide(const IntentMessage& message);
   void grant(LockedKey& key, NodeId to);
   bool leaves_for(LockedKey& key, NodeId to);
+  void put_returned(LockedKey& key, const TransferMessage& message, Reader& reader);
 
   ChannelContext& channel_;
   StoredRows& stored_;

@@ -15,13 +15,17 @@ namespace {
 constexpr Micros kLongestPause = 1000;
 // A search frees at least this part of a share, so that few requests have to wait for one.
 constexpr std::uint64_t kPartFreed = 32;
+// Maximum number of stored rows that a node gives back at once, because the channel waits while it reads
+// them. It gives back the others when it is asked again.
+constexpr int kMostReads = 32;
 
 std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
 
 }  // namespace
 
-Retirement::Retirement(ChannelContext& channel, Ownership& ownership)
+Retirement::Retirement(ChannelContext& channel, StoredRows& stored, Ownership& ownership)
     : channel_(channel),
+      stored_(stored),
       ownership_(ownership),
       pause_(std::clamp<Micros>(channel.node.settings.round_distance(), 1, kLongestPause)) {
   const Tables& tables = channel.node.tables;
@@ -65,12 +69,13 @@ void Retirement::step(Search& search) {
     }
     choose(search);
     if (search.rows.empty()) {
-      if (!search.any_busy) {
+      if (!decisions().are_asked_again(search.any_busy)) {
         finish(search, false);
       } else {
         search.any_busy = false;
         search.asked.assign(search.asked.size(), false);
-        search.again = channel_.now + pause_;
+        search.again = channel_.now + search.pause;
+        search.pause = std::min(2 * search.pause, kLongestPause);
       }
       return;
     }
@@ -84,6 +89,7 @@ bool Retirement::begin(Search& search) {
   if (search.number == 0) return false;
   search.any_busy = false;
   search.again = 0;
+  search.pause = pause_;
   search.asked.assign(own_share(channel_.node, *search.table).size(), false);
   return true;
 }
@@ -113,10 +119,12 @@ void Retirement::choose(Search& search) {
     const std::uint32_t seen = node.store.peek(key);
     const bool is_unfinished = (seen & word::kSlot) != 0 && !is_owned(seen);
     const GivenUp now = usage(uses, row);
+    const bool is_moving = stored_.is_moving(key);
     // The last message of the exchange may wait for a frame, but now a call waits for its end.
     if (is_unfinished && now == GivenUp::kYes) channel_.send_request_now(channel_.lock(key));
-    search.any_busy = search.any_busy || now == GivenUp::kBusy || (is_unfinished && now == GivenUp::kYes);
-    return now == GivenUp::kYes && !is_unfinished;
+    const bool is_busy = is_unfinished || decisions().keeps_moving(is_moving);
+    search.any_busy = search.any_busy || now == GivenUp::kBusy || (is_busy && now == GivenUp::kYes);
+    return now == GivenUp::kYes && !is_busy;
   };
   const auto tick = static_cast<Tick>(node.tick.load());
   search.rows.resize(uses.order().choose(tick, search.rows, may_retire));
@@ -164,7 +172,8 @@ void Retirement::settle(Search& search) {
     // This node sends no INTENT while it waits for the answers, because the owner may be giving the key back.
     LockedKey key = channel_.lock(search.table->first_key() + search.rows[i]);
     const bool is_elsewhere = decisions().may_ask(key.state()) && !key.untouched_here();
-    if (is_elsewhere && channel_.intents(key) > 0 && decisions().uses_intent(channel_.node, key.key()))
+    if (is_elsewhere && decisions().asks_for_kept_row(channel_.intents(key)) &&
+        decisions().uses_intent(channel_.node, key.key()))
       ownership_.ask_for(key, 0);
   }
   channel_.node.wake_channels();
@@ -199,6 +208,7 @@ void Retirement::on_retire(NodeId from, const RetireMessage& message, Reader& re
   read_numbers(reader, message.count, rows_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   answers_.clear();
+  reads_left_ = kMostReads;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Key key = table.first_key() + rows_[i];
     if (!share.contains(rows_[i]) || channel_.node.directory.channel(key) != channel_.index)
@@ -233,12 +243,15 @@ GivenUp Retirement::give_up(RowIds::Adding& adding, const Table& table, std::int
   if (decisions().keeps_awaited(uses.awaits(id))) return GivenUp::kInUse;
   if (const GivenUp before = usage(uses, row); before != GivenUp::kYes) return before;
   LockedKey key = channel_.lock(table.first_key() + row);
-  const bool is_owned_alone = key.state() == State::kOwner && !key.header().has_holders();
+  if (decisions().keeps_moving(stored_.is_moving(key.key()))) return GivenUp::kBusy;
+  const bool is_stored = key.state() == State::kStored;
+  const bool is_owned_alone = is_stored || (key.state() == State::kOwner && !key.header().has_holders());
   const bool is_nowhere = to == channel_.rank ? key.untouched_here() : key.state() == State::kNone;
-  if (!is_owned_alone && !is_nowhere) {
+  if (!decisions().is_settled(is_owned_alone, is_nowhere)) {
     if (key.has_slot() && key.state() != State::kOwner) channel_.send_request_now(key);
     return GivenUp::kBusy;
   }
+  if (is_stored && to != channel_.rank && reads_left_-- <= 0) return GivenUp::kBusy;
   if (table.ids()->has(row, id)) {
     decisions().remove_id(adding, row);
     KeyWords::fence(std::memory_order_seq_cst);
@@ -247,13 +260,20 @@ GivenUp Retirement::give_up(RowIds::Adding& adding, const Table& table, std::int
       return after;
     }
   }
-  // A free row has a version, so that an export notices its next id.
-  if (to == channel_.rank) {
-    key.materialize();
-  } else if (key.state() == State::kOwner) {
-    ownership_.transfer(key, to);
-  }
+  hand_over(key, to);
   return GivenUp::kYes;
+}
+
+void Retirement::hand_over(LockedKey& key, NodeId to) {
+  stored_.cancel(key.key());
+  if (to != channel_.rank) {
+    if (key.state() == State::kOwner) ownership_.transfer(key, to);
+    if (key.state() == State::kStored) ownership_.transfer_stored(key, to);
+  } else if (!key.table().is_limited()) {
+    key.materialize();  // A free row has a version, so that an export notices its next id.
+  } else if (key.untouched_here()) {
+    stored_.put(key, {}, {});
+  }
 }
 
 const Table& Retirement::checked_table(NodeId from, std::uint32_t table, std::uint32_t count) const {

@@ -11,13 +11,14 @@
 #include "protocol/channel_context.h"
 #include "protocol/message.h"
 #include "protocol/ownership.h"
+#include "protocol/stored_rows.h"
 #include "store/row_ids.h"
 
 namespace adaps {
 
 class Retirement {
  public:
-  Retirement(ChannelContext& channel, Ownership& ownership);
+  Retirement(ChannelContext& channel, StoredRows& stored, Ownership& ownership);
 
   // Continues the searches for rows that can be retired, which requests for rows have started.
   void run();
@@ -38,6 +39,7 @@ class Retirement {
     std::vector<std::int64_t> ids{};
     std::vector<GivenUp> answers{};  // the worst answer of all nodes, by row
     Micros again = 0;                // time of the next attempt after rows were busy
+    Micros pause = 0;                // until the attempt after the next one
   };
 
   void step(Search& search);
@@ -49,14 +51,18 @@ class Retirement {
   GivenUp settle_row(Search& search, std::size_t i);
   // Gives up a row for the node `to`, which assigns it, unless the row is in use here.
   GivenUp give_up(RowIds::Adding& adding, const Table& table, std::int64_t id, std::uint64_t row, NodeId to);
+  // Leaves a key that this node has given up to the node `to`.
+  void hand_over(LockedKey& key, NodeId to);
   GivenUp usage(const RowUses& uses, std::uint64_t row) const;
   const Table& checked_table(NodeId from, std::uint32_t table, std::uint32_t count) const;
   Search& checked_search(NodeId from, const RetiredMessage& message);
 
   ChannelContext& channel_;
+  StoredRows& stored_;
   Ownership& ownership_;
-  const Micros pause_;            // until a search tries again
+  const Micros pause_;            // until a search tries again; doubles with each attempt
   std::vector<Search> searches_;  // one for each table whose rows are retired
+  int reads_left_ = 0;            // rows that may still be read from files for the present RETIRE
   std::vector<std::int64_t> ids_;
   std::vector<std::uint32_t> rows_;
   std::vector<std::uint32_t> answers_;

@@ -44,6 +44,8 @@ std::uint64_t rows_missing_for(const NodeContext& node, const Table& table,
 void begin_use(NodeContext& node, const Table& table, std::int64_t id, std::uint64_t row) {
   LockedKey key(node.store, table.first_key() + row);
   if (key.state() == State::kOwner) decisions().restart(key, id);
+  if (key.state() == State::kStored)
+    decisions().restart_stored(node.storage->file(node.tables.number_of(table)), row);
   table.uses()->order().created(row - own_share(node, table).first, id, static_cast<Tick>(node.tick.load()));
 }
 

@@ -97,7 +97,15 @@ bool StoredRows::start(Tier& tier, LockedKey& key, Need need) {
     channel_.materialize(key);
     return true;
   }
-  read(tier, key.key(), need, tier.file->entry(key.key() - tier.table->first_key()));
+  const std::uint64_t row = key.key() - tier.table->first_key();
+  const RowFile::Entry entry = tier.file->entry(row);
+  if (!entry.has_record()) {
+    std::vector<float> words(tier.file->words());
+    const RowFile::Record record = read_row(*tier.table, *tier.file, row, entry, words);
+    decisions().load(key, record.state, words);
+    return true;
+  }
+  read(tier, key.key(), need, entry);
   return false;
 }
 
@@ -206,6 +214,39 @@ Micros StoredRows::next() const {
   return next;
 }
 
+// --- rows that are retired ---
+
+bool StoredRows::is_moving(Key key) const {
+  if (written_.contains(key)) return true;
+  const auto found = coming_.find(key);
+  return found != coming_.end() && (found->second.is_read || found->second.need == Need::kNow);
+}
+
+RowFile::Record StoredRows::read_now(const LockedKey& key, std::vector<float>& words) const {
+  const Tier& tier = *tier_of(key.table());
+  const std::uint64_t row = key.key() - tier.table->first_key();
+  words.resize(tier.file->words());
+  RowFile::Record record = read_row(*tier.table, *tier.file, row, tier.file->entry(row), words);
+  if (!decisions().is_intact(record.problem)) throw StorageError(record.problem);
+  return record;
+}
+
+bool StoredRows::reserve_for_return(const LockedKey& key) {
+  if (!key.table().is_limited()) return true;
+  const Tier& tier = *tier_of(key.table());
+  if (!tier.now.empty() || !has_slot_for(tier, Need::kAhead)) return false;
+  tier.arena->reserve(channel_.index);
+  return true;
+}
+
+void StoredRows::put(LockedKey& key, const StoredState& state, std::span<const float> words) {
+  const Tier& tier = *tier_of(key.table());
+  const std::uint64_t row = key.key() - tier.table->first_key();
+  tier.file->set_entry(
+      row, words.empty() ? RowFile::Entry{state.version, 0, state.rc} : tier.file->write(row, state, words));
+  key.mark_stored();
+}
+
 // --- writing rows out ---
 
 void StoredRows::write_out() {
@@ -261,13 +302,17 @@ bool StoredRows::try_put_away(Tier& tier, Key number, bool despite_intent) {
   LockedKey key = channel_.lock(number);
   if (!may_put_away(key, despite_intent)) return false;
   const SlotHeader& header = key.header();
+  const StoredState state = decisions().state_to_store(header);
+  if (!tier.table->is_usable(number)) {  // a free row needs no content
+    put(key, state, {});
+    return true;
+  }
   const bool at_home = channel_.node.directory.home(number) == channel_.rank;
   if (decisions().may_be_forgotten(header, at_home)) {
     key.forget();
     return true;
   }
   const std::uint64_t row = number - tier.table->first_key();
-  const StoredState state = decisions().state_to_store(header);
   const std::span<const float> words = key.stored(key.width());
   if (decisions().is_in_file(tier.file->entry(row), tier.file->entry_of(row, state, words))) {
     key.mark_stored();

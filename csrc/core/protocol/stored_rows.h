@@ -36,6 +36,20 @@ class StoredRows {
   // Reserves a slot for a copy. Returns false if there is no space for it; then the node must not request it.
   bool reserve_for_copy(const LockedKey& key);
 
+  // --- rows that are retired ---
+
+  // Whether a row is being read or written, or a call or a message of another node waits for it.
+  bool is_moving(Key key) const;
+  // Removes a row that is not moving from the rows that are brought into memory ahead of their use.
+  void cancel(Key key) { coming_.erase(key); }
+  // Reads a stored row without bringing it into memory. The caller waits for the disk.
+  RowFile::Record read_now(const LockedKey& key, std::vector<float>& words) const;
+  // Reserves a slot for a row that its owner gives back. Returns false if no memory is free; see put().
+  bool reserve_for_return(const LockedKey& key);
+  // NONE -> STORED. Writes a row that this node becomes the owner of. The caller waits for the disk. If there
+  // are no words, the row has its initial content.
+  void put(LockedKey& key, const StoredState& state, std::span<const float> words);
+
   // A message of another node about a row that is not in memory.
   struct Waiting {
     NodeId from;
@@ -78,7 +92,7 @@ class StoredRows {
     bool is_read;  // otherwise the key waits for a slot
   };
 
-  Tier* tier_of(const Table& table) { return tiers_[channel_.node.tables.number_of(table)].get(); }
+  Tier* tier_of(const Table& table) const { return tiers_[channel_.node.tables.number_of(table)].get(); }
   bool has_slot_for(const Tier& tier, Need need) const {
     return tier.arena->free_of(channel_.index) > (need == Need::kAhead ? tier.reserve : 0);
   }

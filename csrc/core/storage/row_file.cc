@@ -1,5 +1,6 @@
 #include "storage/row_file.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "common/random.h"
+#include "store/table.h"
 
 namespace adaps {
 
@@ -25,8 +27,9 @@ struct Header {
   std::uint32_t checksum = 0;  // of the other fields and the words
 };
 static_assert(sizeof(Header) == 32);
+static_assert(sizeof(RowFile::Entry) == kRecordEntryBytes);
 
-// The hash of the header without its checksum, and of the words.
+// The hash of the header without its checksum, and of the words. It is never 0; see RowFile::Entry.
 std::uint32_t checksum_of(Header header, std::span<const float> words) {
   header.checksum = 0;
   std::uint64_t hash = words.size();
@@ -40,7 +43,7 @@ std::uint32_t checksum_of(Header header, std::span<const float> words) {
   std::size_t i = 0;
   for (; i + 2 <= words.size(); i += 2) add(words.data() + i, 2 * sizeof(float));
   if (i < words.size()) add(words.data() + i, sizeof(float));
-  return static_cast<std::uint32_t>(hash >> 32);
+  return std::max(std::uint32_t{1}, static_cast<std::uint32_t>(hash >> 32));
 }
 
 std::size_t rounded_up(std::size_t bytes, std::size_t multiple) {
@@ -87,7 +90,7 @@ std::uint64_t RowFile::position(std::uint64_t row) const {
 
 RowFile::Entry RowFile::entry_of(std::uint64_t row, const StoredState& state,
                                  std::span<const float> words) const {
-  return {state.version, checksum_of({row, number_, state.version, state.rc, state.alone}, words)};
+  return {state.version, checksum_of({row, number_, state.version, state.rc, state.alone}, words), state.rc};
 }
 
 RowFile::Entry RowFile::write(std::uint64_t row, const StoredState& state, std::span<const float> words) {
@@ -99,7 +102,7 @@ RowFile::Entry RowFile::write(std::uint64_t row, const StoredState& state, std::
   std::memcpy(bytes.data() + sizeof(header), words.data(), words.size_bytes());
   std::memset(bytes.data() + used, 0, bytes_ - used);
   disk_->write(position(row), bytes);
-  return {header.version, header.checksum};
+  return {header.version, header.checksum, header.rc};
 }
 
 RowFile::Record RowFile::read(std::uint64_t row, Entry expected, std::span<float> words) const {
@@ -111,7 +114,7 @@ RowFile::Record RowFile::read(std::uint64_t row, Entry expected, std::span<float
   Record record{{header.version, header.rc, static_cast<NodeId>(header.alone)}};
   const bool is_whole = header.checksum == checksum_of(header, words);
   if (is_whole && header.row == row && header.file == number_ &&
-      Entry{header.version, header.checksum} == expected)
+      Entry{header.version, header.checksum, header.rc} == expected)
     return record;
   record.problem = "row " + std::to_string(row) + " of table '" + table_ + "' in " + disk_->name();
   if (!is_whole) {

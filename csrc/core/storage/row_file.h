@@ -35,10 +35,14 @@ struct StoredState {
 
 class RowFile {
  public:
-  // Version and checksum of a record. All records of a row with the same entry have the same content.
+  // Version, checksum and relocation count of a record. All records of a row with the same entry have the
+  // same content. No record has the checksum 0: an entry with this checksum has the initial content of its
+  // row.
   struct Entry {
     Version version = 0;
     std::uint32_t checksum = 0;
+    RelocationCount rc = 0;
+    bool has_record() const { return checksum != 0; }
     bool operator==(const Entry&) const = default;
   };
   struct Record {

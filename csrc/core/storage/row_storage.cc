@@ -109,6 +109,19 @@ void ThreadedRowStorage::run() {
   }
 }
 
+RowFile::Record read_row(const Table& table, const RowFile& file, std::uint64_t row, RowFile::Entry expected,
+                         std::span<float> words) {
+  if (expected.has_record()) return file.read(row, expected, words);
+  std::vector<float> initial(table.width());
+  table.init(table.first_key() + row, initial.data());
+  if (table.is_packed()) {
+    table.pack(initial.data(), 0, words.data());  // does not round, as the initial value is already rounded
+  } else {
+    std::ranges::copy(initial, words.begin());
+  }
+  return {{expected.version, expected.rc, 0}};
+}
+
 std::unique_ptr<RowStorage> open_row_storage(const Tables& tables, const Settings& settings) {
   std::vector<std::unique_ptr<RowFile>> files(tables.size());
   for (std::size_t i = 0; i < tables.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -91,6 +92,10 @@ class ThreadedRowStorage : public RowStorage {
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };
+
+// Reads an owned row that is not in memory: from its record or, without a record, its initial content.
+RowFile::Record read_row(const Table& table, const RowFile& file, std::uint64_t row, RowFile::Entry expected,
+                         std::span<float> words);
 
 // Creates the files of a node's tables. Throws std::invalid_argument that names the table and the folder if a
 // file cannot be created.

@@ -95,8 +95,7 @@ std::uint64_t Store::resident_bytes() const {
   std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].ids() != nullptr) bytes += tables_[i].ids()->resident_bytes();
-    // The version and checksum of each row's record; see RowFile.
-    if (tables_[i].is_limited()) bytes += tables_[i].spec().rows * sizeof(std::uint64_t);
+    if (tables_[i].is_limited()) bytes += tables_[i].spec().rows * kRecordEntryBytes;
   }
   for (const auto& arena : arenas_)
     bytes += arena->high_water() * (sizeof(SlotHeader) + arena->width() * sizeof(float));
@@ -206,6 +205,7 @@ void LockedKey::free_slot() {
 }
 
 void LockedKey::release(NodeId owner, RelocationCount rc) {
+  if (state() == State::kStored) store_.arena(table_).add_stored(-std::uint64_t{1});
   free_slot();
   set_location(owner, rc);
 }

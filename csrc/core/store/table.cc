@@ -227,13 +227,11 @@ void validate_replacement(const TableSpec& spec) {
         (has_ttl ? "1 to " + std::to_string(kMaxTtl) : "0, because its rows are not retired by age"));
 }
 
-// Rows of ids are refused, because the record of a row in a file has the row's number and not its id.
 void validate_memory(const TableSpec& spec) {
   if (spec.memory == 0) return;
   const std::string table = "table '" + spec.name + "' has memory=" + std::to_string(spec.memory);
   if (spec.path.empty())
     throw std::invalid_argument(table + " and no path; set it to a folder for the rows that do not fit");
-  if (spec.has_ids) throw std::invalid_argument(table + " and ids as keys; only one of the two is possible");
   if (resident_rows_of(spec) == 0)
     throw std::invalid_argument(table + " bytes; one of its rows takes " +
                                 std::to_string(limited_row_bytes(spec)) + " bytes, so increase memory");

@@ -103,6 +103,8 @@ struct TableSpec {
 // Bytes of memory that a row takes in addition to its value and state, if the memory of its table is limited:
 // its header, its key, and a mark.
 inline constexpr std::size_t kLimitedSlotBytes = 25;
+// Bytes of memory for the last record of each row of such a table; see RowFile::Entry.
+inline constexpr std::size_t kRecordEntryBytes = 12;
 
 // Throws std::invalid_argument that names the table and the wrong value: no rows, too many rows, rows too
 // long to be stored or sent, too many different managements, or settings that rows with ids cannot have.

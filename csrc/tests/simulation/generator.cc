@@ -581,23 +581,31 @@ class Generator {
     return spec_.settings.nodes + random.below(spec_.settings.nodes + 1U);
   }
 
-  // Limits the memory of some tables. If other nodes can have copies of the rows, the memory suffices for all
-  // used rows, because copies cannot be written out, and many rows are kept free, so that owned rows are
-  // written out. Uses separate random numbers.
+  // Limits the memory of some tables, more often if rows have ids. If other nodes can have copies of the
+  // rows, the memory suffices for all used rows, because copies cannot be written out, and many rows are kept
+  // free, so that owned rows are written out. Uses separate random numbers.
   void draw_memory() {
     Random random(mix(spec_.seed) ^ 0x6d656d6fU);
-    if (!random.chance(0.3)) return;
+    if (!random.chance(spec_.ids.empty() ? 0.3 : 0.6)) return;
     spec_.disk.delay = kUnit * (random.chance(0.3) ? 100.0 : 1.0);
     const auto channels = static_cast<std::uint64_t>(spec_.settings.channels);
     spec_.settings.free_rows = random.chance(0.7) ? keys_ + 1 : random.below(keys_ + 1);
     for (TableSpec& table : spec_.tables) {
+      // Rows that leave their home node and are not copied are most often written to files of other nodes.
+      if (table.evict != Evict::kNone && random.chance(0.5)) {
+        table.management.technique = Technique::kRelocation;
+        spec_.settings.free_rows = random.chance(0.5) ? keys_ + 1 : 0;
+      }
       const bool copies = any_technique(table, [](Technique technique) {
         return technique != Technique::kStatic && technique != Technique::kRelocation;
       });
       const bool all =
           any_technique(table, [](Technique technique) { return technique == Technique::kFullReplication; });
-      const std::uint64_t rows = channels * (copies ? keys_ + 1 : 1 + random.below(2));
-      if (table.has_ids || all || rows >= table.rows || random.chance(0.2)) continue;
+      // All ids of a table whose rows are retired have one assigning node.
+      const std::uint64_t used =
+          table.evict == Evict::kNone ? keys_ : (table.rows - 1) / spec_.settings.nodes + 1;
+      const std::uint64_t rows = channels * (copies ? used + 1 : 1 + random.below(2));
+      if (all || rows >= table.rows || random.chance(0.2)) continue;
       const Table made(table, 0, 0);
       table.memory = rows * (made.stored_words(made.width()) * sizeof(float) + kLimitedSlotBytes);
       table.path = "memory";
@@ -633,7 +641,7 @@ class Generator {
       std::int64_t id = random.chance(0.3) ? kSpecial[random.below(std::size(kSpecial))]
                                            : static_cast<std::int64_t>(random.next());
       while (std::find(spec_.ids.begin(), spec_.ids.end(), id) != spec_.ids.end() ||
-             (is_retired && directory.home_by_hash(static_cast<Key>(id)) != assigning))
+             (is_retired && directory.node_of_id(id) != assigning))
         id = static_cast<std::int64_t>(random.next());
       spec_.ids.push_back(id);
       Key& key = spec_.keys[i];
@@ -661,6 +669,11 @@ class Generator {
       if (!rows.keys.empty() && random.chance(0.8)) longer.push_back(rows);
       longer.push_back(std::move(call));
       if (random.chance(0.1)) longer.push_back({.kind = CallKind::kUsedIds, .table = number});
+      // Rows that have moved to other nodes, and are then not used any more.
+      if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3)) {
+        longer.push_back({.kind = CallKind::kIntent, .keys = rows.keys, .length = 1});
+        longer.push_back({.kind = CallKind::kClock});
+      }
       if (spec_.tables[number].evict != Evict::kNone && !rows.keys.empty() && random.chance(0.3))
         longer.push_back({CallKind::kPull, false, std::move(rows.keys), 0, 0});
     }

@@ -35,6 +35,17 @@ void forget(LockedKey& key, Delta& delta) {
 
 Key row_before(const Table& table, Key key) { return key == table.first_key() ? key : key - 1; }
 
+// Whether the row of a table with these ids is in the file of its node.
+bool is_stored(const RowIds& ids, std::uint64_t row) {
+  for (const auto& [store, node] : nodes) {
+    for (std::size_t i = 0; i < node->tables.size(); ++i) {
+      const Table& table = node->tables[i];
+      if (table.ids() == &ids) return store->is_stored(store->peek(table.first_key() + row));
+    }
+  }
+  return false;
+}
+
 // One class for each mutant, with the mutant's name.
 namespace broken {
 

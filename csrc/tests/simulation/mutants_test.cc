@@ -15,13 +15,14 @@ constexpr std::uint64_t kWorlds = 20'000;
 // schedule for each. Some need a checkpoint or an export; see snapshots_test.cc. Some are only visible after
 // many roundings; see rounding_test.cc. One needs a disk with faults; see disk_faults_test.cc.
 constexpr Mutant kByScheduleOnly[] = {
-    Mutant::no_rc_check,          Mutant::absorb_no_bump,          Mutant::news_unordered,
-    Mutant::echo_in_between,      Mutant::rest_lost_at_checkpoint, Mutant::rests_as_first_row,
-    Mutant::exchange_joins_flush, Mutant::rounds_to_nearest,       Mutant::rounds_alike_each_time,
-    Mutant::leaves_home_at_once,  Mutant::leaves_home_late,        Mutant::never_leaves_home,
-    Mutant::alone_among_several,  Mutant::changes_do_not_count,    Mutant::alone_no_bump,
-    Mutant::told_for_good,        Mutant::patient_echo_first,      Mutant::damage_unnoticed,
-    Mutant::stored_is_not_owned,  Mutant::exchange_lists_twice};
+    Mutant::no_rc_check,           Mutant::absorb_no_bump,          Mutant::news_unordered,
+    Mutant::echo_in_between,       Mutant::rest_lost_at_checkpoint, Mutant::rests_as_first_row,
+    Mutant::exchange_joins_flush,  Mutant::rounds_to_nearest,       Mutant::rounds_alike_each_time,
+    Mutant::leaves_home_at_once,   Mutant::leaves_home_late,        Mutant::never_leaves_home,
+    Mutant::alone_among_several,   Mutant::changes_do_not_count,    Mutant::alone_no_bump,
+    Mutant::told_for_good,         Mutant::patient_echo_first,      Mutant::damage_unnoticed,
+    Mutant::stored_is_not_owned,   Mutant::exchange_lists_twice,    Mutant::restart_as_same_version,
+    Mutant::stored_as_same_version};
 
 bool left_out(Mutant mutant) {
   return std::find(std::begin(kByScheduleOnly), std::end(kByScheduleOnly), mutant) !=

@@ -32,7 +32,7 @@ View look(NodeState& node, Key name) {
     const RowFile& file = node.storage->file(node.tables.number_of(table));
     std::vector<float> words(file.words());
     const std::uint64_t row = name - table.first_key();
-    const RowFile::Record record = file.read(row, file.entry(row), words);
+    const RowFile::Record record = read_row(table, file, row, file.entry(row), words);
     if (!record.problem.empty()) throw Violation("at rest: ", record.problem);
     view.value.resize(key.width());
     table.unpack(words.data(), view.value.data());

@@ -109,7 +109,8 @@ TEST(keys_that_move_during_a_snapshot_are_detected) {
 }
 
 TEST(changes_that_are_missing_in_an_export_are_detected) {
-  for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good}) {
+  for (const Mutant mutant : {Mutant::alone_no_bump, Mutant::told_for_good, Mutant::restart_as_same_version,
+                              Mutant::stored_as_same_version}) {
     int noticed = 0;
     for (std::uint64_t number = 0; number < kWorlds; ++number)
       noticed += failure_of(world_with_checkpoints(number), mutant).has_value();

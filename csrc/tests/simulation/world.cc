@@ -163,6 +163,7 @@ void World::advance_clocks(Clock by) {
 }
 
 void World::collect(NodeId node) {
+  check_capacity(node);
   end_lives(node);
   const auto workers = static_cast<std::size_t>(spec_.settings.workers);
   for (std::size_t i = node * workers; i < (node + 1) * workers; ++i) {
@@ -195,6 +196,23 @@ void World::wake_later(NodeId node, int channel) {
   cluster_.network().set_timer(
       cluster_.tick_timer(node, channel),
       cluster_.network().now() + static_cast<Micros>(random_.exponential(spec_.tick[node])));
+}
+
+// Checks that no table has more rows in memory than its memory allows, nor more rows with ids than its
+// capacity.
+void World::check_capacity(NodeId rank) {
+  const NodeState& node = cluster_.node(rank);
+  for (std::size_t i = 0; i < node.tables.size(); ++i) {
+    const Table& table = node.tables[i];
+    if (!table.is_limited()) continue;
+    if (const std::uint64_t slots = node.store.arena(table).in_use(); slots > table.resident_rows())
+      throw Violation("memory: ", slots, " rows of ", table.spec().name, " are in memory for ",
+                      table.resident_rows());
+    const RowIds* ids = table.ids();
+    const std::uint64_t share = share_of(table.spec().rows, cluster_.nodes(), rank).size();
+    if (ids != nullptr && ids->assigned() > share)
+      throw Violation("capacity: ", ids->assigned(), " ids have rows of ", share);
+  }
 }
 
 // Checks that changes of a key are sent at most once per exchange interval, counted in clocks of their

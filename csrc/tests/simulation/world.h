@@ -184,6 +184,7 @@ class World {
   void freeze_after(const NetworkLink& link, MessageType type);
   void check_exchange(const NetworkLink& link, const Entry& entry);
   void check_room(const NetworkLink& link, const Entry& entry);
+  void check_capacity(NodeId rank);
   bool calls_with(NodeId node, Key key) const;
   bool any_sync() const;
 

@@ -38,11 +38,6 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Table("t", 9, 4, memory=99), ValueError, "has memory and no path; give both"),
         (lambda: loose.Table("t", 9, 4, path="."), ValueError, "has path and no memory; give both"),
         (
-            lambda: loose.Table("t", length=4, keys="int64", capacity=9, memory=99, path="."),
-            ValueError,
-            "table 't' has memory=99 and ids as keys",
-        ),
-        (
             lambda: loose.Node([loose.Table("t", 9, 4, memory=99, path="/missing")]),
             ValueError,
             "table 't': cannot create a file for rows in the folder '/missing'",
