@@ -58,14 +58,15 @@ class TrainingOptions:
         UsageError
             If neither nodes nor --resources are given, or a value is wrong.
         """
-        from adabench.harness.estimate.simulate import clusters_of
+        from adabench.harness.estimate.simulate import channels_of, clusters_of
 
         if nodes is None and self.resources is None:
             raise UsageError(
                 f"for how many nodes? Give --nodes {example}, or --resources with a file of "
                 "`adabench resources`"
             )
-        return clusters_of(self._measured(), nodes, self.network, self.workers)
+        channels = channels_of(self.backend)
+        return clusters_of(self._measured(), nodes, self.network, self.workers, channels)
 
     def trained(self, seed: int) -> tuple[UseCase, float, str]:
         """Return the use case, the compute seconds of a step, and a note about their source."""

@@ -94,8 +94,29 @@ def incidents_of(text: str, nodes: int) -> tuple[Incident, ...]:
     return tuple(found)
 
 
+def channels_of(backend: str) -> int | None:
+    """Return the number of channels that a backend's options set; None for the default.
+
+    Parameters
+    ----------
+    backend : str
+        Backend as on the command line.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend or option, or several backends are given.
+    """
+    _, options = next(_selected(backend, None))
+    return options.channels if isinstance(options, ServerOptions) else None
+
+
 def clusters_of(
-    resources: Resources | None, nodes: Sequence[int] | None, network: str | None, workers: int = 1
+    resources: Resources | None,
+    nodes: Sequence[int] | None,
+    network: str | None,
+    workers: int = 1,
+    channels: int | None = None,
 ) -> list[Resources]:
     """Return the clusters to simulate.
 
@@ -109,12 +130,13 @@ def clusters_of(
     network : str, optional
         Network that replaces the file's links, as for runs.
     workers : int
-        Number of workers per node. Without a file, a node has a core for each worker and each channel of the
-        default.
+        Number of workers per node. Without a file, a node has a core for each worker and each channel.
+    channels : int, optional
+        Number of channels per node, if it is not the default.
     """
     given = resources or Resources.alike(1)
     if resources is None:
-        cores = workers + checked_channels(None, workers)
+        cores = workers + checked_channels(channels, workers)
         given = msgspec.structs.replace(given, node=(msgspec.structs.replace(given.node[0], cores=cores),))
     if network is not None:
         given = msgspec.structs.replace(given, links=_link(network), link=())

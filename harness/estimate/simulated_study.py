@@ -164,7 +164,8 @@ class StudySimulation:
         return [*trained, cell.workers, cluster, self.steps or self._given.steps, self._given.steps_before]
 
     def _cluster(self, cell: Cell) -> Resources:
-        (cluster,) = clusters_of(self.resources, [cell.nodes], cell.network, cell.workers)
+        channels = cell.options.get("channels")
+        (cluster,) = clusters_of(self.resources, [cell.nodes], cell.network, cell.workers, channels)
         return cluster
 
     def _compute_ms(self, cell: Cell, text: str) -> float:

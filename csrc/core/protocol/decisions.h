@@ -301,9 +301,9 @@ struct Decisions {
   ADAPS_DECISION bool is_due(Clock since, Clock exchange) const { return since >= exchange; }
   // Returns the clock of the next requested round: the first clock when changes are due.
   ADAPS_DECISION Clock round_at(Clock due) const { return due; }
-  // Whether keys that become dirty may be added to a flush that has begun. Otherwise a key could be sent
-  // twice. They may if a wait_sync needs the flush.
-  ADAPS_DECISION bool may_join_flush(bool for_sync) const { return for_sync; }
+  // Whether a flush that no worker waits for may begin. It may not join one that is under way, which may
+  // already have sent keys that are dirty again.
+  ADAPS_DECISION bool may_begin_flush(bool under_way) const { return !under_way; }
   // Removes repetitions from the keys that a flush sends because of clocks. A key is listed again if its slot
   // was released after it became dirty, and the key then became dirty in a new slot.
   ADAPS_DECISION void list_once(std::vector<Key>& keys) const {

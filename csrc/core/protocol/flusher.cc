@@ -14,29 +14,34 @@ Flusher::Flusher(ChannelContext& channel, Replicas& replicas)
       room_awaited_(channel.node.settings.nodes) {}
 
 void Flusher::flush(Beyond beyond) {
-  // The clock does not advance after all workers of the node have left, so all changes are due.
-  if (cadence_.any_by_clocks() && channel_.node.barrier.all_left()) beyond = Beyond::kEverything;
-  const bool more = beyond != Beyond::kNothing;
-  const Clock clock = newest_clock();
+  // A flush that joins another one sends everything. If it deferred keys, the next one would take them back,
+  // and the flush would not end. After all workers of the node have left, the clock does not advance, so all
+  // changes are due.
   const bool joins = under_way();
+  if (joins || (cadence_.any_by_clocks() && channel_.node.barrier.all_left())) beyond = Beyond::kEverything;
+  const Clock clock = newest_clock();
   wanted_ = kNever;
   channel_.partition.dirty.take(newly_dirty_);
-  if (cadence_.any_by_clocks() && !(joins && decisions().may_join_flush(more))) let_wait();
   if (joins) {
     keys_.insert(keys_.end(), newly_dirty_.begin(), newly_dirty_.end());
   } else {
+    if (cadence_.any_by_clocks()) let_wait();
     keys_.swap(newly_dirty_);
   }
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
-    due_[i] = beyond == Beyond::kEverything || (joins ? due_[i] : cadence_.due(i, channel_.now, clock));
-    if ((!due_[i] && !more) || (joins && !more && cadence_.by_clocks(i))) continue;
+    due_[i] = beyond == Beyond::kEverything || cadence_.due(i, channel_.now, clock);
+    if (!due_[i] && beyond == Beyond::kNothing) continue;
     if (cadence_.by_clocks(i)) decisions().list_once(deferred_[i]);
     keys_.insert(keys_.end(), deferred_[i].begin(), deferred_[i].end());
     deferred_[i].clear();
   }
   end_ = flushed_ + keys_.size() - next_;
-  beyond_ = joins ? beyond_ | beyond : beyond;
+  beyond_ = beyond;
   continue_flush();
+}
+
+bool Flusher::due() const {
+  return decisions().may_begin_flush(under_way()) && channel_.now >= std::max(wanted_, allowed_);
 }
 
 void Flusher::continue_flush() {
@@ -174,9 +179,8 @@ void Flusher::send_kept_back(NodeId owner) {
   }
 }
 
-// Defers keys that became dirty, if a policy has set the number of clocks for them. They are not added to a
-// flush that has begun, because it may already have sent them. All of them are deferred, so that a key that
-// is listed twice is found when its group is due.
+// Defers keys that became dirty, if a policy has set the number of clocks for them. All of them are deferred,
+// so that a key that is listed twice is found when its group is due.
 void Flusher::let_wait() {
   const Table* hint = nullptr;
   std::erase_if(newly_dirty_, [&](Key key) {

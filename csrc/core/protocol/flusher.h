@@ -33,8 +33,7 @@ class Flusher {
   Flusher(ChannelContext& channel, Replicas& replicas);
 
   // Sends the changes of as many dirty keys as the slice allows. Other changes that are not due yet are
-  // deferred. If a flush has already begun, the keys are added to it, except keys with an `exchange` in
-  // clocks.
+  // deferred. If a flush has already begun, this one joins it, and all changes are sent.
   void flush(Beyond beyond);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
@@ -48,7 +47,8 @@ class Flusher {
     request();
     allowed_ = std::min(allowed_, ended_ + kLongestDelay);
   }
-  bool due() const { return channel_.now >= std::max(wanted_, allowed_); }
+  // Whether a flush that no worker waits for may begin.
+  bool due() const;
   // Time of the next flush; kNever if no change waits for one.
   Micros next() const { return wanted_ == kNever ? kNever : std::max(wanted_, allowed_); }
   // Sends changes that were kept back because too many bytes waited for their owners, as many as the slice

@@ -1,6 +1,7 @@
 #include "simulation/cluster.h"
 
-#include "common/random.h"
+#include <utility>
+
 #include "protocol/invariant.h"
 #include "simulation/mutants.h"
 #include "simulation/violation.h"
@@ -13,6 +14,8 @@ namespace {
 
 Cluster::Cluster(const WorldSpec& spec, std::uint32_t more_timers)
     : channels_(spec.settings.channels),
+      shuffles_(spec.shuffles),
+      order_(mix(spec.seed) ^ 0x64697274U),
       network_(spec.settings.nodes, spec.settings.channels,
                2 * static_cast<std::uint32_t>(spec.settings.nodes * spec.settings.channels) + more_timers,
                spec.seed) {
@@ -54,19 +57,30 @@ bool Cluster::transfer(std::uint32_t timer) {
 
 Micros Cluster::tick(NodeId rank, int index) {
   finish_torn_transfers(node(rank), index);
-  Channel& driven = channel(rank, index);
-  driven.set_now(network_.now());
-  const Micros next = driven.on_tick();
+  const Micros next = ready_channel(rank, index).on_tick();
   send_all(rank, index);
   return next;
 }
 
 void Cluster::deliver(const NetworkLink& link, std::span<const std::byte> frame) {
   if (log_ != nullptr) note_entries(link, " got ", frame);
-  Channel& driven = channel(link.to, link.channel);
-  driven.set_now(network_.now());
-  driven.on_frame(link.from, frame);
+  ready_channel(link.to, link.channel).on_frame(link.from, frame);
   send_all(link.to, link.channel);
+}
+
+// Returns a channel that is about to act.
+Channel& Cluster::ready_channel(NodeId rank, int index) {
+  Channel& driven = channel(rank, index);
+  driven.set_now(network_.now());
+  if (!shuffles_) return driven;
+  DirtyList& dirty = driven.partition().dirty;
+  std::vector<Key> keys;
+  dirty.take(keys);
+  for (std::size_t i = keys.size(); i > 0; --i) {
+    std::swap(keys[i - 1], keys[order_.below(i)]);
+    dirty.add(keys[i - 1]);
+  }
+  return driven;
 }
 
 void Cluster::note(const std::string& line) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/random.h"
 #include "node/node_state.h"
 #include "protocol/channel.h"
 #include "simulation/entries.h"
@@ -71,12 +72,15 @@ class Cluster {
     std::deque<Waiting> waiting;
   };
 
+  Channel& ready_channel(NodeId rank, int index);
   void send_all(NodeId rank, int index);
   Sent& sent(const NetworkLink& link);
   std::size_t backlog(const NetworkLink& link);
   void note_entries(const NetworkLink& link, const char* arrow, std::span<const std::byte> frame);
 
   const int channels_;
+  const bool shuffles_;
+  Random order_;
   SimulatedNetwork network_;
   std::vector<std::unique_ptr<NodeState>> nodes_;
   std::vector<EntryCutter> cutters_;  // by channel

@@ -49,6 +49,7 @@ class Generator {
     draw_states();
     draw_room();
     draw_frame_wait();
+    spec_.shuffles = Random(mix(spec_.seed) ^ 0x6f726465U).chance(0.5);
     draw_first_requests();
     draw_times_alone();
     draw_ids();

@@ -80,6 +80,15 @@ void Scenario::tick(NodeId node, Micros later) {
   world_.settle(node);
 }
 
+void Scenario::come_to_rest(NodeId node) {
+  Micros next = 0;
+  for (int left = 1'000; next <= world_.cluster().network().now(); --left) {
+    if (left == 0) throw Violation("progress: the channel does not come to rest");
+    next = world_.cluster().tick(node, 0);
+  }
+  world_.settle(node);
+}
+
 void Scenario::deliver(NodeId from, NodeId to, std::size_t messages) {
   SimulatedNetwork& network = world_.cluster().network();
   for (; messages > 0 && network.waiting(link(from, to)) > 0; --messages) {

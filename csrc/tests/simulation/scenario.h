@@ -35,6 +35,8 @@ class Scenario {
   void flush(NodeId node);
   // Runs the channel after messages have arrived. By default, the next round may just begin.
   void tick(NodeId node, Micros later = 10);
+  // Runs the channel until it has nothing to do at this time. Throws a Violation if this never happens.
+  void come_to_rest(NodeId node);
 
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   void deliver(NodeId from, NodeId to, std::size_t messages = kAll);

@@ -240,6 +240,23 @@ void dirty_in_two_slots(Scenario& s) {
   s.deliver_all();
 }
 
+// A wait_sync of a node needs one change. Until the change is acknowledged, two refreshes that are not due
+// become dirty. A flush in two slices defers both.
+void deferred_in_two_slices(Scenario& s) {
+  const NodeId a = 0, n = 1;
+  s.intent(n, 2);
+  s.deliver_all();  // n owns the third key
+  for (std::uint32_t key = 0; key < 3; ++key) s.intent(a, key);
+  for (std::uint32_t key = 0; key < 2; ++key) s.intent(n, key);
+  s.deliver_all();
+  s.push(a, 2);
+  s.patient_sync(a);  // its DELTA is on the slow link a -> n
+  s.push(a, 0);
+  s.push(a, 1);
+  s.tick(a, 2'000);
+  s.come_to_rest(a);
+}
+
 // The same node uses a key three times, and no other node does.
 void alone_three_times(Scenario& s) {
   const NodeId home = 0, n = 1;
@@ -362,6 +379,12 @@ TEST(changes_of_a_replica_count_as_times_alone) {
 
 TEST(interest_of_another_node_ends_the_times_alone) {
   expect_caught(alone_with_interruption, Mutant::alone_among_several, 3, "owner", RuleKind::kSgd, 0, 3);
+}
+
+TEST(a_flush_that_defers_changes_ends) {
+  Scenario scenario(2, RuleKind::kSgd, 5);
+  deferred_in_two_slices(scenario);
+  scenario.finish();
 }
 
 TEST(a_flush_sends_a_key_once) {

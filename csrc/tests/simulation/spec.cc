@@ -139,6 +139,7 @@ std::string describe(const WorldSpec& spec) {
            << (rule.decoupled ? " decoupled" : "") << " and momentum " << rule.momentum;
   }
   if (spec.backlog) text << ", a backlog";
+  if (spec.shuffles) text << ", dirty keys in random order";
   if (limits_room(spec)) text << ", room for " << spec.settings.max_unsent_bytes << " bytes";
   if (spec.settings.free_rows) text << ", " << *spec.settings.free_rows << " rows kept free";
   if (spec.settings.frame_wait) text << ", frames wait for " << *spec.settings.frame_wait;

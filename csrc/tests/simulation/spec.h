@@ -83,6 +83,8 @@ struct WorldSpec {
   // The network accepts a frame from its sender only when it delivers the frame, and then notifies the
   // sender. If false, it accepts every frame at once.
   bool backlog = false;
+  // Before a channel acts, its dirty keys are put into a random order, because their order must not matter.
+  bool shuffles = false;
   // Values are not whole numbers, so their contents are not decoded. Replicas are still compared with their
   // owner, up to rounding.
   bool rough = false;

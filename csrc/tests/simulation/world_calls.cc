@@ -541,19 +541,20 @@ void World::check_rows(Caller& caller, const Pending& pending) {
     return;
   }
   std::set<std::uint32_t> refused;
+  // An id that got a row and lost it is counted anew, so a refusal from before this does not count.
+  const bool any_retired =
+      pending.retired != std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
   for (std::size_t i = 0; i < pending.rows.size(); ++i) {
     const std::uint32_t position = pending.positions[i];
     if (pending.rows[i] == RowIds::kUnknown) {
-      const std::size_t retired = std::accumulate(retired_.begin(), retired_.end(), std::size_t{0});
       if (!call.creates) {
-        if (pending.retired == retired && pending.assigned.contains(position))
+        if (!any_retired && pending.assigned.contains(position))
           throw Violation("ids: k", position, " is not found");
         continue;
       }
-      if (pending.retired == retired && pending.refused[position] + 1 >= table.spec().admit_seen &&
-          !shares_count(position))
+      if (!any_retired && pending.refused[position] + 1 >= table.spec().admit_seen && !shares_count(position))
         throw Violation("ids: k", position, " is not admitted");
-      refused.insert(position);
+      if (!any_retired) refused.insert(position);
       continue;
     }
     if (static_cast<std::uint64_t>(pending.rows[i]) >= table.spec().rows)

@@ -10,6 +10,7 @@ import pytest
 from adabench.backends.policies import cost_model
 from adabench.backends.policies.cost_model import Done, costs_of
 from adabench.backends.policies.resources import Link, LinkBetween, Node, Resources
+from adabench.harness.cli.estimate_options import TrainingOptions
 from adabench.harness.estimate.simulate import clusters_of
 from adabench.harness.estimate.simulation_report import draw_simulated, node_table, save_figure, table_of
 from adaps import Costs
@@ -126,9 +127,18 @@ def test_clusters_are_those_of_the_file_or_like_its_first_node() -> None:
     assert (lan.links.latency_ms, lan.links.gbit_per_second, lan.node[0].cores) == (0.25, 10.0, 2)
 
 
-@pytest.mark.parametrize(("workers", "cores"), [(1, 2), (4, 5), (8, 10)])
-def test_a_node_has_a_core_for_each_worker_and_channel(workers: int, cores: int) -> None:
-    (cluster,) = clusters_of(None, [2], "lan", workers)
+@pytest.mark.parametrize(
+    ("workers", "backend", "cores"),
+    [
+        (1, "manual", 2),
+        (4, "manual", 5),
+        (8, "manual", 10),
+        (8, "manual[channels=4,policy=adaptive,static]", 12),
+    ],
+)
+def test_a_node_has_a_core_for_each_worker_and_channel(workers: int, backend: str, cores: int) -> None:
+    options = TrainingOptions(usecase="ctr", backend=backend, network="lan", workers=workers)
+    (cluster,) = options.clusters([2], "2")
     assert [node.cores for node in cluster.node] == [cores, cores]
 
 
