@@ -56,13 +56,18 @@ def hit_ratios(ids: Ids, percents: Sequence[float] = PERCENTS) -> dict[str, list
         )
         return [replay.hit_ratio for replay in replays]
 
+    lru = ratios("lru")
+    optimum = ratios("intent", lookahead=len(ids), batch=1)
     return {
-        '`"lru"`': ratios("lru"),
+        '`"lru"`': lru,
         '`"lfu"`': ratios("lfu"),
         "W-TinyLFU": [window_tinylfu(ids, size) for size in sizes],
         '`"intent"`, nothing announced': ratios("intent"),
         f'`"intent"`, {AHEAD} batches announced': ratios("intent", lookahead=AHEAD),
-        "optimum: all requests announced": ratios("intent", lookahead=len(ids), batch=1),
+        'half of the way from `"lru"` to the optimum': [
+            (least + most) / 2 for least, most in zip(lru, optimum, strict=True)
+        ],
+        "optimum: all requests announced": optimum,
         "unlimited rows": [1 - distinct / len(ids)] * len(sizes),
     }
 

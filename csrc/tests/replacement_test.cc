@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
@@ -188,19 +189,6 @@ TEST(frequent_and_recent_rows_and_ids_that_return_stay_with_intent) {
   CHECK_EQ(order[0], std::uint64_t{2});
 }
 
-TEST(announced_rows_go_last_and_the_farthest_of_them_first) {
-  Replacement rows(Evict::kIntent, 4, 0);
-  for (std::uint64_t row = 0; row < 4; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
-  for (Tick now = 2; now < 9; ++now) rows.used(3, now);
-  rows.announced(0, 20);
-  rows.announced(1, 30);
-  rows.announced(2, 10);
-  CHECK((order_of(rows, 4, 10) == std::vector<std::uint64_t>{3, 1, 0, 2}));
-  // The announced use of row 2 has passed.
-  const std::vector<std::uint64_t> order = order_of(rows, 4, 11);
-  CHECK((std::vector<std::uint64_t>{order[0], order[1]} == std::vector<std::uint64_t>{2, 3}));
-}
-
 TEST(a_row_that_may_not_be_retired_is_not_chosen) {
   for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu, Evict::kTtl}) {
     Replacement rows(evict, 300, 0);
@@ -229,9 +217,9 @@ TEST(a_row_that_was_refused_goes_after_others) {
   }
 }
 
-TEST(the_order_takes_at_most_16_bytes_per_row) {
+TEST(the_order_takes_16_bytes_per_row_with_intent_and_8_otherwise) {
   CHECK(Replacement(Evict::kIntent, 100'000, 0).bytes() <= 16 * 100'000);
-  CHECK(Replacement(Evict::kLru, 100'000, 0).bytes() <= 16 * 100'000);
+  CHECK(Replacement(Evict::kLru, 100'000, 0).bytes() <= 8 * 100'000 + 64);
 }
 
 TEST(rows_are_used_by_several_threads_while_others_are_chosen) {
@@ -242,7 +230,6 @@ TEST(rows_are_used_by_several_threads_while_others_are_chosen) {
     threads.emplace_back([&rows, t] {
       for (Tick now = 2; now < 2000; ++now) {
         rows.used((now * 7 + t) % 64, now);
-        rows.announced((now * 5 + t) % 64, now + 3);
         rows.refused((now * 3 + t) % 64, now);
       }
     });
@@ -262,6 +249,29 @@ TEST(replayed_requests_are_hits_created_not_admitted_or_without_a_free_row) {
       CHECK_EQ(found.full > 0, evict == Evict::kNone || evict == Evict::kTtl);
     }
   }
+}
+
+TEST(the_replay_is_optimal_if_all_requests_are_announced) {
+  const std::vector<std::int64_t> ids = skewed_ids(10'000, 2'000);
+  const auto next_request = [&](std::int64_t id, std::size_t after) {
+    return std::find(ids.begin() + static_cast<std::ptrdiff_t>(after) + 1, ids.end(), id) - ids.begin();
+  };
+  std::map<std::int64_t, std::ptrdiff_t> next;  // by id with a row
+  std::uint64_t hits = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (next.contains(ids[i])) {
+      ++hits;
+    } else if (next.size() == 200) {
+      next.erase(std::ranges::max_element(next, {}, [](const auto& entry) { return entry.second; }));
+    }
+    next[ids[i]] = next_request(ids[i], i);
+  }
+  const auto replayed = [&](std::size_t batch, std::size_t lookahead) {
+    return replay_rows(ids, {.rows = 200, .evict = Evict::kIntent, .batch = batch, .lookahead = lookahead});
+  };
+  CHECK_EQ(replayed(1, ids.size()).hits, hits);
+  CHECK_EQ(replayed(100, 100).hits, hits);
+  CHECK(replayed(100, 10).hits < hits);
 }
 
 TEST(announced_requests_and_estimated_reuse_save_rows) {

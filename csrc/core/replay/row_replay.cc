@@ -1,7 +1,11 @@
 #include "replay/row_replay.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace adaps {
@@ -29,17 +33,20 @@ class RowReplay {
         replacement_(settings.evict, settings.rows,
                      static_cast<Tick>(
                          std::min<std::uint64_t>(std::uint64_t{settings.ttl} * settings.batch, INT32_MAX))),
-        requested_(settings.rows) {}
+        requested_(settings.rows),
+        announced_at_(settings.rows) {}
 
   RowReplayResult run() {
     for (std::size_t i = 0; i < ids_.size(); ++i) {
-      if (i % settings_.batch == 0) announce(i);
+      if (has_lookahead() && i % settings_.batch == 0) announce(i);
       request(i);
     }
     return result_;
   }
 
  private:
+  bool has_lookahead() const { return settings_.evict == Evict::kIntent && settings_.lookahead != 0; }
+
   // The end of the batches that are announced while a batch is processed.
   std::size_t announced_end(std::size_t position) const {
     return (position / settings_.batch + 1 + settings_.lookahead) * settings_.batch;
@@ -48,14 +55,20 @@ class RowReplay {
   // Announces the requests of the batch that comes into the lookahead. Rows are already announced for earlier
   // requests of their ids.
   void announce(std::size_t position) {
-    if (settings_.lookahead == 0) return;
     const std::size_t end = std::min(announced_end(position), ids_.size());
     const std::size_t begin = position == 0 ? 0 : std::min(announced_end(position - 1), ids_.size());
-    for (std::size_t i = end; i > begin; --i) {
-      const auto found = row_of_.find(ids_[i - 1]);
-      if (found != row_of_.end() && next_[requested_[found->second]] == i)
-        replacement_.announced(found->second, static_cast<Tick>(i));
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto found = row_of_.find(ids_[i]);
+      if (found != row_of_.end() && next_[requested_[found->second]] == i + 1)
+        set_announced(found->second, static_cast<Tick>(i + 1));
     }
+  }
+
+  // Sets the announced request of a row. 0: its next request is not announced.
+  void set_announced(std::uint64_t row, Tick at) {
+    if (announced_at_[row] != 0) announced_.erase({announced_at_[row], row});
+    announced_at_[row] = at;
+    if (at != 0) announced_.emplace(at, row);
   }
 
   void request(std::size_t position) {
@@ -77,11 +90,12 @@ class RowReplay {
     const Tick now = static_cast<Tick>(position + 1);
     std::uint64_t row = row_of_.size();
     if (row == settings_.rows) {
-      if (settings_.evict == Evict::kNone ||
-          replacement_.choose(now, std::span(&row, 1), [](std::uint64_t) { return true; }) == 0) {
+      const std::optional<std::uint64_t> retired = choose(now);
+      if (!retired) {
         ++result_.full;
         return;
       }
+      row = *retired;
       const std::int64_t before = ids_[requested_[row]];
       row_of_.erase(before);
       replacement_.retired(row, before);
@@ -93,13 +107,31 @@ class RowReplay {
     requested(row, position);
   }
 
-  // A row has been requested. Its next request is announced if it is within the lookahead.
+  // Chooses the row to retire. A server retires no announced row, and refuses an id if all rows are
+  // announced. The replay then retires the row with the farthest request, which is optimal (Belady: A Study
+  // of Replacement Algorithms for a Virtual-Storage Computer, IBM Systems Journal 5(2), 1966).
+  std::optional<std::uint64_t> choose(Tick now) {
+    if (settings_.evict == Evict::kNone) return std::nullopt;
+    std::uint64_t row = 0;
+    const auto may_retire = [this](std::uint64_t each) { return announced_at_[each] == 0; };
+    if (announced_.size() < settings_.rows && replacement_.choose(now, std::span(&row, 1), may_retire) == 1)
+      return row;
+    if (announced_.empty()) return std::nullopt;
+    return announced_.rbegin()->second;
+  }
+
+  // A row has been requested. Its next request is announced if it is within the lookahead. If the last batch
+  // is announced and has no further request of the row, the row is the first to retire.
   void requested(std::uint64_t row, std::size_t position) {
     requested_[row] = position;
+    if (!has_lookahead()) return;
+    const std::size_t end = announced_end(position);
     const Tick next = next_[position];
-    if (next != 0 && settings_.lookahead != 0 && next <= announced_end(position))
-      replacement_.announced(row, next);
+    const bool is_last = next == 0 && end >= ids_.size();
+    set_announced(row, is_last ? kNoRequest : next <= end ? next : 0);
   }
+
+  static constexpr Tick kNoRequest = UINT32_MAX;
 
   const std::span<const std::int64_t> ids_;
   const RowReplaySettings& settings_;
@@ -107,7 +139,9 @@ class RowReplay {
   Replacement replacement_;
   SeenSketch seen_{settings_.rows};
   std::unordered_map<std::int64_t, std::uint64_t> row_of_;
-  std::vector<std::size_t> requested_;  // position of the last request of each row
+  std::vector<std::size_t> requested_;                  // position of the last request of each row
+  std::vector<Tick> announced_at_;                      // by row: its announced request, or 0
+  std::set<std::pair<Tick, std::uint64_t>> announced_;  // announced requests with their rows
   RowReplayResult result_;
 };
 

@@ -118,7 +118,7 @@ Replacement::Replacement(Evict evict, std::uint64_t rows, Tick ttl)
       ttl_(ttl),
       memory_(rows * sizeof(Row)),
       first_(static_cast<Row*>(memory_.get())),
-      returning_(evict == Evict::kIntent ? rows * 4 : 0) {}
+      returning_(evict == Evict::kIntent ? rows * 8 : 0) {}
 
 void Replacement::set_weight(Row& entry, float weight) {
   const std::uint32_t rank =
@@ -130,7 +130,6 @@ void Replacement::set_weight(Row& entry, float weight) {
 void Replacement::created(std::uint64_t row, std::int64_t id, Tick now) {
   Row& entry = first_[row];
   entry.last.store(now, std::memory_order_relaxed);
-  entry.next.store(0, std::memory_order_relaxed);
   if (evict_ != Evict::kIntent) {
     entry.rank.store(1, std::memory_order_relaxed);
     return;
@@ -172,10 +171,6 @@ void Replacement::count_use(Row& entry, Tick now) {
   }
 }
 
-void Replacement::announced(std::uint64_t row, Tick next) {
-  first_[row].next.store(next == 0 ? 1 : next, std::memory_order_relaxed);
-}
-
 bool Replacement::may_be_chosen(std::uint64_t row, Tick now) const {
   const Row& entry = first_[row];
   if (entry.rank.load(std::memory_order_relaxed) == 0) return false;
@@ -188,9 +183,6 @@ std::uint64_t Replacement::order(std::uint64_t row, Tick now) const {
   const std::uint32_t youth = UINT32_MAX - age(entry.last.load(std::memory_order_relaxed), now);
   if (evict_ == Evict::kLfu) return std::uint64_t{rank} << 32 | youth;
   if (evict_ != Evict::kIntent) return youth;
-  const Tick next = entry.next.load(std::memory_order_relaxed);
-  if (next != 0 && static_cast<std::int32_t>(next - now) >= 0)
-    return (std::uint64_t{1} << 32) + (UINT32_MAX - (next - now));
   const std::uint32_t time = time_.load(std::memory_order_relaxed);
   return (std::uint32_t{1} << 31) - static_cast<std::uint32_t>(steps_since(rank, time));
 }

@@ -86,10 +86,9 @@ class SeenSketch {
 // not change while neither row is used, so the entry is one number: the time at which the weight was, or will
 // be, one. Time is the number of rows created, as a multiple of the share, because a row has to compete with
 // those that are created after it. Uses in quick succession belong together, so a row has at most one counted
-// use in a period, the time in which a sixteenth of the share is created. Rows whose next use is announced go
-// after all others, the farthest use first, which is optimal for them (Belady: A Study of Replacement
-// Algorithms for a Virtual-Storage Computer, IBM Systems Journal 5(2), 1966). The weight of a new row is
-// higher if its id had a row before.
+// use in a period, the time in which a sixteenth of the share is created. The weight of a new row is higher
+// if its id had a row before. The order does not contain announced uses, because the caller retires no row
+// with intent.
 class Replacement {
  public:
   // `ttl` is the maximum number of ticks since a row's last use, for kTtl.
@@ -109,8 +108,6 @@ class Replacement {
   // These calls need no lock. An update that another thread overwrites is lost, which only changes the order.
   // A row is used. Several uses in one tick count once; kIntent also counts several uses in a period once.
   void used(std::uint64_t row, Tick now);
-  // The next use of a row is at a tick from now on.
-  void announced(std::uint64_t row, Tick next);
   // A row could not be retired, because another node uses it. This counts as a use.
   void refused(std::uint64_t row, Tick now);
 
@@ -123,7 +120,6 @@ class Replacement {
   struct Row {
     std::atomic<std::uint32_t> rank;  // kIntent: time of weight one; kLfu: number of uses; 0: the row is free
     std::atomic<Tick> last;           // last use
-    std::atomic<Tick> next;           // next use; 0: it is not announced
   };
   struct Candidate {
     std::uint64_t order;  // the smallest goes first

@@ -101,7 +101,7 @@ def test_lru_and_the_optimum_have_the_known_hit_ratios_on_a_trace(trace: Ids) ->
     rows = DISTINCT // 10
     assert adaps.replay_rows(trace, rows, evict="lru").hit_ratio == pytest.approx(LRU[10], abs=0.002)
     known = adaps.replay_rows(trace, rows, evict="intent", lookahead=len(trace), batch=1)
-    assert known.hit_ratio == pytest.approx(BELADY[10], abs=0.01)  # some rows are examined, and not all
+    assert known.hit_ratio == pytest.approx(BELADY[10], abs=0.0005)
 
 
 def requests_of_workload(file: Path, rows: int) -> Ids:

@@ -22,8 +22,9 @@ def test_hit_ratios_of_each_order_are_printed(
     trace.write_bytes(lzma.compress(ids.astype(">i8").tobytes()))
     assert script.main([str(trace), "--print"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + 7
+    assert len(lines) == 2 + 8
     unlimited = (len(ids) - len(np.unique(ids))) / len(ids)
     assert lines[-1].split()[-2] == f"{unlimited:.3f}"
     ratios = script.hit_ratios(ids, (25,))
-    assert ratios['`"lru"`'] < ratios["optimum: all requests announced"] <= ratios["unlimited rows"]
+    half = ratios['half of the way from `"lru"` to the optimum']
+    assert ratios['`"lru"`'] < half < ratios["optimum: all requests announced"] <= ratios["unlimited rows"]
