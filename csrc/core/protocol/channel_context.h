@@ -103,6 +103,12 @@ struct ChannelContext {
   }
   // Lets the last message about the key leave now, because a call waits for its answer.
   void send_request_now(const LockedKey& key) { outbox.leave_now(key.location()); }
+  // Records the owner of a key that has no value here. A message to the previous location leaves now, because
+  // send_request_now() would not find it any more.
+  void learn_location(LockedKey& key, NodeId owner, RelocationCount rc) {
+    if (key.state() != State::kNone) send_request_now(key);
+    key.set_location(owner, rc);
+  }
 
   NodeContext& node;
   const int index;

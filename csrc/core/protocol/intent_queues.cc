@@ -58,6 +58,12 @@ void IntentQueues::begin_round(Micros since) {
 }
 
 bool IntentQueues::has_overdue() const {
+  {
+    const std::lock_guard guard(mutex_);
+    for (const Submitted& intent : submitted_) {
+      if (intent.start <= workers_[static_cast<std::size_t>(intent.worker)]->clock.load()) return true;
+    }
+  }
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     const Clock clock = workers_[i]->clock.load();
     const Queue& queue = *queues_[i];

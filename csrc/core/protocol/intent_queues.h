@@ -125,7 +125,7 @@ class IntentQueues {
   const Micros round_distance_;
   const WorkerStates& workers_;
   std::vector<std::unique_ptr<Queue>> queues_;
-  std::mutex mutex_;  // guards submitted_, and updates of next_due while intents are submitted
+  mutable std::mutex mutex_;  // guards submitted_, and updates of next_due while intents are submitted
   std::vector<Submitted> submitted_;
   LeadTime lead_;
   std::atomic<bool> lead_pending_{false};      // lead_ has new observations since its last settle()

@@ -255,7 +255,8 @@ void Ownership::on_news(NodeId from, const NewsMessage& message) {
   ADAPS_INVARIANT(!key.untouched_here(), "news of a key that this node has not given away");
   const State state = key.state();
   if (decisions().is_owned_by_node(state) || state == State::kReplica) return;
-  if (decisions().is_newer_location(message.rc, key.location_count())) key.set_location(from, message.rc);
+  if (decisions().is_newer_location(message.rc, key.location_count()))
+    channel_.learn_location(key, from, message.rc);
 }
 
 }  // namespace adaps

@@ -178,7 +178,8 @@ void Requests::on_answer(NodeId from, const AnswerMessage& message, Reader& read
       ADAPS_INVARIANT(!(is_newer && state == State::kReplica), "an answer is newer than a live replica");
       if (decisions().makes_unreadable(is_newer, state)) key.header().flags |= kUnreadable;
     }
-    if (elsewhere && newer_entry(message.rc, key.location_count())) key.set_location(from, message.rc);
+    if (elsewhere && newer_entry(message.rc, key.location_count()))
+      channel_.learn_location(key, from, message.rc);
     if (message.content != Answered::kNothing) {
       std::span<const float> value;
       if (message.content == Answered::kState) {

@@ -625,9 +625,11 @@ void World::end_lives(NodeId node) {
     if (found == assigned_to_.end()) continue;
     const std::uint32_t position = found->second;
     for (const auto& caller : callers_) {
+      // A call does not record which of its requests are answered, so it counts until the first one is.
       const bool is_pending = std::ranges::any_of(caller->pending, [&](const auto& pending) {
-        return pending->operation.kind != OperationKind::kRowsOf &&
-               std::ranges::find(pending->positions, position) != pending->positions.end();
+        const auto& requests = pending->operation.requests;
+        return pending->operation.left.load() == requests.size() &&
+               std::ranges::find(requests, event.key, &KeyRequest::key) != requests.end();
       });
       if (is_pending || caller->found[position] || is_needed(caller->node, position))
         throw Violation("ids: the row of k", position, " is retired while node ", caller->node, " uses it");
