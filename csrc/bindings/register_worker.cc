@@ -434,7 +434,8 @@ keys : int64 array, CPU tensor or sequence of int
 start : int
     First clock of the access.
 end : int, optional
-    First clock after the access; ``start + 1`` by default.
+    First clock after the access; ``start + 1`` by default. With ``2**40`` or more, the intent is for good: the
+    row stays at its home node if other nodes also use it.
 
 Raises
 ------

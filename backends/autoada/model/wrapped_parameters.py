@@ -34,7 +34,7 @@ TableState = tuple[RemoteTable, Tensor | IdRows]
 Exchanged = TableGradients | DenseParameters | RobustMeanParameters
 Waiting = ServerSummedParameters | AllReducedParameters
 FOREVER = 2**40
-"""Clock that no training reaches."""
+"""End of an intent that is for good: no training reaches this clock."""
 
 
 @dataclass(eq=False)

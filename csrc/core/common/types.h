@@ -24,6 +24,8 @@ using Micros = std::int64_t;
 
 inline constexpr Micros kNever = std::numeric_limits<Micros>::max();
 inline constexpr Clock kForever = std::numeric_limits<Clock>::max();
+// An intent with this end or a later one is for good: the node will use the key in all of its steps.
+inline constexpr Clock kForGood = Clock{1} << 40;
 inline constexpr std::size_t kMaxNodes = 4096;  // 12 bits of a key word
 inline constexpr int kMaxWorkers = 4096;
 inline constexpr int kMaxChannels = 1024;
@@ -101,6 +103,9 @@ struct Settings {
   std::optional<std::uint64_t> free_rows{};
 
   int times_until_leaving_home() const { return times_alone.value_or(nodes <= 8 ? 1 : 3); }
+  // The same number for a node whose intent is for good. It is never 1: several nodes usually want such a
+  // key, and the first of them would own it until the end.
+  int times_for_good() const { return std::max(times_until_leaving_home(), 3); }
   // Minimum time between two rounds.
   Micros round_distance() const {
     return static_cast<Micros>(std::min(1e6 / max_rounds_per_second, kRarestRounds));

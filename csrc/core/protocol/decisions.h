@@ -85,9 +85,13 @@ struct Decisions {
   ADAPS_DECISION bool leaves_home(int times_alone, int needed) const { return times_alone >= needed; }
   // Records that several nodes are interested in a key, so that counting starts anew.
   ADAPS_DECISION void note_several(SlotHeader& owner) const { owner.note_several(); }
+  // Returns how often a node that asks must be the only interested one.
+  ADAPS_DECISION int times_needed(const IntentMessage& intent, int usually, int for_good) const {
+    return intent.for_good != 0 ? for_good : usually;
+  }
   // Whether an owner reconsiders the key's location after a change, because its holder may have been the only
-  // interested node often enough. With `needed` = 1, the key has already left.
-  ADAPS_DECISION bool reconsiders_after_change(int needed) const { return needed > 1; }
+  // interested node often enough.
+  ADAPS_DECISION bool reconsiders_after_change() const { return true; }
   // Whether an owner keeps a key because of its own intent.
   ADAPS_DECISION bool keeps_for_itself(std::uint32_t intents) const { return intents > 0; }
   // Returns the holder to which a key may be relocated: there must be no other.

@@ -34,8 +34,9 @@ IntentHandler::IntentHandler(ChannelContext& channel, StoredRows& stored, Owners
 void IntentHandler::act_on_intents(Micros last_round) {
   const bool round_due = channel_.partition.intents.act(
       channel_.now, last_round, channel_.counters,
-      [this](std::span<const Key> keys, std::size_t& done, Micros until_start) {
-        return channel_.process_counting_slice(keys, done, [&](Key key) { start(key, until_start); });
+      [this](std::span<const Key> keys, std::size_t& done, Micros until_start, bool for_good) {
+        return channel_.process_counting_slice(keys, done,
+                                               [&](Key key) { start(key, until_start, for_good); });
       },
       [this](std::span<const Key> keys, std::size_t& done) {
         return channel_.process_counting_slice(keys, done, [this](Key key) { end(key); });
@@ -46,7 +47,7 @@ void IntentHandler::act_on_intents(Micros last_round) {
   if (round_due) channel_.partition.request_round();
 }
 
-void IntentHandler::start(Key number, Micros until_start) {
+void IntentHandler::start(Key number, Micros until_start, bool for_good) {
   Store& store = channel_.node.store;
   const std::uint32_t before = store.intents(number);
   store.set_intents(number, decisions().begun(before));
@@ -56,7 +57,7 @@ void IntentHandler::start(Key number, Micros until_start) {
   LockedKey key = channel_.lock(number);
   if (!stored_.bring(key, StoredRows::Need::kAhead) || !decisions().uses_intent(channel_.node, number))
     return;
-  if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start);
+  if (decisions().may_ask(key.state())) ownership_.ask_for(key, until_start, for_good);
 }
 
 // Ends an intent. If it was the node's last intent for the key, gives up a replica that exists only because
@@ -92,7 +93,7 @@ void IntentHandler::start_permanent() {
   for (; permanent_cursor_ < end; ++permanent_cursor_) {
     if (node.directory.channel(permanent_cursor_) == channel_.index &&
         decisions().keeps_for_good(node, permanent_cursor_))
-      start(permanent_cursor_, 0);
+      start(permanent_cursor_, 0, true);
   }
 }
 

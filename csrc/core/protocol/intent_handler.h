@@ -21,7 +21,7 @@ class IntentHandler {
   void start_permanent();
 
  private:
-  void start(Key number, Micros until_start);
+  void start(Key number, Micros until_start, bool for_good);
   void end(Key number);
 
   ChannelContext& channel_;

@@ -47,9 +47,10 @@ class IntentQueues {
   // Clocks of the fastest worker per microsecond; 0 if unknown.
   double pace() const;
 
-  // Acts on the intents that are due. `begin(keys, done, until)` and `end(keys, done)` process keys until the
-  // slice is used up, beginning after the first `done` keys. They add the number of processed keys to `done`
-  // and return whether all keys are processed. `until` is the time until the intent starts, in microseconds.
+  // Acts on the intents that are due. `begin(keys, done, until, for_good)` and `end(keys, done)` process keys
+  // until the slice is used up, beginning after the first `done` keys. They add the number of processed keys
+  // to `done` and return whether all keys are processed. `until` is the time until the intent starts, in
+  // microseconds. `for_good` is whether the intent ends at kForGood or later.
   // `late(keys)` is called for keys whose intent is over before it was acted on. act() returns whether
   // another round is due.
   template <typename Begin, typename End, typename Late>
@@ -108,7 +109,7 @@ class IntentQueues {
   template <typename Begin>
   bool act(Queue& queue, Signal& signal, Micros until, ChannelCounters& counters, Begin begin) {
     const std::size_t before = signal.done;
-    const bool through = begin(signal.keys, signal.done, until);
+    const bool through = begin(signal.keys, signal.done, until, signal.end >= kForGood);
     counters.intents_acted.add(signal.done - before);
     if (!through) return false;
     if (signal.end != kForever && !signal.keys.empty())

@@ -72,7 +72,8 @@ struct IntentMessage {
   MessageType type = MessageType::kIntent;
   Route route{};
   NodeId origin = 0;
-  std::uint64_t key = 0;
+  std::uint64_t key : 63 = 0;
+  std::uint64_t for_good : 1 = 0;
 };
 // The floats that follow an answer.
 enum class Answered : std::uint8_t { kNothing, kValue, kState };

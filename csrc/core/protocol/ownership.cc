@@ -12,7 +12,7 @@ namespace adaps {
 // --- requesting and giving away keys ---
 
 // NONE -> PENDING.
-void Ownership::ask_for(LockedKey& key, Micros until_start) {
+void Ownership::ask_for(LockedKey& key, Micros until_start, bool for_good) {
   if (!key.has_slot()) {
     if (!stored_.reserve_for_copy(key)) return;
     key.allocate(State::kPending);
@@ -22,18 +22,20 @@ void Ownership::ask_for(LockedKey& key, Micros until_start) {
   channel_.outbox.append_in_place<IntentMessage>(key.key(), key.location(), [&](IntentMessage& message) {
     message.origin = channel_.rank;
     message.key = key.key();
+    message.for_good = for_good ? 1 : 0;
   });
   // The INTENT may wait for half of the remaining time. The other half is for the answer.
   channel_.outbox.leave_by(key.location(), channel_.now + until_start / 2);
 }
 
 // Executes the owner's decision on an intent.
-void Ownership::grant(LockedKey& key, NodeId to) {
+void Ownership::grant(LockedKey& key, const IntentMessage& intent) {
+  const NodeId to = intent.origin;
   ADAPS_INVARIANT(to != channel_.rank, "a node asks itself for a key");
   switch (decisions().respond_to_intent(channel_.node.technique_of(key.key()), channel_.intents(key) > 0,
                                         key.header().has_holders())) {
     case IntentResponse::kRelocate:
-      if (leaves_for(key, to)) {
+      if (leaves_for(key, to, decisions().times_needed(intent, times_alone_, times_for_good_))) {
         channel_.backlog.add(to, transfer(key, to));
         return;
       }
@@ -45,7 +47,7 @@ void Ownership::grant(LockedKey& key, NodeId to) {
   replicas_.set_up(key, to);
 }
 
-void Ownership::reconsider(LockedKey& key) {
+void Ownership::reconsider(LockedKey& key, int times_needed) {
   if (!key.header().has_holders() || decisions().keeps_for_itself(channel_.intents(key))) return;
   if (!decisions().may_give_to_last_holder(channel_.node.technique_of(key.key()))) return;
   const Holder* last = decisions().last_holder(channel_.holders_of(key));
@@ -54,15 +56,15 @@ void Ownership::reconsider(LockedKey& key) {
     postponed_decisions_.push_back(key.key());
     return;
   }
-  if (leaves_for(key, last->node)) transfer(key, last->node);
+  if (leaves_for(key, last->node, times_needed)) transfer(key, last->node);
 }
 
 // Whether the key moves to the only interested node. A key that is kept at home does so when this was the
 // case several times in a row.
-bool Ownership::leaves_for(LockedKey& key, NodeId to) {
+bool Ownership::leaves_for(LockedKey& key, NodeId to, int times_needed) {
   const bool at_home = channel_.node.directory.home(key.key()) == channel_.rank;
   return !decisions().is_kept_at_home(channel_.node.technique_of(key.key()), at_home) ||
-         decisions().leaves_home(key.header().note_alone(to), times_alone_);
+         decisions().leaves_home(key.header().note_alone(to), times_needed);
 }
 
 // OWNER -> NONE. A holder with the current version needs no value.
@@ -188,7 +190,7 @@ void Ownership::decide(const IntentMessage& message) {
     decisions().keep_intent(kept_back_[message.origin], message);
     channel_.backlog.note_waiting(message.origin);
   } else {
-    grant(key, message.origin);
+    grant(key, message);
   }
 }
 
@@ -211,8 +213,9 @@ void Ownership::take_up_kept_back() {
 void Ownership::on_delta(NodeId from, const DeltaMessage& message, Reader& reader) {
   channel_.check_key(message.key);
   LockedKey key = channel_.lock(message.key);
-  if (replicas_.on_delta(key, from, message, reader) && decisions().reconsiders_after_change(times_alone_))
-    reconsider(key);
+  // The only holder may want the key for good, so the larger number counts.
+  if (replicas_.on_delta(key, from, message, reader) && decisions().reconsiders_after_change())
+    reconsider(key, times_for_good_);
 }
 
 void Ownership::on_drop(NodeId from, const DeltaMessage& message, Reader& reader) {
@@ -228,7 +231,7 @@ void Ownership::on_drop_ack(const AckMessage& message) {
   LockedKey key = channel_.lock(message.key);
   ADAPS_INVARIANT(key.state() == State::kDropping, "a drop is acknowledged that was not sent");
   replicas_.finish_drop(key);
-  if (channel_.intents(key) > 0) ask_for(key, 0);
+  if (channel_.intents(key) > 0) ask_for(key, 0, false);
 }
 
 void Ownership::take_up_postponed() {

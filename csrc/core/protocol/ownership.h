@@ -18,13 +18,15 @@ class Ownership {
       : channel_(channel),
         stored_(stored),
         replicas_(replicas),
-        times_alone_(channel.node.settings.times_until_leaving_home()) {}
+        times_alone_(channel.node.settings.times_until_leaving_home()),
+        times_for_good_(channel.node.settings.times_for_good()) {}
 
-  // Sends INTENT for an intent that starts in `until_start` microseconds. Does nothing if the limited memory
-  // of the table has no space for the row; calls then access the row at its owner.
-  void ask_for(LockedKey& key, Micros until_start);
+  // Sends INTENT for an intent that starts in `until_start` microseconds, and is `for_good` or ends. Does
+  // nothing if the limited memory of the table has no space for the row; calls then access the row at its
+  // owner.
+  void ask_for(LockedKey& key, Micros until_start, bool for_good);
   // Gives the key to the only interested node, if there is one and the owner has no intent.
-  void reconsider(LockedKey& key);
+  void reconsider(LockedKey& key) { reconsider(key, times_alone_); }
   // Gives a key without other holders to a node. Returns the size of the message in bytes.
   std::size_t transfer(LockedKey& key, NodeId to);
   // Gives a key away whose row is in the file. The caller waits for the disk.
@@ -49,14 +51,16 @@ class Ownership {
 
  private:
   void decide(const IntentMessage& message);
-  void grant(LockedKey& key, NodeId to);
-  bool leaves_for(LockedKey& key, NodeId to);
+  void grant(LockedKey& key, const IntentMessage& intent);
+  void reconsider(LockedKey& key, int times_needed);
+  bool leaves_for(LockedKey& key, NodeId to, int times_needed);
   void put_returned(LockedKey& key, const TransferMessage& message, Reader& reader);
 
   ChannelContext& channel_;
   StoredRows& stored_;
   Replicas& replicas_;
-  const int times_alone_;  // until a key leaves its home node
+  const int times_alone_;     // until a key leaves its home node
+  const int times_for_good_;  // the same, if the node's interest may be for good
   std::deque<IntentMessage> postponed_intents_;
   std::deque<Key> postponed_decisions_;
   std::map<NodeId, std::deque<IntentMessage>> kept_back_;  // by origin

@@ -174,7 +174,7 @@ void Retirement::settle(Search& search) {
     const bool is_elsewhere = decisions().may_ask(key.state()) && !key.untouched_here();
     if (is_elsewhere && decisions().asks_for_kept_row(channel_.intents(key)) &&
         decisions().uses_intent(channel_.node, key.key()))
-      ownership_.ask_for(key, 0);
+      ownership_.ask_for(key, 0, false);
   }
   channel_.node.wake_channels();
 }

@@ -12,8 +12,6 @@ namespace adaps {
 
 namespace {
 
-// A clock that is larger than any clock of a training.
-constexpr Clock kForGood = Clock{1} << 40;
 constexpr float kGradient = 1e-3F;
 constexpr auto kInterruptDistance = std::chrono::milliseconds(200);
 // Numbers of a node's other timers, which come after the timers of its threads.

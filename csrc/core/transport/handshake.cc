@@ -12,7 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "greetings and frame headers are little-endian");
 
 constexpr std::array<char, 8> kMagic = {'A', 'd', 'a', 'P', 'S', '\r', '\n', '\0'};
-constexpr std::uint32_t kVersion = 8;
+constexpr std::uint32_t kVersion = 9;
 
 std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
 

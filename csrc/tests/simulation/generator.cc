@@ -52,6 +52,7 @@ class Generator {
     spec_.shuffles = Random(mix(spec_.seed) ^ 0x6f726465U).chance(0.5);
     draw_first_requests();
     draw_times_alone();
+    draw_intents_for_good();
     draw_ids();
     draw_memory();
     return std::move(spec_);
@@ -474,6 +475,17 @@ class Generator {
   void draw_times_alone() {
     Random random(mix(spec_.seed) ^ 0x686f6d65U);
     if (random.chance(0.5)) spec_.settings.times_alone = 2 + static_cast<int>(random.below(2));
+  }
+
+  // In some worlds, some intents never end. Uses separate random numbers.
+  void draw_intents_for_good() {
+    Random random(mix(spec_.seed) ^ 0x676f6f64U);
+    if (!random.chance(0.3)) return;
+    for (Program& program : spec_.programs) {
+      for (Call& call : program) {
+        if (call.kind == CallKind::kIntent && random.chance(0.2)) call.length = kForGood;
+      }
+    }
   }
 
   // Uses separate random numbers. Samples contain only used keys.

@@ -152,17 +152,19 @@ bool any_permanent(const World& world) {
 struct Interested {
   std::vector<bool> certainly;
   std::vector<bool> possibly;
+  std::vector<bool> for_good;
 };
 
 Interested interested(World& world, std::uint32_t key) {
   const NodeId nodes = world.cluster().nodes();
-  Interested result{std::vector<bool>(nodes), std::vector<bool>(nodes)};
+  Interested result{std::vector<bool>(nodes), std::vector<bool>(nodes), std::vector<bool>(nodes)};
   for (const Intent& intent : world.intents()) {
     if (intent.key != key) continue;
     const Clock clock = world.clock(intent.node, intent.worker);
     if (intent.end <= clock) continue;
     result.possibly[intent.node] = true;
     if (intent.start <= clock || !world.spec().settings.timing) result.certainly[intent.node] = true;
+    if (intent.end >= kForGood) result.for_good[intent.node] = true;
   }
   return result;
 }
@@ -190,8 +192,8 @@ void check_effect(World& world, std::uint32_t position) {
     check_stays_at_home(world, key);
   if (technique == Technique::kStatic || technique == Technique::kRelocation) return;
   const Interested who = interested(world, position);
-  const bool may_stay = world.spec().settings.times_until_leaving_home() > 1 &&
-                        look(world.cluster().node(home_of(world.spec(), key)), key).state == State::kOwner;
+  const bool is_at_home = look(world.cluster().node(home_of(world.spec(), key)), key).state == State::kOwner;
+  const bool often = world.spec().settings.times_until_leaving_home() > 1;
   const auto possibly = std::count(who.possibly.begin(), who.possibly.end(), true);
   for (NodeId node = 0; node < world.cluster().nodes(); ++node) {
     const View view = look(world.cluster().node(node), key);
@@ -200,7 +202,7 @@ void check_effect(World& world, std::uint32_t position) {
       throw Violation("intent: no effect", where(key, node));
     }
     if (technique == Technique::kAdaptive && who.certainly[node] && possibly == 1 &&
-        view.state != State::kOwner && !may_stay) {
+        view.state != State::kOwner && !(is_at_home && (often || who.for_good[node]))) {
       throw Violation("intent: the only interested node is not the owner", where(key, node));
     }
     if (!who.possibly[node] && !permanent && view.state == State::kReplica) {

@@ -153,10 +153,7 @@ std::optional<Key> World::key_of(std::uint32_t position) {
   return std::nullopt;
 }
 
-void World::end_all_intents() {
-  constexpr Clock kBeyond = 1000;
-  advance_clocks(kBeyond);
-}
+void World::end_all_intents() { advance_clocks(2 * kForGood); }
 
 void World::advance_clocks(Clock by) {
   for (const auto& caller : callers_) advance_clock(*caller, by);
