@@ -51,7 +51,7 @@ class Owned:
     """Dense parameters whose steps are counted here."""
     left_out: Sequence[nn.Parameter] = ()
     """Dense parameters that were in a group when the model was wrapped, and are in no group now."""
-    members: tuple[tuple[int, ...], ...] = ()
+    members: Sequence[Sequence[int]] = ()
     """Identities of the parameters in each group of the optimizer."""
     steps_all: bool = False
     """Whether the server steps all parameters in the groups, so that the optimizer's own step has no work."""
@@ -166,13 +166,13 @@ class WrappedParameters:
 
     def owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
         """Return the parameters in the groups of the optimizer."""
-        members = tuple(tuple(map(id, group["params"])) for group in optimizer.param_groups)
+        members = [[*map(id, group["params"])] for group in optimizer.param_groups]
         owned = self._owned.get(optimizer)
         if owned is None or owned.members != members:
             owned = self._owned[optimizer] = self._find_owned(optimizer, members)
         return owned
 
-    def _find_owned(self, optimizer: torch.optim.Optimizer, members: tuple[tuple[int, ...], ...]) -> Owned:
+    def _find_owned(self, optimizer: torch.optim.Optimizer, members: Sequence[Sequence[int]]) -> Owned:
         states = [[self._states[each] for each in group if each in self._states] for group in members]
         number_of: dict[str, int] = {}
         for number, group in enumerate(states):

@@ -204,8 +204,15 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and nn.Embedding.forward is _PLAIN_FORWARD  # A program may replace either function.
     ):
         with _as_plain():
-            options = module.padding_idx, module.max_norm, module.norm_type, module.scale_grad_by_freq
-            rows = lookup(input, weight, *options, module.sparse)
+            rows = lookup(
+                input,
+                weight,
+                module.padding_idx,
+                module.max_norm,
+                module.norm_type,
+                module.scale_grad_by_freq,
+                module.sparse,
+            )
         if rows is not NotImplemented:
             return rows
     return nn.Embedding.forward(module, input)
