@@ -113,7 +113,7 @@ class Calls:
             raise TypeError(NO_GRAPH)  # The rows of this call would be constants of the graph.
         state = self._state
         observer = state.begin_call(training)
-        others = self._pause_others(observer)
+        others = self._pause_others(observer) if torch._C._len_torch_function_stack() > 0 else ()
         if not training:
             self._reads.training = False
             if not self._reads:  # The clock does not advance, but no step needs the rows of earlier calls.
@@ -179,8 +179,6 @@ class Calls:
     @staticmethod
     def _pause_others(observer: CallObserver | None) -> Sequence[ArgumentRecorder]:
         """Pause the recordings for other models, because this call is not part of their loop."""
-        if torch._C._len_torch_function_stack() == 0:
-            return ()
         own = None if observer is None else observer.recording
         modes = torch.overrides._get_current_function_mode_stack()
         others = [mode for mode in modes if isinstance(mode, ArgumentRecorder) and mode is not own]

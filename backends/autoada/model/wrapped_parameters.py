@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from autoada.hash_embedding import IdRows
 from autoada.model.node_setup import TrainingPlan
-from autoada.model.optimizer_state import OptimizerStates
+from autoada.model.optimizer_state import OptimizerStates, ServerHeldState
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
@@ -259,7 +259,8 @@ class WrappedParameters:
         If workers step together, each worker does this before any worker pushes gradients.
         """
         for each in self._optimizers if optimizer is None else [optimizer]:
-            self.optimizer_states.take_over_assigned(each)
+            if type(each.state) is not ServerHeldState:  # A program has assigned a state.
+                self.optimizer_states.take_over(each)
             schedules = self.owned_by(each).schedules
             assert schedules is not None
             schedules.follow()
@@ -308,14 +309,14 @@ class WrappedParameters:
         worker = self._access.worker
         stepped, sums = [], []
         for table in owned.tables:
-            taken = table.gradients.take()
-            if taken is None:
+            gradients = table.gradients
+            if (taken := gradients.take()) is None:
                 continue
             stepped.append(table)
-            if table.gradients.sums_in_server:
+            if gradients.sums_in_server:
                 sums.append((table.rows.table, *taken))
             else:
-                worker.push_gradients(*table.gradients.summed(taken))
+                worker.push_gradients(*gradients.summed(taken))
         if sums:
             worker.push_sums(sums)
         _mark_changed(stepped)

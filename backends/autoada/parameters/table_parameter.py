@@ -245,8 +245,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     Gradients of the row `padding` are left out; -1 stands for no row.
     """
     if sparse:
-        if not weight.may_be_sparse:
-            weight.sparse_tables.add(weight.store.name)
+        if (name := weight.store.name) not in weight.sparse_tables:
+            weight.sparse_tables.add(name)
             weight.has_dense_part = raw_gradient(weight) is not None
     elif ids.dim() == 0:
         return _lookup(weight, ids.view(1), padding, False)[0]
