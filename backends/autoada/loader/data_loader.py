@@ -207,7 +207,7 @@ class AdaDataLoader:
                     queue.mark_in_use(item)
                 if watches:
                     self.lookahead.begin_step(_signalled_tables(state))
-                yield items[0].batch
+                yield items[0].held.batch
                 if watches:
                     undecided = state.trial is not None and state.trial.is_open
                     self.lookahead.end_step(items[0].signalled is not None and not undecided)

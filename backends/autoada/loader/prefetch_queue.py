@@ -36,11 +36,6 @@ class QueuedBatch:
     """Table, number of batches ahead (None for the number of the loader), and keys whose intent is signalled
     when their use is near enough."""
 
-    @property
-    def batch(self) -> Any:
-        """The batch."""
-        return self.held.batch
-
 
 class PrefetchQueue:
     """Manages the batches of a loop for one model, from the loader to the end of their use.
@@ -81,9 +76,14 @@ class PrefetchQueue:
         """Return the next batch after filling the queue with the batches after it; None at the end."""
         self._finish_previous()
         starts = self._start_if_empty()
-        while (fetched := self._fetch()) is not None:
+        while not self._queue or (len(self._queue) <= self._most_ahead and self._may_run_ahead()):
+            clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
+            try:
+                fetched = QueuedBatch(next(self._batches), clock)
+            except StopIteration:
+                break
+            self._queue.append(fetched)
             self._predict(fetched)
-            self._signal_intent(fetched)
         return self._take(starts)
 
     def mark_in_use(self, item: QueuedBatch) -> None:
@@ -96,7 +96,7 @@ class PrefetchQueue:
         if self.attached:
             self._state.expect(item.expected)
             self._note_called(item)
-        self._source.mark_in_use(item.batch, alone=len(self._loops.used_together) == 1)
+        self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch, as the loop requests another batch from the queue `following`.
@@ -192,25 +192,13 @@ class PrefetchQueue:
             self._realign(now)
         return False
 
-    def _fetch(self) -> QueuedBatch | None:
-        """Fetch another batch; None if there is none, or the queue is full."""
-        if self._queue and (len(self._queue) > self._most_ahead or not self._may_run_ahead()):
-            return None
-        clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            return None
-        self._queue.append(QueuedBatch(batch, clock))
-        return self._queue[-1]
-
     def _predict(self, item: QueuedBatch) -> None:
-        """Find the rows that `item` will read."""
-        item.expected = self._source.expected(item.batch)
+        """Find the rows that `item` will read, and signal intent for the rows that are due."""
+        item.expected = self._source.expected(item.held.batch)
         self._plan_intent(item)
 
     def _plan_intent(self, item: QueuedBatch) -> None:
-        """Make the intent for all rows of `item` pending."""
+        """Make the intent for all rows of `item` pending, and signal it for the rows that are due."""
         expected = item.expected
         if expected is None:
             return
@@ -226,6 +214,7 @@ class PrefetchQueue:
                 else expected.rows[table].keys,
             )
         ]
+        self._signal_intent(item)
 
     def _signal_intent(self, item: QueuedBatch) -> None:
         """Signal intent for the pending rows of `item` that are due by their lookahead."""
@@ -284,19 +273,16 @@ class PrefetchQueue:
         for i, item in enumerate(self._queue):
             item.clock = now + i
             self._plan_intent(item)
-            self._signal_intent(item)
 
     def _predict_queue_again(self) -> None:
         for item in self._queue:
             self._predict(item)
-            self._signal_intent(item)
 
     def _predict_all_again(self) -> None:
         """Predict the batch in use and all batches of the queue again, with new knowledge."""
         item = self._handed_out
         assert item is not None
         self._predict(item)
-        self._signal_intent(item)
         self._predict_queue_again()
         self._wait(item)
         self._expect(item.expected)
@@ -319,4 +305,4 @@ class PrefetchQueue:
             self._called[model] = None
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
-                warn_of_equal_data(self._state.access, item.batch)
+                warn_of_equal_data(self._state.access, item.held.batch)

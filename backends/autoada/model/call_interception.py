@@ -19,7 +19,7 @@ from torch.nn.modules import module as registration
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.operations import CallArguments
-from autoada.training.training_state import NO_REPLAY, CallObserver, TrainingState
+from autoada.training.training_state import CallObserver, TrainingState
 
 _mode_of, _GRAPH = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
 _present_compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback
@@ -44,15 +44,12 @@ class Calls:
         self._present: Present | None = None
         # Rows come from outside of any graph.
         self._run_outside_graphs = torch.compiler.disable(self._run)
-        self._direct = DirectCalls(self, "", module)
-        self._followed = {"": self._direct}
+        self.direct = DirectCalls(self, "", module)
+        """Hooks of the model itself."""
+        self._followed = {"": self.direct}
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # Only the children can be called.
             for name, child in module.named_children():
                 self._follow(name, child)
-
-    def forward(self, module: nn.Module, training: bool, arguments: CallArguments) -> Any:
-        """Call the model itself."""
-        return self.run("", self._direct.within_call(module), training, arguments)
 
     def intercept(self, name: str, value: Any, wrapper: nn.Module) -> Any:
         """Return `value`, an attribute of the model, in a form whose calls through the wrapper count.
@@ -116,14 +113,14 @@ class Calls:
             raise TypeError(NO_GRAPH)  # The rows of this call would be constants of the graph.
         state = self._state
         observer = state.begin_call(training)
-        others = self._pause_others(observer)
+        others = self._pause_others(observer) if torch._C._len_torch_function_stack() > 0 else ()
         if not training:
             self._reads.training = False
             if not self._reads:  # The clock does not advance, but no step needs the rows of earlier calls.
                 state.worker.end_uses()
             self._reads.forget_rows()
             self._wrapped.refresh()
-            self._present = Present(target, hooked, others=others)
+            self._present = Present(target, hooked, False, others=others)
             return self._present
         if observer is not None:
             observer.call_begins(target, *arguments)
@@ -134,9 +131,10 @@ class Calls:
             self._reads.forget_rows()
         if self._wrapped.stale:
             self._wrapped.update()
-        replay = state.replay if expected else NO_REPLAY
-        replay.__enter__()
-        present = Present(target, hooked, replay, len(self._reads), expected, others, observer)
+        replay = state.replay if expected else None
+        if replay is not None:
+            replay.__enter__()
+        present = Present(target, hooked, True, replay, len(self._reads), expected, others, observer)
         self._present = present
         return present
 
@@ -181,8 +179,6 @@ class Calls:
     @staticmethod
     def _pause_others(observer: CallObserver | None) -> Sequence[ArgumentRecorder]:
         """Pause the recordings for other models, because this call is not part of their loop."""
-        if torch._C._len_torch_function_stack() == 0:
-            return ()
         own = None if observer is None else observer.recording
         modes = torch.overrides._get_current_function_mode_stack()
         others = [mode for mode in modes if isinstance(mode, ArgumentRecorder) and mode is not own]
@@ -195,11 +191,11 @@ class Calls:
         if self._present is not present:
             return False
         self._present = None
-        if present.replay is None:
-            return False
-        present.replay.__exit__(None, None, None)
-        self._reads.noting = False
-        return True
+        if present.replay is not None:
+            present.replay.__exit__(None, None, None)
+        if present.training:
+            self._reads.noting = False
+        return present.training
 
 
 @dataclass(eq=False)
@@ -210,8 +206,10 @@ class Present:
     """Dotted name of the method or module; empty for the model itself."""
     hooked: bool
     """Whether a hook intercepted the call. Otherwise the wrapper did."""
+    training: bool
+    """Whether the model was in training mode."""
     replay: AbstractContextManager[Any] | None = None
-    """Context that records values for predictions; None in evaluation mode."""
+    """Context that records values for predictions, if there are predictions."""
     read_before: int = 0
     expected: bool = False
     """Whether the call was predicted for the batch."""

@@ -46,11 +46,6 @@ class OptimizerStates:
         optimizer.register_load_state_dict_pre_hook(check)
         optimizer.register_load_state_dict_post_hook(self.take_over, prepend=True)
 
-    def take_over_assigned(self, optimizer: torch.optim.Optimizer) -> None:
-        """Move a state that a program has assigned to ``optimizer.state`` to the server."""
-        if type(optimizer.state) is not ServerHeldState:
-            self.take_over(optimizer)
-
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Collective: replace the state in the server by the current state of the optimizer.
 

@@ -144,12 +144,13 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         torch.optim.Optimizer.zero_grad(self, set_to_none)
         return
     with torch._C.DisableTorchFunctionSubclass():
-        for parameter in parameters_of(self):
-            if type(parameter) is TableParameter:
-                parameter.has_dense_part = False
-                set_raw_gradient(parameter, None)
-            else:
-                parameter.grad = None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if type(parameter) is TableParameter:
+                    parameter.has_dense_part = False
+                    set_raw_gradient(parameter, None)
+                else:
+                    parameter.grad = None
 
 
 def _only_pushes(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters) -> bool:

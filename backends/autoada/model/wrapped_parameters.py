@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from autoada.hash_embedding import IdRows
 from autoada.model.node_setup import TrainingPlan
-from autoada.model.optimizer_state import OptimizerStates
+from autoada.model.optimizer_state import OptimizerStates, ServerHeldState
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters.dense_allreduce import AllReducedParameters
 from autoada.parameters.dense_buffer import DenseParameters
@@ -51,7 +51,7 @@ class Owned:
     """Dense parameters whose steps are counted here."""
     left_out: Sequence[nn.Parameter] = ()
     """Dense parameters that were in a group when the model was wrapped, and are in no group now."""
-    members: tuple[tuple[int, ...], ...] = ()
+    members: Sequence[Sequence[int]] = ()
     """Identities of the parameters in each group of the optimizer."""
     steps_all: bool = False
     """Whether the server steps all parameters in the groups, so that the optimizer's own step has no work."""
@@ -166,13 +166,13 @@ class WrappedParameters:
 
     def owned_by(self, optimizer: torch.optim.Optimizer) -> Owned:
         """Return the parameters in the groups of the optimizer."""
-        members = tuple(tuple(map(id, group["params"])) for group in optimizer.param_groups)
+        members = [[*map(id, group["params"])] for group in optimizer.param_groups]
         owned = self._owned.get(optimizer)
         if owned is None or owned.members != members:
             owned = self._owned[optimizer] = self._find_owned(optimizer, members)
         return owned
 
-    def _find_owned(self, optimizer: torch.optim.Optimizer, members: tuple[tuple[int, ...], ...]) -> Owned:
+    def _find_owned(self, optimizer: torch.optim.Optimizer, members: Sequence[Sequence[int]]) -> Owned:
         states = [[self._states[each] for each in group if each in self._states] for group in members]
         number_of: dict[str, int] = {}
         for number, group in enumerate(states):
@@ -259,7 +259,8 @@ class WrappedParameters:
         If workers step together, each worker does this before any worker pushes gradients.
         """
         for each in self._optimizers if optimizer is None else [optimizer]:
-            self.optimizer_states.take_over_assigned(each)
+            if type(each.state) is not ServerHeldState:  # A program has assigned a state.
+                self.optimizer_states.take_over(each)
             schedules = self.owned_by(each).schedules
             assert schedules is not None
             schedules.follow()
@@ -308,14 +309,14 @@ class WrappedParameters:
         worker = self._access.worker
         stepped, sums = [], []
         for table in owned.tables:
-            taken = table.gradients.take()
-            if taken is None:
+            gradients = table.gradients
+            if (taken := gradients.take()) is None:
                 continue
             stepped.append(table)
-            if table.gradients.sums_in_server:
+            if gradients.sums_in_server:
                 sums.append((table.rows.table, *taken))
             else:
-                worker.push_gradients(*table.gradients.summed(taken))
+                worker.push_gradients(*gradients.summed(taken))
         if sums:
             worker.push_sums(sums)
         _mark_changed(stepped)

@@ -185,7 +185,8 @@ class AdaModel(ForwardingModule):
         """Call the forward of the wrapped model."""
         module = self._modules["module"]
         assert module is not None
-        return self._calls.forward(module, self.training, (args, kwargs))
+        calls = self._calls
+        return calls.run("", calls.direct.within_call(module), self.training, (args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""

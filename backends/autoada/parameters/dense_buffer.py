@@ -154,7 +154,12 @@ class DenseParameters:
         self.keep_changes()
         # In one pass, all rows were on this node at the last check.
         if self._is_source or (self._in_one_pass and bool(self._seen.all()) and self._have_gradients()):
-            self._collect_steps(scale)
+            self._scale = scale
+            self._steps = [
+                (first, dense_gradient(gradient).contiguous())
+                for parameter, (first, _) in zip(self._parameters, self._spans, strict=True)
+                if (gradient := parameter.grad) is not None
+            ]
             return
         present = []
         for i, parameter in enumerate(self._parameters):
@@ -211,14 +216,6 @@ class DenseParameters:
         """Whether all parameters have a gradient, in the rows' dtype."""
         gradients = (parameter.grad for parameter in self._parameters)
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
-
-    def _collect_steps(self, scale: float) -> None:
-        self._scale = scale
-        self._steps = [
-            (first, dense_gradient(gradient).contiguous())
-            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True)
-            if (gradient := parameter.grad) is not None
-        ]
 
     def _keep_memory(self) -> None:
         """Make the parameters views of the buffer."""

@@ -40,7 +40,8 @@ class Reads(list[Read]):
         """Forget the reads for the previous batch, and their rows."""
         self.clear()
         self.whole.clear()
-        self.forget_rows()
+        if self.holders:
+            self.forget_rows()
 
     def forget_rows(self, tables: Iterable[RemoteTable] | None = None) -> None:
         """Let all tables, or some, pull rows again when they are next read."""

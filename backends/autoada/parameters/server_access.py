@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,22 +21,22 @@ class ServerAccess:
     """Index of the worker among the workers of its node."""
     transfer: Transfer
 
-    @property
+    @cached_property
     def worker_index(self) -> int:
         """Index among the workers of all nodes."""
         return self.node.rank * self.node.workers + self.local_index
 
-    @property
+    @cached_property
     def num_workers(self) -> int:
         """Number of workers of all nodes."""
         return self.node.world_size * self.node.workers
 
-    @property
+    @cached_property
     def is_primary(self) -> bool:
         """Whether all workers begin with the values of this one."""
         return self.worker_index == 0
 
-    @property
+    @cached_property
     def alone(self) -> bool:
         """Whether no other worker changes the parameters."""
         return self.num_workers == 1

@@ -204,8 +204,15 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and nn.Embedding.forward is _PLAIN_FORWARD  # A program may replace either function.
     ):
         with _as_plain():
-            options = module.padding_idx, module.max_norm, module.norm_type, module.scale_grad_by_freq
-            rows = lookup(input, weight, *options, module.sparse)
+            rows = lookup(
+                input,
+                weight,
+                module.padding_idx,
+                module.max_norm,
+                module.norm_type,
+                module.scale_grad_by_freq,
+                module.sparse,
+            )
         if rows is not NotImplemented:
             return rows
     return nn.Embedding.forward(module, input)
@@ -238,8 +245,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     Gradients of the row `padding` are left out; -1 stands for no row.
     """
     if sparse:
-        if not weight.may_be_sparse:
-            weight.sparse_tables.add(weight.store.name)
+        if (name := weight.store.name) not in weight.sparse_tables:
+            weight.sparse_tables.add(name)
             weight.has_dense_part = raw_gradient(weight) is not None
     elif ids.dim() == 0:
         return _lookup(weight, ids.view(1), padding, False)[0]

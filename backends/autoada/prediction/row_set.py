@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +11,6 @@ from torch import Tensor
 
 import adaps
 from autoada.prediction.result import Prediction
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Lookup(NamedTuple):
@@ -40,8 +38,8 @@ class Expected(NamedTuple):
     """Number of calls of the model that make these reads."""
     whole: frozenset[str] = frozenset()
     """Tables with unknown reads, of which any row may be read."""
-    around: AbstractContextManager[Any] = _NOTHING
-    """Context for the calls, which run one after the other."""
+    around: AbstractContextManager[Any] | None = None
+    """Context for the calls, which run one after the other, if they need one."""
 
 
 def rows_of_reads(

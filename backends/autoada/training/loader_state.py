@@ -94,13 +94,13 @@ class Epoch(Iterator[Any]):
         if self._again:
             return self._again.popleft()
         batch = next(self._batches)
-        if self._counts:
+        if self._state.current is self:
             self._state.fetched += 1
         return batch
 
     def deliver(self) -> None:
         """Count a batch that the training loop gets."""
-        if self._counts:
+        if self._state.current is self:
             self._state.batches += 1
 
     def end(self, begun: bool = True) -> None:
@@ -110,12 +110,8 @@ class Epoch(Iterator[Any]):
         """
         self._batches = iter(())
         self._again.clear()
-        if self._counts:
-            state = self._state
+        state = self._state
+        if state.current is self:
             state.epoch += begun
             state.batches = state.fetched = 0
             state.start, state.current = {}, None
-
-    @property
-    def _counts(self) -> bool:
-        return self._state.current is self

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,7 +24,6 @@ from autoada.training.ab_schedule import AHEAD
 from autoada.training.lookahead_by_row import RowLookahead
 from autoada.training.technique_choice import TechniqueTrial
 
-NO_REPLAY: AbstractContextManager[None] = nullcontext()
 _REPEATED = 3
 """Number of steps with reads of a whole table after which this is reported."""
 
@@ -92,8 +91,8 @@ class TrainingState:
         self.expected_calls = 1
         self.first_target = ""
         """Target of the first of these calls: a dotted name, or empty for the model itself."""
-        self.replay: AbstractContextManager[Any] = NO_REPLAY
-        """Context of the expected calls, which records values for predictions."""
+        self.replay: AbstractContextManager[Any] | None = None
+        """Context of the expected calls, which records values for predictions, if there are predictions."""
         self.closed = False
         self.owner: ActiveLoops | None = None
         """Loops to which the model is attached."""
@@ -110,9 +109,14 @@ class TrainingState:
     def begin_call(self, training: bool) -> CallObserver | None:
         """Begin a call by the present thread; return its observer.
 
-        In training mode the model is attached to the loops of the thread.
+        In training mode the model is attached to the loops of the thread. If no loop runs in this thread, a
+        separate thread may make the batches.
         """
-        loops = self._present_loops()
+        if not self._loops:
+            return None
+        loops = self._loops.get(threading.get_ident()) or self.owner
+        if loops is None and len(self._loops) == 1:
+            (loops,) = self._loops.values()
         if training and loops is not None and loops is not self.owner:
             self.attach(loops)
         return None if loops is None else loops.in_use
@@ -172,7 +176,7 @@ class TrainingState:
         """Set the rows that the following forward passes in training mode will read."""
         self.calls = 0
         self.expected_calls = 1 if expected is None else expected.calls
-        self.replay = NO_REPLAY if expected is None else expected.around
+        self.replay = None if expected is None else expected.around
         self.reads.begin_batch()
         if expected is not None or self._expects:
             self._expects = expected is not None
@@ -216,7 +220,8 @@ class TrainingState:
 
     def advance_clock(self, known: bool = True) -> None:
         """End a step; `known` is whether intent for its rows could be signalled."""
-        self._note_loop_reads()
+        if self.reads.pulled_at:
+            self._note_loop_reads()
         if self.trial is None:
             self.worker.advance_clock()
             return
@@ -226,9 +231,7 @@ class TrainingState:
 
     def _note_loop_reads(self) -> None:
         """Report once that the loop reads a whole table in every step, including remote rows."""
-        if not (pulled := self.reads.pulled_at):
-            return
-        self.reads.pulled_at = {}
+        pulled, self.reads.pulled_at = self.reads.pulled_at, {}
         for name, where in pulled.items():
             self._read_by_loop[name] += 1
             if self._read_by_loop[name] == _REPEATED and self.access.node.world_size > 1:
@@ -252,15 +255,3 @@ class TrainingState:
         """Return the number of another sharded loader."""
         self._loaders_shared += 1
         return self._loaders_shared
-
-    def _present_loops(self) -> ActiveLoops | None:
-        """Return the loops of a call by this thread.
-
-        If none runs in this thread, a separate thread may make the batches.
-        """
-        if not self._loops:
-            return None
-        loops = self._loops.get(threading.get_ident()) or self.owner
-        if loops is None and len(self._loops) == 1:
-            (loops,) = self._loops.values()
-        return loops
