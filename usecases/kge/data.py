@@ -2,14 +2,13 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.generate import generate
 from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
@@ -30,13 +29,6 @@ class Graph(NamedTuple):
     train: NDArray[np.int32]
     valid: NDArray[np.int32]
     test: NDArray[np.int32]
-    sizes: Sizes
-    fingerprint: str
-
-
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    counts: list[int]
     sizes: Sizes
     fingerprint: str
 
@@ -95,23 +87,10 @@ def _build(files: Files, folder: Path) -> None:
     finally:
         for output in outputs:
             output.close()
-    splits = map_arrays(folder, _shapes(counts))
-    assert splits is not None
-    fingerprint = digest_of(repr(sizes[0]), splits.values())
-    meta = _Meta(format=FORMAT, counts=counts, sizes=sizes[0], fingerprint=fingerprint)
-    (folder / "triples.json").write_bytes(msgspec.json.encode(meta))
+    shapes = {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}
+    describe_arrays(folder, FORMAT, shapes, what=repr(sizes[0]), sizes=sizes[0])
 
 
 def _open(folder: Path) -> Graph | None:
-    try:
-        meta = msgspec.json.decode((folder / "triples.json").read_bytes(), type=_Meta)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    splits: dict[str, Any] | None = map_arrays(folder, _shapes(meta.counts))
-    if meta.format != FORMAT or splits is None:
-        return None
-    return Graph(**splits, sizes=meta.sizes, fingerprint=meta.fingerprint)
-
-
-def _shapes(counts: list[int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}
+    kept = kept_arrays(folder, FORMAT)
+    return kept and Graph(**kept.arrays, sizes=Sizes(*kept.facts["sizes"]), fingerprint=kept.fingerprint)

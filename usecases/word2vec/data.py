@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
@@ -74,14 +73,6 @@ class Text(NamedTuple):
     counts: NDArray[np.int64]
     pairs: dict[str, Pairs]
     analogies: dict[str, Analogies]
-    fingerprint: str
-
-
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    words: list[int]  # number of words of each split
-    sentences: list[int]
-    names: int
     fingerprint: str
 
 
@@ -189,11 +180,11 @@ def _build(path: Path, least: int, folder: Path) -> None:
     (folder / "counts.bin").write_bytes(trained.tobytes())
     (folder / "all.bin").unlink()
     (folder / "lengths.bin").unlink()
-    arrays = map_arrays(folder, _shapes(words, found, len(kept)))
-    assert arrays is not None
-    fingerprint = digest_of("text", arrays.values())
-    meta = _Meta(format=FORMAT, words=words, sentences=found, names=len(kept), fingerprint=fingerprint)
-    (folder / "text.json").write_bytes(msgspec.json.encode(meta))
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (len(kept),))}
+    for split_name, count, sentences_found in zip(SPLITS, words, found, strict=True):
+        shapes[f"{split_name}_words"] = ("<i4", (count,))
+        shapes[f"{split_name}_starts"] = ("<i8", (sentences_found + 1,))
+    describe_arrays(folder, FORMAT, shapes, what="text")
 
 
 def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[np.int64], int]:
@@ -239,22 +230,16 @@ def _blocks(
 
 
 def _open(folder: Path) -> _Read | None:
+    kept = kept_arrays(folder, FORMAT)
+    if kept is None:
+        return None
     try:
-        meta = msgspec.json.decode((folder / "text.json").read_bytes(), type=_Meta)
         names = (folder / "names.txt").read_text("utf-8").split("\n")
     except (FileNotFoundError, ValueError):
         return None
-    arrays = map_arrays(folder, _shapes(meta.words, meta.sentences, meta.names))
-    if meta.format != FORMAT or arrays is None or len(names) != meta.names:
+    if len(names) != len(kept.arrays["counts"]):
         return None
     splits = {
-        split: Sentences(*(arrays[f"{split}_{what}"] for what in Sentences._fields)) for split in SPLITS
+        split: Sentences(*(kept.arrays[f"{split}_{what}"] for what in Sentences._fields)) for split in SPLITS
     }
-    return _Read(splits, arrays["counts"], names, meta.fingerprint)
-
-
-def _shapes(words: list[int], sentences: list[int], names: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (names,))}
-    for split, count, found in zip(SPLITS, words, sentences, strict=True):
-        shapes |= {f"{split}_words": ("<i4", (count,)), f"{split}_starts": ("<i8", (found + 1,))}
-    return shapes
+    return _Read(splits, kept.arrays["counts"], names, kept.fingerprint)
