@@ -227,7 +227,7 @@ def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Pat
     for file, identity in zip(files, identities, strict=True):
         identity_before, digest = before.get(str(file), ([], ""))
         if identity != identity_before:
-            digest = _file_digest(file)
+            digest = file_digest(file)
         after[str(file)] = (identity, digest)
     # A second write within the clock's resolution does not change the identity, so recent identities are not
     # stored.
@@ -236,7 +236,8 @@ def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Pat
     return [after[str(file)][1] for file in files]
 
 
-def _file_digest(file: Path) -> str:
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 14):

@@ -7,15 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.batches import scattered
+from adabench.usecases.common.batches import split_masks
 from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.generate import generate
 from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
 
 FORMAT = 3
-HELD_OUT_ONE_IN = 20
-"""For triples without a split, one in this number is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -43,7 +41,7 @@ def load(path: Path | None, generated: int) -> Graph:
     """
     if path is None:
         triples, sizes = generate(generated)
-        train, valid, test = (triples[rows] for rows in _by_hash(0, len(triples)))
+        train, valid, test = (triples[rows] for rows in split_masks(0, len(triples)))
         fingerprint = digest_of(repr(sizes), (train, valid, test))
         graph = Graph(train, valid, test, sizes, fingerprint)
         return _whole(graph, f"generated data of {generated} triples")
@@ -65,19 +63,13 @@ def _whole(graph: Graph, what: str) -> Graph:
     return graph
 
 
-def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Return a mask of each split for the `count` triples from number `start` on."""
-    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
-    return buckets > 1, buckets == 0, buckets == 1
-
-
 def _build(files: Files, folder: Path) -> None:
     counts, sizes, seen = [0, 0, 0], list[Sizes](), 0
     outputs = [(folder / f"{name}.bin").open("wb") for name in SPLITS]
     try:
         for index, block in triple_blocks(files, sizes):
             if len(files.triples) == 1:
-                parts = {split: block[rows] for split, rows in enumerate(_by_hash(seen, len(block)))}
+                parts = {split: block[rows] for split, rows in enumerate(split_masks(seen, len(block)))}
             else:
                 parts = {index: block}
             for split, part in parts.items():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.batches import scattered
+from adabench.usecases.common.batches import split_masks
 from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.analogies import Analogies, read_analogies
@@ -23,8 +23,6 @@ from adabench.usecases.word2vec.pairs import Pairs, read_pairs
 from adabench.usecases.word2vec.read import find, sentences
 
 FORMAT = 3
-HELD_OUT_ONE_IN = 20
-"""One in this number of sentences is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 GENERATED_PAIRS = "topics"
 _BLOCK = 1 << 14  # number of sentences that are processed together
@@ -120,7 +118,7 @@ def _generated(count: int) -> Text:
     drawn, pairs, alike, words = generate(count)
     train, valid, test = (
         Sentences(drawn[chosen].reshape(-1), np.arange(0, chosen.sum() * LENGTH + 1, LENGTH))
-        for chosen in _by_hash(0, len(drawn))
+        for chosen in split_masks(0, len(drawn))
     )
     counts = np.bincount(train.words, minlength=words)
     fingerprint = digest_of("text", [train.words, valid.words, test.words, pairs, alike])
@@ -137,12 +135,6 @@ def _whole(text: Text, what: str) -> Text:
                 f"sentences are needed"
             )
     return text
-
-
-def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Return a mask of each split for the `count` sentences from number `start` on."""
-    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
-    return buckets > 1, buckets == 0, buckets == 1
 
 
 def _build(path: Path, least: int, folder: Path) -> None:
@@ -200,7 +192,7 @@ def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[
             length = np.array([len(one) for one in block], np.int64)
             found.tofile(all_words)
             length.tofile(all_lengths)
-            trained = np.repeat(_by_hash(seen, len(block))[0], length)
+            trained = np.repeat(split_masks(seen, len(block))[0], length)
             more = np.bincount(found[trained], minlength=len(numbers))
             more[: len(counts)] += counts
             counts = more
@@ -223,7 +215,7 @@ def _blocks(
         done += len(block)
         sentence = np.repeat(np.arange(len(length)), length)
         left = np.bincount(sentence[block >= 0], minlength=len(length))
-        for split, chosen in enumerate(_by_hash(first, len(length))):
+        for split, chosen in enumerate(split_masks(first, len(length))):
             chosen &= left > 1
             starts = np.concatenate([[0], np.cumsum(left[chosen])])
             yield split, Sentences(block[chosen[sentence] & (block >= 0)], starts)
