@@ -193,16 +193,19 @@ class Receiver {
   Micros now_ = 1'000'000;
 };
 
+RequestMessage request_of(NodeId origin, Key key, OperationKind kind = OperationKind::kPull) {
+  RequestMessage message;
+  message.origin = origin;
+  message.key = key;
+  message.kind = static_cast<std::uint64_t>(kind);
+  message.count = 1;
+  return message;
+}
+
 Frame about(MessageType type, Key key) {
   switch (type) {
-    case MessageType::kRequest: {
-      RequestMessage message;
-      message.origin = kSender;
-      message.key = key;
-      message.kind = static_cast<std::uint64_t>(OperationKind::kPull);
-      message.count = 1;
-      return frame_of(message);
-    }
+    case MessageType::kRequest:
+      return frame_of(request_of(kSender, key));
     case MessageType::kIntent:
       return frame_of(IntentMessage{.origin = kSender, .key = key});
     case MessageType::kAnswer:
@@ -530,11 +533,8 @@ TEST(a_message_that_no_node_passed_on_comes_from_its_origin) {
     Receiver receiver(KeyState::kOwned);
     IntentMessage intent{.origin = origin, .key = receiver.key()};
     CHECK(receiver.handle(frame_of(intent)).find("did not send") != std::string::npos);
-    RequestMessage request;
-    request.origin = origin;
-    request.key = receiver.key();
-    request.count = 1;
-    CHECK(receiver.handle(frame_of(request)).find("did not send") != std::string::npos);
+    const Frame request = frame_of(request_of(origin, receiver.key()));
+    CHECK(receiver.handle(request).find("did not send") != std::string::npos);
   }
 }
 
@@ -543,11 +543,8 @@ TEST(an_own_message_comes_back_only_while_it_is_open) {
   IntentMessage intent{.origin = 1, .key = receiver.key()};
   intent.route.hops = 1;
   CHECK(!receiver.handle(frame_of(intent)).empty());
-  RequestMessage request;
-  request.origin = 1;
+  RequestMessage request = request_of(1, receiver.key());
   request.route.hops = 1;
-  request.key = receiver.key();
-  request.count = 1;
   CHECK(receiver.handle(frame_of(request)).find("not open") != std::string::npos);
 }
 
@@ -562,11 +559,7 @@ TEST(a_request_of_every_kind_is_tolerated_in_every_state) {
     for (const KeyState state : {KeyState::kUntouched, KeyState::kElsewhere, KeyState::kPending,
                                  KeyState::kOwned, KeyState::kHeldBySender, KeyState::kGivenAway}) {
       Receiver receiver(state, with_state);
-      RequestMessage request;
-      request.origin = kSender;
-      request.key = receiver.key();
-      request.kind = static_cast<std::uint64_t>(kind.kind);
-      request.count = 1;
+      const RequestMessage request = request_of(kSender, receiver.key(), kind.kind);
       CHECK_EQ(receiver.handle(frame_of(request, kind.floats)), "");
     }
   }
@@ -579,11 +572,8 @@ TEST(a_request_of_an_unknown_kind_is_a_violation) {
     });
     if (known) continue;
     Receiver receiver(KeyState::kOwned);
-    RequestMessage request;
-    request.origin = kSender;
-    request.key = receiver.key();
+    RequestMessage request = request_of(kSender, receiver.key());
     request.kind = kind;
-    request.count = 1;
     CHECK(receiver.handle(frame_of(request)).find("unknown kind of request") != std::string::npos);
   }
 }

@@ -62,6 +62,13 @@ ReplaySettings settings_of(const Accesses& accesses, Technique technique) {
   return settings;
 }
 
+// Settings that count all steps from the first one.
+ReplaySettings without_warm_up(const Accesses& accesses, Technique technique) {
+  ReplaySettings settings = settings_of(accesses, technique);
+  settings.warm_up.reset();
+  return settings;
+}
+
 ReplayResult replay(const Accesses& accesses, Technique technique) {
   return Replay(accesses, settings_of(accesses, technique)).run();
 }
@@ -103,14 +110,11 @@ Micros total(const ReplayResult& result, Of NodeReplay::* of) {
 }
 
 Micros channel_time(const ReplayResult& result) {
-  double all = 0.0;
-  for (const NodeReplay& node : result.nodes) all += node.counters.at("channel_micros");
-  return static_cast<Micros>(all);
+  return static_cast<Micros>(counted(result, "channel_micros"));
 }
 
 ReplaySettings free_of_costs(const Accesses& accesses, Technique technique) {
-  ReplaySettings settings = settings_of(accesses, technique);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, technique);
   settings.costs = {};
   settings.costs.call = 0.0;
   return settings;
@@ -197,8 +201,7 @@ TEST(rows_that_all_nodes_share_are_replicated_everywhere) {
 // gradient.
 TEST(static_pays_a_request_and_an_answer_for_each_remote_row) {
   const Accesses accesses = same_rows(4);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
   const ReplayResult result = Replay(accesses, settings).run();
   const double remote = sum(result, "pulled_remote");
   CHECK_EQ(total(result, &NodeReplay::steps), static_cast<Micros>(4 * kSteps));
@@ -251,9 +254,8 @@ TEST(node_0_requests_dense_tables_first) {
 TEST(placed_rows_start_on_their_nodes) {
   Accesses accesses = own_rows(8);
   for (NodeId node = 0; node < 8; ++node) accesses.workers[node].placed = {2 * Key{node}, 2 * Key{node} + 1};
-  ReplaySettings settings = settings_of(accesses, Technique::kRelocation);
+  ReplaySettings settings = without_warm_up(accesses, Technique::kRelocation);
   settings.lookahead = {0};  // rows are relocated for no other reason
-  settings.warm_up.reset();
   const ReplayResult result = Replay(accesses, settings).run();
   CHECK_EQ(sum(result, "pulled_local"), 2.0 * 8 * kSteps);
   CHECK_EQ(messages(result), 0.0);
@@ -261,8 +263,7 @@ TEST(placed_rows_start_on_their_nodes) {
 
 TEST(workers_and_channels_are_threads_of_their_node) {
   Accesses accesses = scattered_rows(6);  // three nodes with two workers
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
   settings.workers = 2;
   settings.channels = 2;
   const ReplayResult result = Replay(accesses, settings).run();
@@ -278,8 +279,7 @@ TEST(workers_and_channels_are_threads_of_their_node) {
 
 TEST(slow_nodes_and_links_affect_only_their_nodes) {
   const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
   const ReplayResult even = Replay(accesses, settings).run();
   ReplaySettings slow_node = settings;
   slow_node.machines[1].speed = 0.25;
@@ -298,8 +298,7 @@ TEST(slow_nodes_and_links_affect_only_their_nodes) {
 
 TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
   const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
   const ReplayResult even = Replay(accesses, settings).run();
   ReplaySettings slow = settings;
   slow.incidents = {{Incident::Kind::kSpeed, 2, 10, 0.25}, {Incident::Kind::kSpeed, 2, 20, 1.0}};
@@ -323,8 +322,7 @@ TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
 TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
   const Accesses accesses = scattered_rows(4);
   for (const Technique technique : {Technique::kStatic, Technique::kAdaptive, Technique::kFullReplication}) {
-    ReplaySettings settings = settings_of(accesses, technique);
-    settings.warm_up.reset();
+    ReplaySettings settings = without_warm_up(accesses, technique);
     settings.incidents = {{Incident::Kind::kLoss, 3, 12, 0.0}};
     settings.peer_timeout = 800'000;
     const ReplayResult result = Replay(accesses, settings).run();
@@ -348,8 +346,7 @@ TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
 
 TEST(finished_nodes_detect_a_loss_at_the_end) {
   Accesses accesses = own_rows(3);
-  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kAdaptive);
   settings.machines[2].speed = 0.25;
   settings.incidents = {{Incident::Kind::kLoss, 2, 28, 0.0}};
   const ReplayResult late = Replay(accesses, settings).run();
@@ -460,8 +457,7 @@ TEST(messages_of_intents_have_their_own_cost) {
 
 TEST(workers_wait_for_each_other_at_the_end_of_an_epoch) {
   const Accesses accesses = scattered_rows(2);
-  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kAdaptive);
   settings.machines[1].speed = 0.5;
   const ReplayResult apart = Replay(accesses, settings).run();
   settings.epoch = kSteps / 3;
@@ -485,8 +481,7 @@ TEST(nothing_is_announced_across_the_end_of_an_epoch) {
   constexpr std::size_t kEpoch = 10;
   const Accesses accesses = accesses_of(
       2, [](NodeId node, std::size_t step, Key i) { return step == kEpoch ? 60 + i : 2 * Key{node} + i; });
-  ReplaySettings settings = settings_of(accesses, Technique::kReplication);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kReplication);
   const ReplayResult ahead = Replay(accesses, settings).run();
   settings.epoch = kEpoch;
   const ReplayResult late = Replay(accesses, settings).run();
@@ -496,8 +491,7 @@ TEST(nothing_is_announced_across_the_end_of_an_epoch) {
 
 TEST(a_lost_node_ends_workers_that_wait_for_it_at_the_end_of_an_epoch) {
   const Accesses accesses = own_rows(3);
-  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
-  settings.warm_up.reset();
+  ReplaySettings settings = without_warm_up(accesses, Technique::kAdaptive);
   settings.epoch = 5;
   settings.machines[2].speed = 0.1;
   settings.incidents = {{Incident::Kind::kLoss, 2, 4, 0.0}};

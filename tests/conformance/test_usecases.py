@@ -13,7 +13,7 @@ import torch
 
 import autoada
 from adabench.backends.interface import Unavailable, WorkerContext
-from adabench.harness.checks.check_usecase import check_usecase
+from adabench.harness.checks.check_usecase import _parts, check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
 from adabench.usecases.common.batches import strided_share
 from adabench.usecases.common.placement import PLACEMENTS
@@ -81,6 +81,35 @@ def test_a_use_case_keeps_its_promises(name: str) -> None:
     findings = list(check_usecase(name, None))
     assert [(one.promise, one.detail) for one in findings if not one.ok] == []
     assert len(findings) >= 10
+
+
+@pytest.mark.parametrize("name", USECASES)
+def test_the_seed_determines_weights_and_batches_but_not_the_data(name: str) -> None:
+    kind = load_usecase(name)
+    params = msgspec.convert({"batch": 16, **SMALL.get(name, {})}, kind.Params)
+    one, same, other = (kind(params, None, seed) for seed in (1, 1, 2))
+    for content in (lambda usecase: usecase.model().state_dict(), first_parts):
+        own, again, different = (content(usecase) for usecase in (one, same, other))
+        assert all(torch.equal(value, again[key]) for key, value in own.items())
+        require_all_differ(own, different)
+    loader = one.loaders(1, 2).train
+    first, second, *_ = (dict(_parts(batch)) for batch in loader)
+    require_all_differ(first, second)
+    require_all_differ(first, dict(_parts(next(iter(loader)))))  # of the next epoch
+    assert one.fingerprint == same.fingerprint == other.fingerprint
+
+
+def first_parts(usecase: UseCase) -> dict[str, torch.Tensor]:
+    """The tensors of some batches of the second of two workers."""
+    batches = enumerate(islice(usecase.loaders(1, 2).train, 5))
+    return {f"{number} {name}": part for number, batch in batches for name, part in _parts(batch)}
+
+
+def require_all_differ(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """Check that all tensors differ, except those with few values."""
+    drawn = [name for name, values in one.items() if len(values.unique()) > 5]
+    assert drawn
+    assert [name for name in drawn if torch.equal(one[name], other[name])] == []
 
 
 @functools.cache

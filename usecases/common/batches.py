@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from adabench.usecases.interface import DataError, Params
 
+HELD_OUT_ONE_IN = 20
+"""One in this number of samples is used for validation, and one for tests, if data have no splits."""
+
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
 U = TypeVar("U", bound="DealsBatches[Any]")
@@ -208,6 +211,12 @@ def scattered(start: int, count: int) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
     return mixed
+
+
+def split_masks(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
+    """Return masks of the training, validation and test samples of the `count` samples from `start` on."""
+    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
+    return buckets > 1, buckets == 0, buckets == 1
 
 
 def _as_fetched(batch: T) -> T:

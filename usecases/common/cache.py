@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,8 +25,12 @@ from numpy.typing import NDArray
 from adabench.usecases.interface import DataError
 
 CACHE_VARIABLE = "ADABENCH_CACHE"
+CONTENTS = "arrays.json"
+"""File that describes the arrays of a folder. It is written last, so a folder without it is not complete."""
 
 T = TypeVar("T")
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Dtype and shape of arrays, by name."""
 
 _CLOCK_RESOLUTION_NS = 2_000_000_000
 """Resolution of the coarsest file system's time stamps (FAT)."""
@@ -96,7 +100,70 @@ def read_once(
     return found
 
 
-def map_arrays(folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Any] | None:
+class Kept(NamedTuple):
+    """The contents of a folder.
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        Arrays by name, mapped from files.
+    facts : dict
+        Other data that were stored with them.
+    fingerprint : str
+        Digest of the data.
+    """
+
+    arrays: dict[str, Any]
+    facts: dict[str, Any]
+    fingerprint: str
+
+
+class _Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: int
+    shapes: dict[str, tuple[str, tuple[int, ...]]]
+    facts: dict[str, Any]
+    fingerprint: str
+
+
+def describe_arrays(
+    folder: Path, version: int, shapes: Shapes, fingerprint: str | None = None, what: str = "", **facts: Any
+) -> None:
+    """Write the description of a folder's arrays, which `kept_arrays` reads.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of ``NAME.bin`` for each array.
+    version : int
+        Version of the format of the data.
+    shapes : mapping
+        Dtype and shape of each array, by name.
+    fingerprint : str, optional
+        Digest of the data; by default the digest of `what` and of the arrays.
+    what : str
+        Name of the data in the digest.
+    **facts : object
+        Other data to store, which msgspec can encode.
+    """
+    if fingerprint is None:
+        arrays = map_arrays(folder, shapes)
+        assert arrays is not None
+        fingerprint = digest_of(what, arrays.values())
+    contents = _Contents(format=version, shapes=dict(shapes), facts=facts, fingerprint=fingerprint)
+    (folder / CONTENTS).write_bytes(msgspec.json.encode(contents))
+
+
+def kept_arrays(folder: Path, version: int) -> Kept | None:
+    """Return the arrays of a folder; None if it is not complete, damaged, or of another version."""
+    try:
+        contents = msgspec.json.decode((folder / CONTENTS).read_bytes(), type=_Contents)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    arrays = map_arrays(folder, contents.shapes) if contents.format == version else None
+    return None if arrays is None else Kept(arrays, contents.facts, contents.fingerprint)
+
+
+def map_arrays(folder: Path, shapes: Shapes) -> dict[str, Any] | None:
     """Return arrays of ``NAME.bin``, mapped from the files. Changes of the arrays do not change the files.
 
     The arrays may be larger than memory and swap space.
@@ -160,7 +227,7 @@ def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Pat
     for file, identity in zip(files, identities, strict=True):
         identity_before, digest = before.get(str(file), ([], ""))
         if identity != identity_before:
-            digest = _file_digest(file)
+            digest = file_digest(file)
         after[str(file)] = (identity, digest)
     # A second write within the clock's resolution does not change the identity, so recent identities are not
     # stored.
@@ -169,7 +236,8 @@ def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Pat
     return [after[str(file)][1] for file in files]
 
 
-def _file_digest(file: Path) -> str:
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 14):

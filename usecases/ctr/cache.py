@@ -2,7 +2,7 @@
 
 A folder of the cache contains the data for training, row by row: ``dense.bin`` (float32, 13 per row,
 standardized), ``ids.bin`` (26 per row: int32 rows of the embedding table, or int64 hashed ids),
-``labels.bin`` (uint8), and ``columns.json``.
+``labels.bin`` (uint8), and their description.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.cache import map_arrays, read_once
+from adabench.usecases.common.cache import Shapes, describe_arrays, kept_arrays, read_once
 from adabench.usecases.ctr.parse_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import (
@@ -64,14 +63,6 @@ class Columns(NamedTuple):
     fingerprint: str
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    sizes: Sizes
-    rows: int
-    first_rows: list[int]
-    fingerprint: str
-
-
 Blocks = Callable[[Sequence[Path]], Iterator[tuple[int, Table]]]
 """Function that yields rows of files in order, in blocks, each with the number of its file."""
 
@@ -98,36 +89,23 @@ def cached(
         If a file cannot be read or used, or the cache cannot be written.
     """
     build = partial(_build, files, what, blocks or raw_blocks, hashed=hashed)
-    return read_once("criteo-raw-ids" if hashed else "criteo", files, build, partial(_open, hashed=hashed))
+    return read_once("criteo-raw-ids" if hashed else "criteo", files, build, _open)
 
 
-def _open(folder: Path, hashed: bool = False) -> Columns | None:
-    """Return the data in a complete folder; None if there is none, or if files have the wrong size."""
-    try:
-        meta = msgspec.json.decode((folder / "columns.json").read_bytes(), type=_Meta)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    if meta.format != FORMAT:
-        return None
-    count = sum(meta.sizes)
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "dense": ("<f4", (count, DENSE_FIELDS)),
-        "ids": ("<i8" if hashed else "<i4", (count, SPARSE_FIELDS)),
-        "labels": ("u1", (count,)),
-    }
-    columns = map_arrays(folder, shapes)
-    if columns is None:
+def _open(folder: Path) -> Columns | None:
+    kept = kept_arrays(folder, FORMAT)
+    if kept is None:
         return None
     return Columns(
-        **columns,
-        sizes=meta.sizes,
-        rows=meta.rows,
-        first_rows=np.array(meta.first_rows, dtype=np.int64),
-        fingerprint=meta.fingerprint,
+        **kept.arrays,
+        sizes=Sizes(*kept.facts["sizes"]),
+        rows=kept.facts["rows"],
+        first_rows=np.array(kept.facts["first_rows"], dtype=np.int64),
+        fingerprint=kept.fingerprint,
     )
 
 
-def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path, hashed: bool = False) -> None:
+def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path, hashed: bool) -> None:
     sizes = _read(blocks(files), folder, what)
     labels = np.fromfile(folder / "labels.bin", dtype=np.uint8)
     for name, part in sizes.slices().items():
@@ -137,14 +115,15 @@ def _build(files: Sequence[Path], what: str, blocks: Blocks, folder: Path, hashe
     distinct = None if hashed else [_distinct(_field(folder, field)) for field in _FIELDS]
     _write_ids(folder, sum(sizes), distinct)
     ends = np.cumsum([0] * SPARSE_FIELDS if distinct is None else [len(values) for values in distinct])
-    meta = _Meta(
-        format=FORMAT,
-        sizes=sizes,
-        rows=int(ends[-1]),
-        first_rows=[0, *(int(end) for end in ends[:-1])],
-        fingerprint=fingerprint,
+    shapes: Shapes = {
+        "dense": ("<f4", (sum(sizes), DENSE_FIELDS)),
+        "ids": ("<i8" if hashed else "<i4", (sum(sizes), SPARSE_FIELDS)),
+        "labels": ("u1", (sum(sizes),)),
+    }
+    first_rows = [0, *ends[:-1].tolist()]
+    describe_arrays(
+        folder, FORMAT, shapes, fingerprint, sizes=sizes, rows=int(ends[-1]), first_rows=first_rows
     )
-    (folder / "columns.json").write_bytes(msgspec.json.encode(meta))
     for field in _FIELDS:
         _field(folder, field).unlink()
 

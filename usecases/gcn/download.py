@@ -1,6 +1,5 @@
 """Downloads public data sets."""
 
-import hashlib
 import http.client
 import os
 import urllib.error
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from adabench.usecases.common.cache import file_digest
 from adabench.usecases.gcn.read_musae import MUSAE
 from adabench.usecases.gcn.read_planetoid import PLANETOID, PLANETOID_PARTS
 from adabench.usecases.interface import DataError
@@ -119,12 +119,12 @@ def _remotes(name: str) -> dict[str, Remote]:
 
 
 def _download(remote: Remote, file: Path) -> None:
-    if file.is_file() and _sha256(file) == remote.sha256:
+    if file.is_file() and file_digest(file) == remote.sha256:
         return
     partial = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         _transfer(remote.url, partial)
-        found = _sha256(partial)
+        found = file_digest(partial)
         if found != remote.sha256:
             raise DataError(
                 f"{remote.url}: its SHA-256 is {found} where {remote.sha256} is expected; not kept"
@@ -164,11 +164,3 @@ def _extract(archive: Path, folder: Path) -> None:
                     content.extract(member, folder)
     except zipfile.BadZipFile as error:
         raise DataError(f"{archive}: not a zip archive ({error})") from error
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

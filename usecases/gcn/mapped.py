@@ -2,7 +2,7 @@
 
 Reading a graph needs memory for its nodes and for a part of its arcs. A folder of the cache contains the
 arrays of `Graph`: ``indptr.bin``, ``indices.bin``, ``labels.bin``, the arrays of its split if there is one,
-``features.bin`` if they are wanted, and ``graph.json``.
+``features.bin`` if they are wanted, and their description.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.cache import describe_arrays, kept_arrays, read_once
 from adabench.usecases.gcn.graph import Graph, Split, numbered_labels, require_ends, require_labels
 
 FORMAT = 2
@@ -53,15 +52,6 @@ class Parts(NamedTuple):
     features: NDArray[np.float32] | None = None
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    nodes: int
-    arcs: int
-    split: list[int] | None  # number of nodes of each part
-    features: int | None = None  # number of features of each node
-    fingerprint: str
-
-
 def mapped_graph(files: Sequence[Path], read: Callable[[], Parts], features: bool = False) -> Graph:
     """Return the graph of some files from the cache, or read them. The graph is as `build_graph` makes it.
 
@@ -89,47 +79,30 @@ def _build(read: Callable[[], Parts], folder: Path) -> None:
     labels = numbered_labels(parts.labels)
     require_labels(labels, parts.where)
     labels.tofile(folder / "labels.bin")
-    if parts.split is not None:
-        for name in _SPLITS:
-            getattr(parts.split, name).tofile(folder / f"{name}.bin")
-    width = None
-    if parts.features is not None:
-        width = parts.features.shape[1]
-        parts.features.tofile(folder / "features.bin")
-    arcs = _write_arcs(folder, len(labels), parts)
-    sizes = None if parts.split is None else [len(getattr(parts.split, name)) for name in _SPLITS]
-    arrays = map_arrays(folder, _shapes(len(labels), arcs, sizes, width))
-    assert arrays is not None
-    fingerprint = digest_of("", arrays.values())
-    meta = _Meta(
-        format=FORMAT, nodes=len(labels), arcs=arcs, split=sizes, features=width, fingerprint=fingerprint
-    )
-    (folder / "graph.json").write_bytes(msgspec.json.encode(meta))
-
-
-def _open(folder: Path) -> Graph | None:
-    try:
-        meta = msgspec.json.decode((folder / "graph.json").read_bytes(), type=_Meta)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    arrays = map_arrays(folder, _shapes(meta.nodes, meta.arcs, meta.split, meta.features))
-    if meta.format != FORMAT or arrays is None:
-        return None
-    split = None if meta.split is None else Split(*(arrays.pop(name) for name in _SPLITS))
-    return Graph(**arrays, split=split, known_fingerprint=meta.fingerprint)
-
-
-def _shapes(
-    nodes: int, arcs: int, split: list[int] | None, features: int | None
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtypes and shapes, in the order of `Graph.fingerprint`."""
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+    nodes = len(labels)
+    arcs = _write_arcs(folder, nodes, parts)
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {  # in the order of `Graph.fingerprint`
         "indptr": ("<i8", (nodes + 1,)),
         "indices": ("<i4", (arcs,)),
         "labels": ("<i8", (nodes,)),
     }
-    shapes |= {name: ("<i8", (size,)) for name, size in zip(_SPLITS, split or [], strict=False)}
-    return shapes if features is None else shapes | {"features": ("<f4", (nodes, features))}
+    if parts.split is not None:
+        for name in _SPLITS:
+            part = getattr(parts.split, name)
+            part.tofile(folder / f"{name}.bin")
+            shapes[name] = ("<i8", (len(part),))
+    if parts.features is not None:
+        parts.features.tofile(folder / "features.bin")
+        shapes["features"] = ("<f4", parts.features.shape)
+    describe_arrays(folder, FORMAT, shapes)
+
+
+def _open(folder: Path) -> Graph | None:
+    kept = kept_arrays(folder, FORMAT)
+    if kept is None:
+        return None
+    split = Split(*(kept.arrays.pop(name) for name in _SPLITS)) if "train" in kept.arrays else None
+    return Graph(**kept.arrays, split=split, known_fingerprint=kept.fingerprint)
 
 
 def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:

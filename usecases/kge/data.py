@@ -2,21 +2,18 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.batches import split_masks
+from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.generate import generate
 from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
 
 FORMAT = 3
-HELD_OUT_ONE_IN = 20
-"""For triples without a split, one in this number is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 
 
@@ -34,13 +31,6 @@ class Graph(NamedTuple):
     fingerprint: str
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    counts: list[int]
-    sizes: Sizes
-    fingerprint: str
-
-
 def load(path: Path | None, generated: int) -> Graph:
     """Read the triples at `path`, or generate about `generated` if it is None.
 
@@ -51,7 +41,7 @@ def load(path: Path | None, generated: int) -> Graph:
     """
     if path is None:
         triples, sizes = generate(generated)
-        train, valid, test = (triples[rows] for rows in _by_hash(0, len(triples)))
+        train, valid, test = (triples[rows] for rows in split_masks(0, len(triples)))
         fingerprint = digest_of(repr(sizes), (train, valid, test))
         graph = Graph(train, valid, test, sizes, fingerprint)
         return _whole(graph, f"generated data of {generated} triples")
@@ -73,19 +63,13 @@ def _whole(graph: Graph, what: str) -> Graph:
     return graph
 
 
-def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Return a mask of each split for the `count` triples from number `start` on."""
-    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
-    return buckets > 1, buckets == 0, buckets == 1
-
-
 def _build(files: Files, folder: Path) -> None:
     counts, sizes, seen = [0, 0, 0], list[Sizes](), 0
     outputs = [(folder / f"{name}.bin").open("wb") for name in SPLITS]
     try:
         for index, block in triple_blocks(files, sizes):
             if len(files.triples) == 1:
-                parts = {split: block[rows] for split, rows in enumerate(_by_hash(seen, len(block)))}
+                parts = {split: block[rows] for split, rows in enumerate(split_masks(seen, len(block)))}
             else:
                 parts = {index: block}
             for split, part in parts.items():
@@ -95,23 +79,10 @@ def _build(files: Files, folder: Path) -> None:
     finally:
         for output in outputs:
             output.close()
-    splits = map_arrays(folder, _shapes(counts))
-    assert splits is not None
-    fingerprint = digest_of(repr(sizes[0]), splits.values())
-    meta = _Meta(format=FORMAT, counts=counts, sizes=sizes[0], fingerprint=fingerprint)
-    (folder / "triples.json").write_bytes(msgspec.json.encode(meta))
+    shapes = {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}
+    describe_arrays(folder, FORMAT, shapes, what=repr(sizes[0]), sizes=sizes[0])
 
 
 def _open(folder: Path) -> Graph | None:
-    try:
-        meta = msgspec.json.decode((folder / "triples.json").read_bytes(), type=_Meta)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    splits: dict[str, Any] | None = map_arrays(folder, _shapes(meta.counts))
-    if meta.format != FORMAT or splits is None:
-        return None
-    return Graph(**splits, sizes=meta.sizes, fingerprint=meta.fingerprint)
-
-
-def _shapes(counts: list[int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}
+    kept = kept_arrays(folder, FORMAT)
+    return kept and Graph(**kept.arrays, sizes=Sizes(*kept.facts["sizes"]), fingerprint=kept.fingerprint)

@@ -7,14 +7,13 @@ test every rating once, and only the numbers of the rows are kept in memory for 
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.mf.generate import generate
 from adabench.usecases.mf.read import Block, rating_blocks, rating_file
@@ -51,14 +50,6 @@ class Splits(NamedTuple):
     test: NDArray[np.int64]
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    count: int
-    users: int
-    items: int
-    fingerprint: str
-
-
 def load(path: Path | None, generated: int, *, hashed: bool = False) -> Ratings:
     """Read the ratings at `path`, or generate about `generated` if it is None.
 
@@ -77,8 +68,8 @@ def load(path: Path | None, generated: int, *, hashed: bool = False) -> Ratings:
         return Ratings(block, *sizes, digest_of("ratings", block))
     try:
         file = rating_file(path)
-        build, open_folder = partial(_build, file, hashed=hashed), partial(_open, hashed=hashed)
-        return read_once("ratings-hashed" if hashed else "ratings", [file], build, open_folder)
+        build = partial(_build, file, hashed=hashed)
+        return read_once("ratings-hashed" if hashed else "ratings", [file], build, _open)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): data must be a readable folder or file") from error
 
@@ -91,7 +82,7 @@ def split(count: int, fold: int) -> Splits:
     return Splits(*(np.flatnonzero(rows) for rows in (~tested & ~validated, validated, tested)))
 
 
-def _build(file: Path, folder: Path, hashed: bool = False) -> None:
+def _build(file: Path, folder: Path, hashed: bool) -> None:
     count = users = items = 0
     outputs = [(folder / f"{name}.bin").open("wb") for name in Block._fields]
     try:
@@ -105,29 +96,11 @@ def _build(file: Path, folder: Path, hashed: bool = False) -> None:
     finally:
         for output in outputs:
             output.close()
-    columns = map_arrays(folder, _shapes(count, hashed))
-    assert columns is not None
-    meta = _Meta(
-        format=FORMAT,
-        count=count,
-        users=users,
-        items=items,
-        fingerprint=digest_of("ratings", columns.values()),
-    )
-    (folder / "ratings.json").write_bytes(msgspec.json.encode(meta))
+    ids = ("<i8" if hashed else "<i4", (count,))
+    shapes = {"users": ids, "items": ids, "ratings": ("<f4", (count,))}
+    describe_arrays(folder, FORMAT, shapes, what="ratings", users=users, items=items)
 
 
-def _open(folder: Path, hashed: bool = False) -> Ratings | None:
-    try:
-        meta = msgspec.json.decode((folder / "ratings.json").read_bytes(), type=_Meta)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-    columns: dict[str, Any] | None = map_arrays(folder, _shapes(meta.count, hashed))
-    if meta.format != FORMAT or columns is None:
-        return None
-    return Ratings(Block(**columns), meta.users, meta.items, meta.fingerprint)
-
-
-def _shapes(count: int, hashed: bool) -> dict[str, tuple[str, tuple[int, ...]]]:
-    ids = "<i8" if hashed else "<i4"
-    return {"users": (ids, (count,)), "items": (ids, (count,)), "ratings": ("<f4", (count,))}
+def _open(folder: Path) -> Ratings | None:
+    kept = kept_arrays(folder, FORMAT)
+    return kept and Ratings(Block(**kept.arrays), **kept.facts, fingerprint=kept.fingerprint)

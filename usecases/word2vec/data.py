@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import digest_of, map_arrays, read_once
+from adabench.usecases.common.batches import split_masks
+from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
@@ -24,8 +23,6 @@ from adabench.usecases.word2vec.pairs import Pairs, read_pairs
 from adabench.usecases.word2vec.read import find, sentences
 
 FORMAT = 3
-HELD_OUT_ONE_IN = 20
-"""One in this number of sentences is used for validation, and one for tests."""
 SPLITS = ("train", "valid", "test")
 GENERATED_PAIRS = "topics"
 _BLOCK = 1 << 14  # number of sentences that are processed together
@@ -77,14 +74,6 @@ class Text(NamedTuple):
     fingerprint: str
 
 
-class _Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: int
-    words: list[int]  # number of words of each split
-    sentences: list[int]
-    names: int
-    fingerprint: str
-
-
 class _Read(NamedTuple):
     splits: dict[str, Sentences]
     counts: NDArray[np.int64]
@@ -129,7 +118,7 @@ def _generated(count: int) -> Text:
     drawn, pairs, alike, words = generate(count)
     train, valid, test = (
         Sentences(drawn[chosen].reshape(-1), np.arange(0, chosen.sum() * LENGTH + 1, LENGTH))
-        for chosen in _by_hash(0, len(drawn))
+        for chosen in split_masks(0, len(drawn))
     )
     counts = np.bincount(train.words, minlength=words)
     fingerprint = digest_of("text", [train.words, valid.words, test.words, pairs, alike])
@@ -146,12 +135,6 @@ def _whole(text: Text, what: str) -> Text:
                 f"sentences are needed"
             )
     return text
-
-
-def _by_hash(start: int, count: int) -> tuple[NDArray[np.bool_], ...]:
-    """Return a mask of each split for the `count` sentences from number `start` on."""
-    buckets = scattered(start, count) % np.uint64(HELD_OUT_ONE_IN)
-    return buckets > 1, buckets == 0, buckets == 1
 
 
 def _build(path: Path, least: int, folder: Path) -> None:
@@ -189,11 +172,11 @@ def _build(path: Path, least: int, folder: Path) -> None:
     (folder / "counts.bin").write_bytes(trained.tobytes())
     (folder / "all.bin").unlink()
     (folder / "lengths.bin").unlink()
-    arrays = map_arrays(folder, _shapes(words, found, len(kept)))
-    assert arrays is not None
-    fingerprint = digest_of("text", arrays.values())
-    meta = _Meta(format=FORMAT, words=words, sentences=found, names=len(kept), fingerprint=fingerprint)
-    (folder / "text.json").write_bytes(msgspec.json.encode(meta))
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (len(kept),))}
+    for split_name, count, sentences_found in zip(SPLITS, words, found, strict=True):
+        shapes[f"{split_name}_words"] = ("<i4", (count,))
+        shapes[f"{split_name}_starts"] = ("<i8", (sentences_found + 1,))
+    describe_arrays(folder, FORMAT, shapes, what="text")
 
 
 def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[np.int64], int]:
@@ -209,7 +192,7 @@ def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[
             length = np.array([len(one) for one in block], np.int64)
             found.tofile(all_words)
             length.tofile(all_lengths)
-            trained = np.repeat(_by_hash(seen, len(block))[0], length)
+            trained = np.repeat(split_masks(seen, len(block))[0], length)
             more = np.bincount(found[trained], minlength=len(numbers))
             more[: len(counts)] += counts
             counts = more
@@ -232,29 +215,23 @@ def _blocks(
         done += len(block)
         sentence = np.repeat(np.arange(len(length)), length)
         left = np.bincount(sentence[block >= 0], minlength=len(length))
-        for split, chosen in enumerate(_by_hash(first, len(length))):
+        for split, chosen in enumerate(split_masks(first, len(length))):
             chosen &= left > 1
             starts = np.concatenate([[0], np.cumsum(left[chosen])])
             yield split, Sentences(block[chosen[sentence] & (block >= 0)], starts)
 
 
 def _open(folder: Path) -> _Read | None:
+    kept = kept_arrays(folder, FORMAT)
+    if kept is None:
+        return None
     try:
-        meta = msgspec.json.decode((folder / "text.json").read_bytes(), type=_Meta)
         names = (folder / "names.txt").read_text("utf-8").split("\n")
     except (FileNotFoundError, ValueError):
         return None
-    arrays = map_arrays(folder, _shapes(meta.words, meta.sentences, meta.names))
-    if meta.format != FORMAT or arrays is None or len(names) != meta.names:
+    if len(names) != len(kept.arrays["counts"]):
         return None
     splits = {
-        split: Sentences(*(arrays[f"{split}_{what}"] for what in Sentences._fields)) for split in SPLITS
+        split: Sentences(*(kept.arrays[f"{split}_{what}"] for what in Sentences._fields)) for split in SPLITS
     }
-    return _Read(splits, arrays["counts"], names, meta.fingerprint)
-
-
-def _shapes(words: list[int], sentences: list[int], names: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (names,))}
-    for split, count, found in zip(SPLITS, words, sentences, strict=True):
-        shapes |= {f"{split}_words": ("<i4", (count,)), f"{split}_starts": ("<i8", (found + 1,))}
-    return shapes
+    return _Read(splits, kept.arrays["counts"], names, kept.fingerprint)

@@ -89,6 +89,12 @@ struct Script {
     }
     return *this;
   }
+  // Returns the input, and begins another one with the same rank and technique.
+  Bytes take() {
+    Bytes taken = bytes;
+    bytes.resize(2);
+    return taken;
+  }
 };
 
 RequestMessage request(NodeId origin, Key key, OperationKind kind, std::uint16_t count = 1) {
@@ -122,15 +128,9 @@ Message encoded_row(MessageType type, Key key) {
   return message;
 }
 
-DeltaMessage encoded_change(MessageType type, Key key) {
+DeltaMessage changed(MessageType type, Key key, Change change) {
   auto message = keyed<DeltaMessage>(type, key);
-  message.change = Change::kEncoded;
-  return message;
-}
-
-DeltaMessage gradient(MessageType type, Key key) {
-  auto message = keyed<DeltaMessage>(type, key);
-  message.change = Change::kGradient;
+  message.change = change;
   return message;
 }
 
@@ -153,11 +153,10 @@ std::vector<Bytes> examples() {
             .send(0, keyed<TransferMessage>(MessageType::kTransfer, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDelta, key), kWidth)
             .send(1, keyed<DeltaMessage>(MessageType::kDrop, key), kWidth)
-            .send(1, gradient(MessageType::kDelta, key), kGradientHeader + kLength)
+            .send(1, changed(MessageType::kDelta, key, Change::kGradient), kGradientHeader + kLength)
             .send(1, keyed<NewsMessage>(MessageType::kNews, key))
             .send(0, keyed<AckMessage>(MessageType::kDropAck, key));
-        all.push_back(script.bytes);
-        script.bytes.resize(2);
+        all.push_back(script.take());
       }
       const Tables all_tables(tables());
       for (Key key = 0; key < kAllKeys; ++key) {  // tables with the wire float32 are refused
@@ -170,17 +169,15 @@ std::vector<Bytes> examples() {
         all.push_back(script.send(0, encoded_row<SetupMessage>(MessageType::kSetup, key), row)
                           .send(0, refresh, row)
                           .send(0, keyed<AckMessage>(MessageType::kAck, key))
-                          .send(1, encoded_change(MessageType::kDelta, key), row)
-                          .send(1, encoded_change(MessageType::kDrop, key), row)
+                          .send(1, changed(MessageType::kDelta, key, Change::kEncoded), row)
+                          .send(1, changed(MessageType::kDrop, key, Change::kEncoded), row)
                           .send(0, AnswerMessage{.content = Answered::kValue, .encoded = 1},
                                 encoded_floats(table, wire, table.length()))
-                          .bytes);
-        script.bytes.resize(2);
+                          .take());
         all.push_back(script.send(1, intent(2, key))
-                          .send(1, encoded_change(MessageType::kDelta, key), row)
+                          .send(1, changed(MessageType::kDelta, key, Change::kEncoded), row)
                           .send(0, encoded_row<TransferMessage>(MessageType::kTransfer, key), row)
-                          .bytes);
-        script.bytes.resize(2);
+                          .take());
       }
       for (const Key key : {Key{1}, Key{5}, kFirstPacked, kFirstPacked + 1}) {
         const Table& table = all_tables.find(key);
@@ -191,16 +188,13 @@ std::vector<Bytes> examples() {
                           .send(0, refresh, row)
                           .send(0, keyed<AckMessage>(MessageType::kAck, key))
                           .send(0, AnswerMessage{.content = Answered::kValue}, table.value_words())
-                          .bytes);
-        script.bytes.resize(2);
-        all.push_back(script.send(0, keyed<TransferMessage>(MessageType::kTransfer, key), row).bytes);
-        script.bytes.resize(2);
+                          .take());
+        all.push_back(script.send(0, keyed<TransferMessage>(MessageType::kTransfer, key), row).take());
       }
       for (std::uint32_t number = 0; number < 3 * kUsed; ++number) {
         AnswerMessage answer{.content = Answered::kState};
         answer.request = number;
-        all.push_back(script.send(0, answer, kWidth - kLength).bytes);
-        script.bytes.resize(2);
+        all.push_back(script.send(0, answer, kWidth - kLength).take());
       }
       for (std::uint32_t number = 0; number < kIds.size(); ++number) {
         ResolvedMessage answer{.request = number, .count = number % 3};
@@ -209,16 +203,14 @@ std::vector<Bytes> examples() {
             .send(number % 2, ResolveMessage{.table = kTableOfRetired, .count = 1}, 2)
             .send(number % 2, RetireMessage{.table = kTableOfRetired, .count = 1}, 3)
             .send(number % 2, RetiredMessage{.table = kTableOfRetired, .count = 1}, 1);
-        all.push_back(script.bytes);
-        script.bytes.resize(2);
+        all.push_back(script.take());
       }
       for (std::uint32_t number = 0; number < kNodes; ++number) {
         script.send(number % 2, ListIdsMessage{.table = kTableWithIds, .first = 8 * number})
             .send(number % 2, IdsMessage{.request = number % 2, .count = number, .next = 3 + number},
                   2 * number)
             .send(number % 2, IdsMessage{.request = number % 2, .count = 1, .next = kRowsWithIds}, 2);
-        all.push_back(script.bytes);
-        script.bytes.resize(2);
+        all.push_back(script.take());
       }
       for (const MessageType type : {MessageType::kMark, MessageType::kEcho}) {
         for (std::uint32_t number = 0; number < 4; ++number)

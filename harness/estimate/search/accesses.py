@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -37,10 +36,8 @@ class Accesses:
         return np.asarray(self.counts[served.table] / self.steps[:, None])
 
 
-def accesses_of(
-    usecase: UseCase, tables: Sequence[Served], nodes: int, workers: int, steps: int | None = None
-) -> Accesses:
-    """Count rows in the training batches of all workers, for one epoch or at most `steps` steps.
+def accesses_of(usecase: UseCase, tables: Sequence[Served], nodes: int, workers: int) -> Accesses:
+    """Count rows in the training batches of all workers, for one epoch.
 
     Parameters
     ----------
@@ -50,14 +47,12 @@ def accesses_of(
         Tables of the server.
     nodes, workers : int
         Number of nodes, and of workers per node.
-    steps : int, optional
-        Maximum number of steps of each worker.
     """
     counts = {one.table: np.zeros((nodes, one.keys), dtype=np.int64) for one in tables if not one.dense}
     made = np.zeros(nodes, dtype=np.int64)
     for worker in range(nodes * workers):
         node = worker // workers
-        for batch in islice(usecase.loaders(worker, nodes * workers).train, steps):
+        for batch in usecase.loaders(worker, nodes * workers).train:
             made[node] += 1
             for name, rows in usecase.keys(batch).items():
                 counts[name][node, np.unique(rows.numpy())] += 1  # A row that is named twice is read once.

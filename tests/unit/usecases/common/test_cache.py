@@ -51,7 +51,7 @@ def test_a_digest_is_remembered_once_the_file_is_older_than_the_clock_can_tell(
     path.write_text("same")
     monkeypatch.setattr("adabench.usecases.common.cache._CLOCK_RESOLUTION_NS", -(10**18))
     assert read(path) == "same"
-    monkeypatch.setattr("adabench.usecases.common.cache._file_digest", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr("adabench.usecases.common.cache.file_digest", lambda _: pytest.fail("read again"))
     assert read(path) == "same"
 
 

@@ -100,7 +100,7 @@ def test_a_file_that_changes_is_read_again_and_the_old_cache_goes(tmp_path: Path
     assert first.labels.sum() > 0  # data in use stay readable
 
 
-@pytest.mark.parametrize("name", ["columns.json", "ids.bin", "dense.bin", "labels.bin"])
+@pytest.mark.parametrize("name", ["arrays.json", "ids.bin", "dense.bin", "labels.bin"])
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, empty_cache: Path, name: str) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(raw_text(70))

@@ -36,18 +36,13 @@ def train(usecase: CtrUseCase) -> list[dict[str, float]]:
     return history
 
 
-def test_equal_seeds_give_equal_models_and_leave_the_global_generator_alone(usecase: CtrUseCase) -> None:
+def test_a_model_leaves_the_global_generator_alone(usecase: CtrUseCase) -> None:
     state = torch.get_rng_state()
-    one, two = usecase.model().state_dict(), CtrUseCase(SMALL, None, 1).model().state_dict()
-    other = CtrUseCase(SMALL, None, 2).model().state_dict()
+    usecase.model()
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert not torch.equal(one["deep.weight"], other["deep.weight"])
-    assert not torch.equal(one["mlp.0.weight"], other["mlp.0.weight"])
 
 
-def test_data_do_not_depend_on_the_seed(usecase: CtrUseCase) -> None:
-    assert CtrUseCase(SMALL, None, 2).fingerprint == usecase.fingerprint
+def test_other_data_have_another_fingerprint(usecase: CtrUseCase) -> None:
     assert CtrUseCase(CtrParams(rows=1401), None, 1).fingerprint != usecase.fingerprint
 
 

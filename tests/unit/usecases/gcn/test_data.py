@@ -154,9 +154,9 @@ def test_a_graph_is_read_once_and_anew_when_its_file_changes(
     first, again = (load("mine", tmp_path) for _ in range(2))
     require_same(again, first)
     assert len(read) == 1
-    (folder,) = {file.parent for file in (tmp_path / "cache").rglob("graph.json")}
+    (folder,) = {file.parent for file in (tmp_path / "cache").rglob("arrays.json")}
     assert sorted(file.name for file in folder.iterdir()) == [
-        "graph.json",
+        "arrays.json",
         "indices.bin",
         "indptr.bin",
         "labels.bin",

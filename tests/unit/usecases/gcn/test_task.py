@@ -87,18 +87,6 @@ def test_every_worker_evaluates_the_whole_splits_in_the_same_neighbourhoods(usec
         assert all(torch.equal(seen[0], other) for other in seen)
 
 
-def test_equal_seeds_give_equal_models_and_batches() -> None:
-    first, again, other = (GcnUseCase(SMALL, None, seed) for seed in (1, 1, 2))
-    models = [usecase.model() for usecase in (first, again, other)]
-    weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in models]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-    ids = [first_batch(usecase).n_id for usecase in (first, again, other)]
-    assert torch.equal(ids[0], ids[1])
-    assert not torch.equal(ids[0], ids[2])
-    assert first.fingerprint == other.fingerprint
-
-
 def test_evaluation_counts_right_answers_and_leaves_the_model_training(usecase: GcnUseCase) -> None:
     model, loader = usecase.model(), usecase.loaders(0, 1).valid
     with torch.no_grad():

@@ -157,14 +157,6 @@ def test_what_is_drawn_and_right_is_no_negative() -> None:
     assert usecase.loss(model, one).item() == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_negatives_depend_on_the_seed_and_the_batch_alone() -> None:
-    one, other, different = (KgeUseCase(KgeParams(**SMALL), None, seed) for seed in (1, 1, 2))
-    first, second = (list(usecase.loaders(1, 2).train) for usecase in (one, other))
-    assert all(torch.equal(a.negatives, b.negatives) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(first[0].negatives, first[1].negatives)
-    assert not torch.equal(first[0].negatives, next(iter(different.loaders(1, 2).train)).negatives)
-
-
 def test_shares_are_disjoint() -> None:
     usecase = KgeUseCase(KgeParams(**SMALL), None, 1)
     shares = [torch.cat([batch.triples for batch in usecase.loaders(rank, 2).train]) for rank in (0, 1)]
