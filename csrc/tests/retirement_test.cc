@@ -111,7 +111,8 @@ TEST(a_call_that_only_finds_rows_does_not_affect_which_rows_are_retired) {
   for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {
     std::set<std::vector<std::int64_t>> kept;
     for (const bool is_evaluated : {false, true}) {
-      MemoryCluster cluster(tables(100, evict), {.channels = 2});
+      // The number of rows that several channels retire depends on their speed.
+      MemoryCluster cluster(tables(100, evict), {.channels = 1});
       Caller caller(cluster, 0, 0);
       for (std::int64_t step = 0; step < 10; ++step) {
         caller.keys_of(range(10 * step, 10 * step + 10));
