@@ -273,7 +273,7 @@ void alone_three_times(Scenario& s) {
 }
 
 // A node keeps its replica of a key that no other node uses, and sends two changes.
-void alone_for_long(Scenario& s, Clock length) {
+void keep_alone(Scenario& s, Clock length) {
   const NodeId home = 0, n = 1;
   s.intent(n, 0, length);
   s.deliver_all();
@@ -284,6 +284,17 @@ void alone_for_long(Scenario& s, Clock length) {
     s.deliver_all();
   }
   s.expect_owner(n);
+}
+
+void alone_for_long(Scenario& s) { keep_alone(s, 1); }
+
+void alone_for_good(Scenario& s) { keep_alone(s, kForGood); }
+
+// A node uses a key for the first time. Its intent ends.
+void alone_once(Scenario& s) {
+  s.intent(1);
+  s.deliver_all();
+  s.expect_owner(1);
 }
 
 // A node uses a key three times, and another node uses it in between, at the same time.
@@ -374,22 +385,15 @@ TEST(a_key_leaves_its_home_node_when_one_node_was_alone_three_times) {
 }
 
 TEST(changes_of_a_replica_count_as_times_alone) {
-  const auto alone = [](Scenario& s) { alone_for_long(s, 1); };
-  expect_caught(alone, Mutant::changes_do_not_count, 3, "owner", RuleKind::kSgd, 0, 3);
+  expect_caught(alone_for_long, Mutant::changes_do_not_count, 3, "owner", RuleKind::kSgd, 0, 3);
 }
 
 TEST(a_key_that_is_wanted_for_good_leaves_its_home_node_after_several_times) {
-  const auto alone = [](Scenario& s) { alone_for_long(s, kForGood); };
-  expect_caught(alone, Mutant::leaves_for_good_at_once, 3, "owner");
+  expect_caught(alone_for_good, Mutant::leaves_for_good_at_once, 3, "owner");
 }
 
 TEST(a_key_whose_intent_ends_leaves_its_home_node_at_once) {
-  const auto once = [](Scenario& s) {
-    s.intent(1);
-    s.deliver_all();
-    s.expect_owner(1);
-  };
-  expect_caught(once, Mutant::every_intent_is_for_good, 3, "owner");
+  expect_caught(alone_once, Mutant::every_intent_is_for_good, 3, "owner");
 }
 
 TEST(interest_of_another_node_ends_the_times_alone) {

@@ -51,7 +51,7 @@ def size_of(struct: str) -> int:
     size = bits = 0
     for field in filter(None, map(str.strip, fields.split(";")[:-1])):
         kind, name = field.split(" ", 1)
-        if found := re.fullmatch(r"\w+ : (\d+)", name):
+        if found := re.fullmatch(r"\w+ : (\d+)( = 0)?", name):
             bits += int(found[1])
         else:
             array = re.search(r"\[(\d+)\]", name)
