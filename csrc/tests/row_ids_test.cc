@@ -70,6 +70,21 @@ TEST(regular_ids_are_found) {
   }
 }
 
+TEST(a_removed_id_is_not_found_whatever_other_ids_there_are) {
+  constexpr std::uint64_t kRows = 10;
+  constexpr std::size_t kRemoved = 300'000;
+  RowIds known(kRows);
+  const std::vector<std::int64_t> ids = random_ids(kRows + kRemoved);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::uint64_t row = i % kRows;
+    if (i >= kRows) {
+      RowIds::Adding(known).remove(row);
+      CHECK_EQ(known.find(ids[i - kRows]), RowIds::kUnknown);
+    }
+    add(known, ids[i], row);
+  }
+}
+
 TEST(readers_find_each_id_that_was_added_before) {
   constexpr std::size_t kIds = 20'000;
   RowIds known(kIds);

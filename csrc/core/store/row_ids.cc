@@ -12,14 +12,16 @@ namespace adaps {
 namespace {
 
 constexpr std::uint64_t kEachByte = 0x0101010101010101ULL;
+constexpr std::uint64_t kLowBits = 0x7f * kEachByte;
 // Number of ids between the prefetch of a bucket and of an id, and the use of both.
 constexpr std::size_t kIdDistance = 16;
 constexpr std::size_t kBucketDistance = 2 * kIdDistance;
 
-// Sets the highest bit of each byte of `tags` that equals `tag`. A byte above a match may also be set.
+// Sets the highest bit of each byte of `tags` that equals `tag`, and no other bit. The sum of a byte's low
+// bits has no carry into the next byte. A carry could make an entry match whose row was removed.
 std::uint64_t matching(std::uint64_t tags, std::uint64_t tag) {
   const std::uint64_t different = tags ^ (kEachByte * tag);
-  return (different - kEachByte) & ~different & (kEachByte << 7);
+  return ~(((different & kLowBits) + kLowBits) | different | kLowBits);
 }
 std::size_t index_of(std::uint64_t match) { return static_cast<std::size_t>(std::countr_zero(match)) / 8; }
 
@@ -52,7 +54,7 @@ std::int64_t RowIds::match(const Bucket& bucket, std::uint64_t tag, std::int64_t
     if (ids_[row].load(std::memory_order_relaxed) == id) return row;
   }
   // The upper half of the word is filled with zeros, which match no tag.
-  std::uint64_t high = matching(bucket.high_tags.load(std::memory_order_acquire), tag) & 0xffffffffU;
+  std::uint64_t high = matching(bucket.high_tags.load(std::memory_order_acquire), tag);
   for (; high != 0; high &= high - 1) {
     const std::uint32_t row = bucket.rows[8 + index_of(high)].load(std::memory_order_relaxed);
     if (ids_[row].load(std::memory_order_relaxed) == id) return row;
@@ -83,8 +85,7 @@ std::size_t RowIds::find(std::span<const std::int64_t> ids, std::int64_t* rows) 
     const Place& ahead = places[i % kBucketDistance];
     const Bucket& bucket = first_bucket_[ahead.bucket];
     const std::uint64_t low = matching(bucket.low_tags.load(std::memory_order_relaxed), ahead.tag);
-    const std::uint64_t high =
-        matching(bucket.high_tags.load(std::memory_order_relaxed), ahead.tag) & 0xffffffffU;
+    const std::uint64_t high = matching(bucket.high_tags.load(std::memory_order_relaxed), ahead.tag);
     if ((low | high) == 0) return;
     const std::size_t index = low != 0 ? index_of(low) : 8 + index_of(high);
     prefetch_line(&ids_[bucket.rows[index].load(std::memory_order_relaxed)]);
@@ -129,7 +130,7 @@ void RowIds::Adding::add(std::int64_t id, std::uint64_t row) {
     Bucket& bucket = ids_.first_bucket_[i];
     const std::uint64_t low = bucket.low_tags.load(std::memory_order_relaxed);
     const std::uint32_t high = bucket.high_tags.load(std::memory_order_relaxed);
-    // Entries without a row have the tag 0. The lowest match is exact.
+    // Entries without a row have the tag 0.
     if (const std::uint64_t free = matching(low, 0); free != 0) {
       const std::size_t index = index_of(free);
       bucket.rows[index].store(static_cast<std::uint32_t>(row), std::memory_order_relaxed);
