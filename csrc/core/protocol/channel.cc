@@ -143,10 +143,10 @@ void Channel::flush_if_due() {
 bool Channel::hurries() const { return context_.node.epochs.anyone_hurries() || syncs_.hurries(); }
 
 Beyond Channel::needed_for_syncs() const {
-  const bool waits = decisions().all_are_due(context_.node.epochs.anyone_waits()) && flusher_.has_dirty();
-  if (waits && hurries()) return Beyond::kEverything;
-  return syncs_.needed_for_patient() |
-         (waits && !syncs_.has_patient_calls() ? Beyond::kChanges : Beyond::kNothing);
+  const bool waits = decisions().all_are_due(context_.node.epochs.anyone_waits());
+  if (waits && hurries() && flusher_.has_dirty(Beyond::kEverything)) return Beyond::kEverything;
+  const bool has_changes = !syncs_.has_patient_calls() && flusher_.has_dirty(Beyond::kChanges);
+  return syncs_.needed_for_patient() | (waits && has_changes ? Beyond::kChanges : Beyond::kNothing);
 }
 
 void Channel::flush(Beyond beyond) {

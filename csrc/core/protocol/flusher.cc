@@ -77,11 +77,11 @@ void Flusher::finish() {
   const Clock clock = newest_clock();
   keys_.clear();
   next_ = 0;
-  any_deferred_ = false;
+  deferred_kinds_ = Beyond::kNothing;
   Clock due_at = kForever;
   for (std::size_t i = 0; i < deferred_.size(); ++i) {
     if (deferred_[i].empty()) continue;
-    any_deferred_ = true;
+    deferred_kinds_ = all_but(beyond_);
     if (cadence_.by_clocks(i)) {
       due_at = std::min(due_at, cadence_.due_at(i));
     } else {
@@ -187,7 +187,8 @@ void Flusher::let_wait() {
     const std::size_t group = group_of(key, hint);
     if (!cadence_.by_clocks(group)) return false;
     deferred_[group].push_back(key);
-    return any_deferred_ = true;
+    deferred_kinds_ = Beyond::kEverything;
+    return true;
   });
 }
 

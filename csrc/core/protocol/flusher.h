@@ -27,6 +27,13 @@ constexpr Beyond operator|(Beyond a, Beyond b) {
   return static_cast<Beyond>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
 }
 constexpr bool includes(Beyond all, Beyond some) { return (all | some) == all; }
+constexpr bool have_common(Beyond a, Beyond b) {
+  return (static_cast<std::uint8_t>(a) & static_cast<std::uint8_t>(b)) != 0;
+}
+constexpr Beyond all_but(Beyond some) {
+  return static_cast<Beyond>(static_cast<std::uint8_t>(Beyond::kEverything) &
+                             ~static_cast<std::uint8_t>(some));
+}
 
 class Flusher {
  public:
@@ -37,8 +44,10 @@ class Flusher {
   void flush(Beyond beyond);
   void continue_flush();
   bool under_way() const { return next_ < keys_.size(); }
-  // Whether a flush of all changes would send a message.
-  bool has_dirty() const { return !channel_.partition.dirty.empty() || any_deferred_; }
+  // Whether a flush of these changes might send a message.
+  bool has_dirty(Beyond some) const {
+    return !channel_.partition.dirty.empty() || have_common(deferred_kinds_, some);
+  }
 
   // Requests a flush as soon as the rate limit allows it.
   void request() { wanted_ = channel_.now; }
@@ -82,12 +91,12 @@ class Flusher {
   ChannelContext& channel_;
   Replicas& replicas_;
   FlushCadence cadence_;
-  Micros allowed_ = 0;                      // earliest time of the next flush, because of the rate limit
-  Micros wanted_ = kNever;                  // latest time of the next flush
-  Micros ended_ = -kLongestDelay;           // end of the last flush
-  std::vector<std::vector<Key>> deferred_;  // by group of the cadence
-  bool any_deferred_ = false;
-  std::vector<bool> due_;  // by group
+  Micros allowed_ = 0;                        // earliest time of the next flush, because of the rate limit
+  Micros wanted_ = kNever;                    // latest time of the next flush
+  Micros ended_ = -kLongestDelay;             // end of the last flush
+  std::vector<std::vector<Key>> deferred_;    // by group of the cadence
+  Beyond deferred_kinds_ = Beyond::kNothing;  // kinds of changes that may be among the deferred ones
+  std::vector<bool> due_;                     // by group
   std::vector<Key> newly_dirty_;
   std::vector<std::deque<Key>> kept_back_;  // by owner
   NodeSet room_awaited_;                    // owners whose links must have space first

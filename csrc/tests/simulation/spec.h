@@ -70,7 +70,7 @@ struct WorldSpec {
   std::vector<double> submit;     // between the parts of one call of a worker; 0: no delay
   std::vector<double> tick;       // until a woken channel acts, by node
   std::vector<LinkTraits> links;  // from * nodes + to
-  DiskTraits disk;                // of the files of tables whose memory is limited
+  DiskTraits disk;                // of the disks with rows that do not fit into memory
   double merging = 0.0;
   // After a message of this type, its link stops for a while, with some probability.
   MessageType freeze_type = MessageType::kDelta;

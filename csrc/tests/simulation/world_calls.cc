@@ -63,8 +63,8 @@ std::vector<float> initial_state(const Table& table) {
 
 }  // namespace
 
-// A call leaves out rows whose ids its node does not know, and rows that may have been retired since the
-// worker found them.
+// If the node does not know the id of a row, or may have retired the row since the worker found it, the call
+// does not access this row.
 void World::perform(Caller& caller, const Call& given) {
   Call call = given;
   if (!spec_.ids.empty() && call.kind != CallKind::kRowsOf) {
