@@ -43,11 +43,7 @@ bool ChannelContext::is_retiring(Key number) {
   return table.uses()->is_retiring(number - table.first_key());
 }
 
-// Intent for rows that are retired is also counted if their technique has no use for it.
-bool ChannelContext::may_ask_for(Key number) {
-  if (!node.tables.any_uses() || node.tables.find(number, table_hint).uses() == nullptr) return true;
-  return decisions().uses_intent(node, number) && decisions().may_ask_for(is_retiring(number));
-}
+bool ChannelContext::may_ask_for(Key number) { return decisions().may_ask_for(is_retiring(number)); }
 
 void ChannelContext::note_lead(const SlotHeader& header) {
   const std::uint32_t lead = static_cast<std::uint32_t>(now) - header.asked_at();

@@ -170,7 +170,7 @@ struct Decisions {
   // Whether INTENT may be sent for a key. It may not while the row is retired, because the key may be on its
   // way back.
   ADAPS_DECISION bool may_ask_for(bool is_retiring) const { return !is_retiring; }
-  // Whether an intent that began while the row was retired is sent when the row is kept.
+  // Whether an intent that began while the row was retired has its effect when the row is kept.
   ADAPS_DECISION bool asks_for_kept_row(std::uint32_t intents) const { return intents > 0; }
   // Whether rows are asked for again because an exchange about their keys was unfinished.
   ADAPS_DECISION bool are_asked_again(bool any_busy) const { return any_busy; }

@@ -169,12 +169,14 @@ void Retirement::settle(Search& search) {
     const GivenUp answer = settle_row(search, i);
     search.any_busy = search.any_busy || answer == GivenUp::kBusy;
     if (answer == GivenUp::kYes) continue;
-    // This node sends no INTENT while it waits for the answers, because the owner may be giving the key back.
+    // Intents that begin while this node waits for the answers have no effect, because the owner may be
+    // giving the key back.
     LockedKey key = channel_.lock(search.table->first_key() + search.rows[i]);
+    if (!decisions().asks_for_kept_row(channel_.intents(key)) ||
+        !stored_.bring(key, StoredRows::Need::kAhead))
+      continue;
     const bool is_elsewhere = decisions().may_ask(key.state()) && !key.untouched_here();
-    if (is_elsewhere && decisions().asks_for_kept_row(channel_.intents(key)) &&
-        decisions().uses_intent(channel_.node, key.key()))
-      ownership_.ask_for(key, 0, false);
+    if (is_elsewhere && decisions().uses_intent(channel_.node, key.key())) ownership_.ask_for(key, 0, false);
   }
   channel_.node.wake_channels();
 }
