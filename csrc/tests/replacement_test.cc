@@ -173,20 +173,35 @@ TEST(only_rows_that_were_not_used_for_the_given_time_are_retired_with_ttl) {
 }
 
 TEST(frequent_and_recent_rows_and_ids_that_return_stay_with_intent) {
-  Replacement rows(Evict::kIntent, 4, 0);
-  for (std::uint64_t row = 0; row < 4; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
-  for (const Tick now : {2U, 3U}) rows.used(1, now);
+  Replacement rows(Evict::kIntent, 5, 0);
+  for (std::uint64_t row = 0; row < 5; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
+  rows.used(1, 2);
+  rows.retired(4, 4);
+  rows.created(4, 40, 3);  // a period of the share ends
+  rows.used(1, 4);
   rows.used(3, 4);
-  std::vector<std::uint64_t> order = order_of(rows, 4, 5);
-  REQUIRE(order.size() == 4);
-  CHECK_EQ(order[2], std::uint64_t{3});
-  CHECK_EQ(order[3], std::uint64_t{1});
+  const std::vector<std::uint64_t> expected{0, 2, 4, 3, 1};
+  CHECK(order_of(rows, 5, 5) == expected);
   // The id of row 0 returns, so it is worth more than row 2, which was created at the same time.
   rows.retired(0, 0);
-  CHECK_EQ(order_of(rows, 4, 6).size(), std::size_t{3});
+  CHECK_EQ(order_of(rows, 5, 6).size(), std::size_t{4});
   rows.created(0, 0, 6);
-  order = order_of(rows, 4, 7);
-  CHECK_EQ(order[0], std::uint64_t{2});
+  CHECK_EQ(order_of(rows, 5, 7)[0], std::uint64_t{2});
+}
+
+// With one tick for each row or one for all, a period counts one use.
+TEST(uses_in_quick_succession_count_once_with_intent) {
+  for (const bool is_one_tick : {false, true}) {
+    Replacement rows(Evict::kIntent, 64, 0);
+    for (std::uint64_t row = 0; row < 64; ++row)
+      rows.created(row, static_cast<std::int64_t>(row), is_one_tick ? 1 : 1 + static_cast<Tick>(row));
+    rows.used(0, 100);
+    rows.used(1, 100);
+    for (Tick now = 100; now < 200; ++now) rows.used(0, now);
+    CHECK_EQ(order_of(rows, 64, 200)[62], std::uint64_t{0});
+    rows.refused(0, 200);
+    CHECK_EQ(order_of(rows, 64, 200)[63], std::uint64_t{0});
+  }
 }
 
 TEST(a_row_that_may_not_be_retired_is_not_chosen) {
@@ -217,9 +232,25 @@ TEST(a_row_that_was_refused_goes_after_others) {
   }
 }
 
-TEST(the_order_takes_16_bytes_per_row_with_intent_and_8_otherwise) {
-  CHECK(Replacement(Evict::kIntent, 100'000, 0).bytes() <= 16 * 100'000);
-  CHECK(Replacement(Evict::kLru, 100'000, 0).bytes() <= 8 * 100'000 + 64);
+TEST(the_order_takes_few_bytes_per_row) {
+  CHECK(Replacement(Evict::kIntent, 100'000, 0).bytes() <= 10 * 100'000);
+  CHECK(Replacement(Evict::kLru, 100'000, 0).bytes() <= 4 * 100'000 + 64);
+  CHECK(Replacement(Evict::kLfu, 100'000, 0).bytes() <= 8 * 100'000 + 64);
+}
+
+// Time wraps in the row's word while 40,000 other rows are created.
+TEST(a_row_that_is_kept_for_long_is_the_first_to_go) {
+  Replacement rows(Evict::kIntent, 4, 0);
+  for (std::uint64_t row = 0; row < 4; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
+  std::array<std::uint64_t, 1> chosen{};
+  const auto is_other = [](std::uint64_t row) { return row != 2; };
+  for (Tick now = 2; now < 40'000; ++now) {
+    REQUIRE(rows.choose(now, chosen, is_other) == 1);
+    const auto id = static_cast<std::int64_t>(now);
+    rows.retired(chosen[0], id);
+    rows.created(chosen[0], id + 1'000'000, now);
+    CHECK(now < 10 || order_of(rows, 4, now)[0] == 2);
+  }
 }
 
 TEST(rows_are_used_by_several_threads_while_others_are_chosen) {

@@ -1,5 +1,6 @@
 // Rows of ids that are retired and given to other ids.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <set>
@@ -104,6 +105,45 @@ TEST(readers_find_the_ids_that_stay_while_others_come_and_go) {
   is_done.store(true);
   reader.join();
   CHECK(!is_wrong.load());
+}
+
+// A use lasts until its worker's clock advances, however many ticks of other workers come before or after.
+TEST(a_use_lasts_exactly_until_the_clock_of_its_worker_advances) {
+  constexpr std::uint64_t kFewTicks = 70'000;
+  constexpr std::uint64_t kManyTicks = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kRows = 100'000;
+  RowUses uses(kRows);
+  std::uint64_t tick = 1;
+  std::array<std::uint64_t, 2> began{1, 1};  // tick at which the clock of each worker began
+  const auto is_over = [&](RowUse use) {
+    const bool is_several = use.worker == RowUse::kSeveral;
+    return use.last < (is_several ? std::min(began[0], began[1]) : began[use.worker]);
+  };
+  const auto is_used = [&](std::uint64_t row) { return !is_over(uses.last_use(row, tick)); };
+  const auto advance = [&](std::uint32_t worker) {
+    began[worker] = ++tick;
+    uses.renew(tick, is_over);
+  };
+  for (const std::uint64_t row : {std::uint64_t{0}, kRows - 1}) {
+    uses.use(row, tick, 0, is_over);
+    uses.use(row, tick, 0, is_over);
+    uses.use(row - row / 2, tick, 0, is_over);
+    uses.use(row - row / 2, tick, 1, is_over);
+  }
+  CHECK_EQ(uses.last_use(0, tick).worker, RowUse::kSeveral);
+  CHECK_EQ(uses.last_use(kRows - 1, tick).worker, 0U);
+  for (std::uint64_t i = 0; i < kManyTicks; ++i) {
+    advance(1);
+    CHECK(is_used(0) && is_used(kRows - 1) && is_used(kRows / 2) && !is_used(1));
+  }
+  advance(0);
+  CHECK(!is_used(kRows - 1));
+  for (std::uint64_t i = 0; i < kFewTicks; ++i) advance(1);
+  advance(0);
+  for (std::uint64_t i = 0; i < kManyTicks; ++i) {
+    advance(1);
+    CHECK(!is_used(0) && !is_used(kRows - 1) && !is_used(kRows / 2));
+  }
 }
 
 // An evaluation between two steps must not change what the training keeps.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "store/byte_counts.h"
 #include "store/stable_pool.h"
 
 using namespace adaps;
@@ -270,4 +271,37 @@ TEST(pool_names_stay_valid_while_it_grows) {
   const std::uint32_t again = pool.allocate();
   CHECK_EQ(again, names[42]);
   CHECK_EQ(pool.at(again), 0);
+}
+
+TEST(counts_of_any_size_are_exact) {
+  ByteCounts counts(3);
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    CHECK_EQ(counts.get(1), i);
+    counts.increment(1);
+    counts.set(2, 2 * i);
+    CHECK_EQ(counts.get(2), 2 * i);
+  }
+  for (std::uint32_t i = 1000; i > 0; --i) {
+    CHECK_EQ(counts.get(1), i);
+    counts.decrement(1);
+    counts.set(2, i);
+    CHECK_EQ(counts.get(2), i);
+  }
+  CHECK_EQ(counts.get(0), 0U);
+  CHECK_EQ(counts.get(1), 0U);
+}
+
+TEST(threads_change_a_count_about_the_end_of_its_byte) {
+  ByteCounts counts(1);
+  for (int i = 0; i < 250; ++i) counts.increment(0);
+  const auto change = [&] {
+    for (int i = 0; i < 20'000; ++i) {
+      for (int up = 0; up < 4; ++up) counts.increment(0);
+      for (int down = 0; down < 4; ++down) counts.decrement(0);
+    }
+  };
+  std::thread other(change);
+  change();
+  other.join();
+  CHECK_EQ(counts.get(0), 250U);
 }

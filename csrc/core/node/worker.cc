@@ -394,15 +394,16 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     for (const Key key : keys) floats += floats_per_key(kind, tables.find(key, hint));
   }
   if (!tables.any_ids() || (table.contains(largest) && table.ids() == nullptr)) return keys;
-  const std::uint64_t tick = node_.workers[static_cast<std::size_t>(index_)]->tick.load();
+  const std::uint64_t begin = node_.workers[static_cast<std::size_t>(index_)]->tick.load();
+  const std::uint64_t tick = node_.tick.load();
   for (const Key key : keys) {
     const Table& of = tables.find(key, hint);
     if (!of.is_usable(key)) [[unlikely]]
       no_id(of, key);
     if (of.uses() == nullptr) continue;
-    const RowUse use = of.uses()->last_use(key - of.first_key());
+    const RowUse use = of.uses()->last_use(key - of.first_key(), tick);
     const bool is_mine = static_cast<int>(use.worker) == index_ || use.worker == RowUse::kSeveral;
-    if (!(is_mine && use.last >= tick) && of.uses()->pins(key - of.first_key()) == 0) [[unlikely]]
+    if (!(is_mine && use.last >= begin) && of.uses()->pins(key - of.first_key()) == 0) [[unlikely]]
       not_in_use(of, key);
   }
   return keys;

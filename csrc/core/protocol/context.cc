@@ -181,7 +181,11 @@ NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_
 
 void NodeContext::end_uses(int worker) {
   if (!tables.any_uses()) return;
-  workers[static_cast<std::size_t>(worker)]->tick.store(tick.fetch_add(1) + 1, std::memory_order_release);
+  const std::uint64_t now = tick.fetch_add(1) + 1;
+  workers[static_cast<std::size_t>(worker)]->tick.store(now, std::memory_order_release);
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (RowUses* const uses = tables[i].uses()) uses->renew(now, [this](RowUse use) { return is_over(use); });
+  }
 }
 
 void NodeContext::end_all_uses(int worker) {

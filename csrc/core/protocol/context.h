@@ -107,10 +107,11 @@ struct NodeContext {
   // The tick at which the present clock of a use's worker began. If several workers use the row, the smallest
   // tick at which the present clock of any worker began.
   std::uint64_t used_since(RowUse use) const;
+  bool is_over(RowUse use) const { return use.last < used_since(use); }
   // Records that a worker uses a row of a table whose rows are retired.
   void use(RowUses& uses, std::uint64_t row, int worker) const {
     uses.use(row, tick.load(), static_cast<std::uint32_t>(worker),
-             [this](RowUse use) { return use.last < used_since(use); });
+             [this](RowUse use) { return is_over(use); });
   }
   // Records that an intent or an unfinished call needs the row of a key, if the row may be retired.
   void pin(Key key) const {

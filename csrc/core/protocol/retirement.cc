@@ -230,7 +230,7 @@ void Retirement::on_retire(NodeId from, const RetireMessage& message, Reader& re
 
 // The clock is read before the pins: a worker pins a row before its clock advances.
 GivenUp Retirement::usage(const RowUses& uses, std::uint64_t row) const {
-  const RowUse use = uses.last_use(row);
+  const RowUse use = uses.last_use(row, channel_.node.tick.load());
   if (decisions().is_used(use, channel_.node.used_since(use))) return GivenUp::kInUse;
   if (!decisions().is_pinned(uses.pins(row))) return GivenUp::kYes;
   return channel_.partition.intents.has_overdue() ? GivenUp::kBusy : GivenUp::kInUse;

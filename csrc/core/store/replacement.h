@@ -83,12 +83,12 @@ class SeenSketch {
 // kIntent estimates the future from the past as LRFU does (Lee et al.: LRFU: A Spectrum of Policies that
 // Subsumes the Least Recently Used and Least Frequently Used Policies, IEEE Transactions on Computers 50(12),
 // 2001): the weight of a row is the sum over its uses of 2^-(age / half-life). The order of two weights does
-// not change while neither row is used, so the entry is one number: the time at which the weight was, or will
-// be, one. Time is the number of rows created, as a multiple of the share, because a row has to compete with
-// those that are created after it. Uses in quick succession belong together, so a row has at most one counted
-// use in a period, the time in which a sixteenth of the share is created. The weight of a new row is higher
-// if its id had a row before. The order does not contain announced uses, because the caller retires no row
-// with intent.
+// not change while neither row is used, so one number is sufficient: the time at which the weight was, or
+// will be, one. Time is the number of rows created, as a multiple of the share, because a row has to compete
+// with those that are created after it. Uses in quick succession belong together, so a row has at most one
+// counted use in a period, the time in which a sixteenth of the share is created. The weight of a new row is
+// higher if its id had a row before. The order does not contain announced uses, because the caller retires no
+// row with intent.
 class Replacement {
  public:
   // `ttl` is the maximum number of ticks since a row's last use, for kTtl.
@@ -111,40 +111,45 @@ class Replacement {
   // A row could not be retired, because another node uses it. This counts as a use.
   void refused(std::uint64_t row, Tick now);
 
-  // Bytes of memory that are reserved, at most 16 per row. Only used pages are resident.
-  std::uint64_t bytes() const { return rows_ * sizeof(Row) + returning_.bytes(); }
+  // Bytes of memory that are reserved. Only used pages are resident.
+  std::uint64_t bytes() const {
+    return (evict_ == Evict::kLfu ? 2 : 1) * rows_ * sizeof(std::uint32_t) + returning_.bytes();
+  }
 
  private:
   // Number of rows that are examined for each row that is chosen.
   static constexpr std::size_t kExamined = 64;
-  struct Row {
-    std::atomic<std::uint32_t> rank;  // kIntent: time of weight one; kLfu: number of uses; 0: the row is free
-    std::atomic<Tick> last;           // last use
-  };
   struct Candidate {
     std::uint64_t order;  // the smallest goes first
     std::uint64_t row;
     bool operator<(const Candidate& other) const { return order < other.order; }
   };
 
-  bool may_be_chosen(std::uint64_t row, Tick now) const;
+  bool may_be_chosen(std::uint64_t row, Tick now);
   std::uint64_t order(std::uint64_t row, Tick now) const;
   // Writes the best candidates to `rows`.
   std::size_t best(std::span<std::uint64_t> rows);
-  void count_use(Row& entry, Tick now);
-  void set_weight(Row& entry, float weight);
+  void count_use(std::uint64_t row, Tick now);
+  // The time of a use, for kIntent. All uses in a tick have the time at which it began.
+  std::uint32_t time_of(Tick now) const;
+  // Returns the word of a row with a weight, for kIntent.
+  std::uint32_t weighed(float weight, Tick now) const;
 
   const Evict evict_;
   const std::uint64_t rows_;
   const Tick ttl_;
-  const Reserved memory_;
-  Row* const first_;
+  const Reserved use_memory_;
+  const Reserved count_memory_;
+  // By row; 0: the row is free. Tick of the last use. For kIntent, the lower halves of two times: that of
+  // weight one in the upper half, and that of the last counted use.
+  std::atomic<std::uint32_t>* const uses_;
+  std::atomic<std::uint32_t>* const counts_;  // by row, for kLfu: number of uses
   SeenSketch returning_;
   std::uint64_t created_ = 0;
-  std::atomic<std::uint32_t> time_{1};  // time for kIntent
-  std::atomic<Tick> period_{1};         // ticks in which one use of a row counts, for kIntent
-  Tick period_begin_ = 0;
-  std::uint64_t hand_ = 0;  // the row that is examined next
+  std::atomic<std::uint32_t> time_{1};       // for kIntent
+  std::atomic<Tick> tick_{0};                // of the last creation
+  std::atomic<std::uint32_t> tick_time_{1};  // time at which this tick began
+  std::uint64_t hand_ = 0;                   // the row that is examined next
   std::vector<Candidate> candidates_;
 };
 

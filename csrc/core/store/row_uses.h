@@ -6,13 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "common/assert.h"
 #include "common/types.h"
+#include "store/byte_counts.h"
 #include "store/replacement.h"
 #include "store/reserved.h"
 
@@ -20,9 +18,9 @@ namespace adaps {
 
 // The last use of a row on this node.
 struct RowUse {
-  static constexpr std::uint32_t kSeveral = (1U << 13) - 1;
+  static constexpr std::uint32_t kSeveral = (1U << 13) - 2;
 
-  std::uint64_t last;    // in ticks of the node; 0 if the row was never used
+  std::uint64_t last;    // in ticks of the node; 0 if no use is known
   std::uint32_t worker;  // kSeveral if several workers may use the row in their present clocks
 };
 static_assert(kMaxWorkers < static_cast<int>(RowUse::kSeveral));
@@ -33,44 +31,57 @@ static_assert(kMaxWorkers < static_cast<int>(RowUse::kSeveral));
 // row records the tick, and uses the row until its clock advances. An intent or a call that is not finished
 // pins its rows. A worker pins a row before its clock advances, so a reader must read the worker's clock
 // before the pins.
+//
+// A row's word has the last 19 bits of the tick. The others follow from the present tick, because renew()
+// visits each row every 2^16 ticks. It forgets uses that have ended, and renews the tick of all others.
 class RowUses {
  public:
   explicit RowUses(std::uint64_t rows)
-      : word_memory_(rows * sizeof(std::uint64_t)),
-        pin_memory_(rows * sizeof(std::uint32_t)),
-        words_(static_cast<std::atomic<std::uint64_t>*>(word_memory_.get())),
-        pins_(static_cast<std::atomic<std::uint32_t>*>(pin_memory_.get())) {}
+      : rows_(rows),
+        word_memory_(rows * sizeof(std::uint32_t)),
+        words_(static_cast<std::atomic<std::uint32_t>*>(word_memory_.get())),
+        pins_(rows) {}
 
-  // --- any thread, without a lock ---
+  // --- any thread, without a lock; `tick` is the present tick ---
 
-  RowUse last_use(std::uint64_t row) const { return unpacked(words_[row].load(std::memory_order_acquire)); }
-  std::uint32_t pins(std::uint64_t row) const { return pins_[row].load(std::memory_order_acquire); }
+  RowUse last_use(std::uint64_t row, std::uint64_t tick) const {
+    return unpacked(words_[row].load(std::memory_order_acquire), tick);
+  }
+  std::uint32_t pins(std::uint64_t row) const { return pins_.get(row); }
   // Records that a worker uses a row from now on. `is_over(use)` returns whether an earlier use has ended.
   template <typename IsOver>
   void use(std::uint64_t row, std::uint64_t tick, std::uint32_t worker, const IsOver& is_over) {
-    std::uint64_t word = words_[row].load(std::memory_order_relaxed);
+    std::uint32_t word = words_[row].load(std::memory_order_relaxed);
     for (;;) {
-      const RowUse before = unpacked(word);
+      const RowUse before = unpacked(word, tick);
       const bool is_other = before.worker != worker && !is_over(before);
       if (before.last >= tick && (before.worker == worker || before.worker == RowUse::kSeveral)) return;
       // A later tick stays, so that a thread that read the tick earlier does not shorten another use.
-      const std::uint64_t after =
-          std::max(before.last, tick) << kWorkerBits | (is_other ? RowUse::kSeveral : worker);
+      const std::uint32_t after = packed({std::max(before.last, tick), is_other ? RowUse::kSeveral : worker});
       if (words_[row].compare_exchange_weak(word, after, std::memory_order_acq_rel,
                                             std::memory_order_relaxed))
         return;
     }
   }
-  void pin(std::uint64_t row) {
-    if (pins_[row].fetch_add(1, std::memory_order_acq_rel) != ~std::uint32_t{0}) return;
-    pins_[row].fetch_sub(1, std::memory_order_acq_rel);
-    throw std::length_error("2^32 intents and calls need row " + std::to_string(row) +
-                            "; signal each intent once");
+  // Renews a part of the words. Must be called at each tick.
+  template <typename IsOver>
+  void renew(std::uint64_t tick, const IsOver& is_over) {
+    const std::uint64_t part = rows_ / kTicksToRenew + 1;
+    const std::uint64_t begin = std::min(tick % kTicksToRenew * part, rows_);
+    const std::uint64_t end = std::min(begin + part, rows_);
+    for (std::uint64_t row = begin; row < end; ++row) {
+      std::uint32_t word = words_[row].load(std::memory_order_acquire);
+      if (word == 0) continue;
+      const RowUse use = unpacked(word, tick);
+      const std::uint32_t after = is_over(use) ? 0 : packed({std::max(use.last, tick), use.worker});
+      // If the row is used at the same time, its word is new.
+      words_[row].compare_exchange_strong(word, after, std::memory_order_acq_rel, std::memory_order_relaxed);
+    }
   }
-  void unpin(std::uint64_t row) {
-    [[maybe_unused]] const std::uint32_t before = pins_[row].fetch_sub(1, std::memory_order_acq_rel);
-    ADAPS_ASSERT(before != 0);
-  }
+  // Bytes of memory that are reserved. Only used pages are resident.
+  std::uint64_t bytes() const { return rows_ * (sizeof(std::uint32_t) + 1) + order_->bytes(); }
+  void pin(std::uint64_t row) { pins_.increment(row); }
+  void unpin(std::uint64_t row) { pins_.decrement(row); }
 
   // --- with the lock of the table's ids ---
 
@@ -132,18 +143,28 @@ class RowUses {
 
  private:
   static constexpr int kWorkerBits = 13;
-  static RowUse unpacked(std::uint64_t word) {
-    return {word >> kWorkerBits, static_cast<std::uint32_t>(word) & RowUse::kSeveral};
+  static constexpr std::uint64_t kTicksToRenew = 1U << 16;
+
+  // A word has the worker's number plus one, so that no use has the word 0.
+  static std::uint32_t packed(RowUse use) {
+    return static_cast<std::uint32_t>(use.last) << kWorkerBits | (use.worker + 1);
+  }
+  static RowUse unpacked(std::uint32_t word, std::uint64_t tick) {
+    if (word == 0) return {0, 0};
+    // The difference of 19 bits is negative for an earlier tick.
+    const std::uint32_t difference = (word >> kWorkerBits) - static_cast<std::uint32_t>(tick);
+    const std::int32_t later = static_cast<std::int32_t>(difference << kWorkerBits) >> kWorkerBits;
+    return {tick + static_cast<std::uint64_t>(std::int64_t{later}), (word & ((1U << kWorkerBits) - 1)) - 1};
   }
   struct Search {
     std::uint64_t finished = 0;
     std::uint64_t exhausted = 0;
   };
 
+  const std::uint64_t rows_;
   const Reserved word_memory_;
-  const Reserved pin_memory_;
-  std::atomic<std::uint64_t>* const words_;  // by row: the tick of the last use, and its worker
-  std::atomic<std::uint32_t>* const pins_;   // by row
+  std::atomic<std::uint32_t>* const words_;  // by row: the tick of the last use, and its worker
+  ByteCounts pins_;                          // by row
   std::unique_ptr<Replacement> order_;
   std::unordered_map<std::int64_t, std::uint32_t> awaited_;  // by id: the number of requests
   std::unordered_map<std::uint64_t, bool> retiring_;         // by row: whether its id was requested again

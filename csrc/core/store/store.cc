@@ -73,9 +73,8 @@ Store::Store(Tables& tables, const Directory& directory, NodeId rank)
       directory_(directory),
       rank_(rank),
       lines_(bytes_of_words()),
-      counts_(bytes_of_intents()),
       words_(lines_.get()),
-      intents_(static_cast<std::atomic<std::uint32_t>*>(counts_.get())) {
+      intents_(tables.num_keys()) {
   for (const Tables::Arena& arena : tables_.arenas())
     arenas_.push_back(
         std::make_unique<Arena>(arena.width, arena.rows, arena.is_limited ? directory_.channels() : 0));
@@ -92,9 +91,10 @@ std::uint64_t KeyWords::first_of_new_stamps() {
 
 std::uint64_t Store::resident_bytes() const {
   // A cluster of one node counts no intents.
-  std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? bytes_of_intents() : 0);
+  std::uint64_t bytes = bytes_of_words() + (directory_.nodes() > 1 ? tables_.num_keys() : 0);
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].ids() != nullptr) bytes += tables_[i].ids()->resident_bytes();
+    if (tables_[i].uses() != nullptr) bytes += tables_[i].uses()->bytes();
     if (tables_[i].is_limited()) bytes += tables_[i].spec().rows * kRecordEntryBytes;
   }
   for (const auto& arena : arenas_)

@@ -25,6 +25,7 @@
 #include "common/prefetch.h"
 #include "common/spin_lock.h"
 #include "common/types.h"
+#include "store/byte_counts.h"
 #include "store/directory.h"
 #include "store/reserved.h"
 #include "store/table.h"
@@ -70,7 +71,7 @@ inline bool is_uncounted(std::uint32_t seen) {
 
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner, kStored };
 
-// The state of a key with a slot. The header takes 16 bytes; with key word and intent count, a slot takes 24
+// The state of a key with a slot. The header takes 16 bytes; with key word and intent count, a slot takes 21
 // bytes in addition to value and optimizer state. Two fields have a different meaning in each state, so they
 // are private, and each accessor asserts the state.
 class SlotHeader {
@@ -364,12 +365,12 @@ class Store {
   // Number of this node's active intents for a key: the node has acted on them, and they have not ended. Only
   // the key's channel changes the count, so it needs no lock. The counts are stored outside of the slots, so
   // that the begin and end of an intent do not access the slot of a key that only this node uses.
-  std::uint32_t intents(Key key) const { return intents_[key].load(std::memory_order_relaxed); }
-  void set_intents(Key key, std::uint32_t count) { intents_[key].store(count, std::memory_order_relaxed); }
+  std::uint32_t intents(Key key) const { return intents_.get(key); }
+  void set_intents(Key key, std::uint32_t count) { intents_.set(key, count); }
   // Fetches a key's word and intent count into the cache.
   [[gnu::always_inline]] void prefetch_intents(Key key) const {
     words_.prefetch(key);
-    prefetch_line(&intents_[key]);
+    intents_.prefetch(key);
   }
 
   // Fetches the first `words` words of the slot in a key word.
@@ -430,15 +431,13 @@ class Store {
 
  private:
   std::size_t bytes_of_words() const { return KeyWords::bytes_for(tables_.num_keys()); }
-  std::size_t bytes_of_intents() const { return tables_.num_keys() * sizeof(std::uint32_t); }
 
   Tables& tables_;
   const Directory& directory_;
   const NodeId rank_;
   const Reserved lines_;
-  const Reserved counts_;
   const KeyWords words_;
-  std::atomic<std::uint32_t>* const intents_;
+  ByteCounts intents_;
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
