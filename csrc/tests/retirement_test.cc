@@ -146,6 +146,24 @@ TEST(a_use_lasts_exactly_until_the_clock_of_its_worker_advances) {
   }
 }
 
+TEST(a_use_of_several_workers_lasts_until_each_has_advanced_once) {
+  constexpr std::uint64_t kRows = 10;
+  RowUses uses(kRows);
+  std::uint64_t tick = 1;
+  std::array<std::uint64_t, 2> began{1, 1};  // tick at which the clock of each worker began
+  const auto is_over = [&](RowUse use) { return use.last < std::min(began[0], began[1]); };
+  const auto is_used = [&](std::uint64_t row) { return !is_over(uses.last_use(row, tick)); };
+  for (std::uint64_t row = 0; row < kRows; ++row) {
+    for (const std::uint32_t worker : {0U, 1U}) uses.use(row, tick, worker, [](RowUse) { return false; });
+  }
+  for (const std::size_t worker : {0U, 1U}) {
+    for (std::uint64_t row = 0; row < kRows; ++row) CHECK(is_used(row));
+    began[worker] = ++tick;
+    uses.renew(tick, is_over);
+  }
+  for (std::uint64_t row = 0; row < kRows; ++row) CHECK(!is_used(row));
+}
+
 // An evaluation between two steps must not change what the training keeps.
 TEST(a_call_that_only_finds_rows_does_not_affect_which_rows_are_retired) {
   for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {

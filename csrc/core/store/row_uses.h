@@ -33,7 +33,7 @@ static_assert(kMaxWorkers < static_cast<int>(RowUse::kSeveral));
 // before the pins.
 //
 // A row's word has the last 19 bits of the tick. The others follow from the present tick, because renew()
-// visits each row every 2^16 ticks. It forgets uses that have ended, and renews the tick of all others.
+// visits each row every 2^16 ticks. It forgets uses that have ended, and renews the ticks of others that are as old.
 class RowUses {
  public:
   explicit RowUses(std::uint64_t rows)
@@ -73,7 +73,10 @@ class RowUses {
       std::uint32_t word = words_[row].load(std::memory_order_acquire);
       if (word == 0) continue;
       const RowUse use = unpacked(word, tick);
-      const std::uint32_t after = is_over(use) ? 0 : packed({std::max(use.last, tick), use.worker});
+      const bool over = is_over(use);
+      // A later tick can prolong the use of several workers, so only old ticks are renewed.
+      if (!over && use.last + kTicksToRenew > tick) continue;
+      const std::uint32_t after = over ? 0 : packed({tick, use.worker});
       // If the row is used at the same time, its word is new.
       words_[row].compare_exchange_strong(word, after, std::memory_order_acq_rel, std::memory_order_relaxed);
     }
