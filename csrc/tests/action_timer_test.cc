@@ -1,8 +1,11 @@
 #include "protocol/action_timer.h"
 
 #include <cmath>
+#include <memory>
+#include <span>
 
 #include "check.h"
+#include "protocol/intent_queues.h"
 
 using namespace adaps;
 
@@ -102,4 +105,30 @@ TEST(the_lead_time_is_the_smoothed_maximum_between_ticks) {
   lead.observe(2000);
   lead.settle();
   CHECK(lead.micros() == 1100);
+}
+
+// The worker that submits such an intent still knows the shorter distance of the round before.
+TEST(an_intent_that_is_submitted_while_a_round_lengthens_the_distance_gets_another_round) {
+  WorkerStates workers;
+  workers.push_back(std::make_unique<WorkerState>(0));
+  IntentQueues queues({.timing = true}, workers);
+  ChannelCounters counters;
+  const auto all = [](std::span<const Key> keys, std::size_t& done, auto...) {
+    done = keys.size();
+    return true;
+  };
+  const auto act = [&] { return queues.act(0, 0, counters, all, all, [](std::span<const Key>) {}); };
+  constexpr Micros kClock = 10'000'000;
+  for (Clock clock = 1; clock <= 3; ++clock) {
+    if (clock == 3) queues.note_lead(2 * kClock);
+    workers[0]->clock = clock;
+    queues.on_clock(0, clock);
+    queues.take_submitted();
+    queues.begin_round(kClock);
+    if (clock == 3) CHECK(!queues.submit(0, {Key{0}}, 5, 6));
+    CHECK_EQ(act(), clock == 3);
+  }
+  queues.take_submitted();
+  act();
+  CHECK_EQ(counters.intents_acted.get(), std::uint64_t{1});
 }

@@ -107,7 +107,7 @@ void IntentQueues::update_next_due(Queue& queue, Clock clock) {
   if (!queue.acted_on.empty()) next = std::min(next, queue.acted_on.begin()->first);
   for (const Submitted& submitted : submitted_) {
     if (queues_[static_cast<std::size_t>(submitted.worker)].get() == &queue)
-      next = std::min(next, due(submitted.start));
+      next = std::min(next, timing_ ? submitted.start - reach : 0);  // not yet checked at this clock
   }
   queue.next_due.store(next);
 }
