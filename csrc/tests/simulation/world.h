@@ -75,6 +75,7 @@ class World {
     std::size_t record = 0;
     std::vector<Key> keys;
     std::vector<std::uint32_t> positions;  // indices of the keys in the world's list
+    std::vector<std::uint32_t> lives;      // lives of the positions at the start
     std::vector<float> floats;
     std::vector<std::int64_t> rows;       // result of a call for rows of ids
     std::set<std::uint32_t> used_before;  // positions that were used before a call for used ids
@@ -159,6 +160,7 @@ class World {
   void tell_changes(NodeState& node, NodeId rank, std::size_t number);
   void check_snapshot(const std::vector<int>& owners) const;
   void check_export(const std::map<RowName, std::vector<float>>& owned);
+  void note_lives(Pending& pending) const;
   void fill(const Caller& caller, const Call& call, Pending& pending);
   void start_rows_of_call(Caller& caller, const Call& call, Pending& pending);
   void check_rows(Caller& caller, const Pending& pending);

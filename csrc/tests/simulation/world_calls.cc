@@ -211,6 +211,11 @@ void World::submit_part(Caller& caller) {
   }
 }
 
+// A row may be retired after it was read, while other rows of the call are not answered yet.
+void World::note_lives(Pending& pending) const {
+  for (const std::uint32_t position : pending.positions) pending.lives.push_back(life(position));
+}
+
 // Fills the arrays of a call. Every write gets its own number.
 void World::fill(const Caller& caller, const Call& call, Pending& pending) {
   Record& record = history_[pending.record];
@@ -221,6 +226,7 @@ void World::fill(const Caller& caller, const Call& call, Pending& pending) {
     floats += floats_of(pending.operation.kind, tables.find(spec_.keys[position]));
   }
   pending.positions = call.keys;
+  note_lives(pending);
   pending.floats.assign(floats, std::numeric_limits<float>::quiet_NaN());
   pending.operation.out = pending.floats.data();
   pending.operation.in = pending.floats.data();
@@ -351,6 +357,7 @@ void World::start_pull_of_sample(Caller& caller, Pending& pending) {
   pending.floats.assign(pending.keys.size() * table.length(), std::numeric_limits<float>::quiet_NaN());
   const std::size_t here = prepared.sampler->take(prepared.sample, pending.keys, pending.floats.data());
   for (const Key key : pending.keys) pending.positions.push_back(position_of(key));
+  note_lives(pending);
   std::vector<Key> sorted = pending.keys;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
@@ -693,9 +700,9 @@ void World::complete(Caller& caller, Pending& pending) {
       const std::span<const float> row(at, floats_of(pending.operation.kind, tables.find(pending.keys[i])));
       at += row.size();
       if (!reads_state) {
-        record.reads.push_back({life(pending.positions[i]), read_content(row, spec_.coding())});
+        record.reads.push_back({pending.lives[i], read_content(row, spec_.coding())});
       } else if (!row.empty()) {
-        record.states.push_back({life(pending.positions[i]), read_state(pending.keys[i], row)});
+        record.states.push_back({pending.lives[i], read_state(pending.keys[i], row)});
       }
     }
   }
