@@ -401,9 +401,14 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     if (!of.is_usable(key)) [[unlikely]]
       no_id(of, key);
     if (of.uses() == nullptr) continue;
-    const RowUse use = of.uses()->last_use(key - of.first_key(), tick);
+    const std::uint64_t row = key - of.first_key();
+    const RowUse use = of.uses()->last_use(row, tick);
     const bool is_mine = static_cast<int>(use.worker) == index_ || use.worker == RowUse::kSeveral;
-    if (!(is_mine && use.last >= begin) && of.uses()->pins(key - of.first_key()) == 0) [[unlikely]]
+    if (is_mine && use.last >= begin) continue;
+    // The intent that needs the row may be another worker's and end during the call.
+    const bool is_pinned = of.uses()->pins(row) > 0;
+    if (is_pinned) node_.use(*of.uses(), row, index_);
+    if (!is_pinned || !of.is_usable(key)) [[unlikely]]
       not_in_use(of, key);
   }
   return keys;

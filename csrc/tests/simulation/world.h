@@ -160,6 +160,7 @@ class World {
   void tell_changes(NodeState& node, NodeId rank, std::size_t number);
   void check_snapshot(const std::vector<int>& owners) const;
   void check_export(const std::map<RowName, std::vector<float>>& owned);
+  void use_rows(Caller& caller, std::span<const std::uint32_t> positions);
   void note_lives(Pending& pending) const;
   void fill(const Caller& caller, const Call& call, Pending& pending);
   void start_rows_of_call(Caller& caller, const Call& call, Pending& pending);

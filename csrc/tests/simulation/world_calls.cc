@@ -164,6 +164,7 @@ void World::call_operation(Caller& caller, const Call& call) {
       operation.id_listing = std::make_unique<IdListing>(&node.tables[call.table]);
       start_used_ids(node, operation);
     } else {
+      use_rows(caller, call.keys);
       fill(caller, call, pending);
       if (call.kind != CallKind::kWaitIntent) accessed_.insert(call.keys.begin(), call.keys.end());
       if (call.kind == CallKind::kPull) {
@@ -588,6 +589,19 @@ bool World::shares_count(std::uint32_t position) const {
 bool World::may_use(const Caller& caller, std::uint32_t position) {
   if (!key_at(caller.node, position)) return false;
   return !is_retired_at_times(spec_, position) || caller.found[position] || is_needed(caller.node, position);
+}
+
+// A call uses its rows until the worker's clock advances, although they may be needed only by an intent of
+// another worker, which can end before.
+void World::use_rows(Caller& caller, std::span<const std::uint32_t> positions) {
+  NodeState& node = cluster_.node(caller.node);
+  for (const std::uint32_t position : positions) {
+    if (!is_retired_at_times(spec_, position) || caller.found[position]) continue;
+    const Key key = key_at(caller.node, position).value();
+    node.use(*node.uses_of(key), key - node.tables.find(key).first_key(), caller.worker);
+    caller.found[position] = true;
+    note_use(caller.node, position);
+  }
 }
 
 bool World::is_needed(NodeId node, std::uint32_t position) {
