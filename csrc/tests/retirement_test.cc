@@ -285,6 +285,21 @@ TEST(an_intent_keeps_its_rows) {
   CHECK_EQ(caller.keys_of(range(100, 104)).size(), std::size_t{4});
 }
 
+TEST(a_call_keeps_a_row_that_only_the_intent_of_another_worker_needed) {
+  MemoryCluster cluster(tables(4), {.workers = 2});
+  Caller paused(cluster, 0, 0);
+  Caller other(cluster, 0, 1);
+  const std::vector<Key> keys = other.keys_of(range(0, 1));
+  other.push(keys, 1.0F);
+  other.worker.intent(keys, 0, 1);
+  CHECK_EQ(paused.pull(keys)[0], 1.0F);
+  for (std::int64_t id = 2; id < 40; ++id) {
+    other.worker.advance_clock();
+    other.keys_of(range(id, id + 1));
+  }
+  CHECK_EQ(paused.pull(keys)[0], 1.0F);
+}
+
 TEST(a_row_of_an_earlier_clock_is_refused) {
   MemoryCluster cluster(tables(4), {});
   Caller caller(cluster, 0, 0);
