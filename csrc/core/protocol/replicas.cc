@@ -162,8 +162,10 @@ bool Replicas::apply_change(LockedKey& key, const DeltaMessage& message, std::sp
     GradientHeader applied;
     std::memcpy(&applied, floats.data(), sizeof(applied));
     decisions().apply_sent(key, floats.data());
-    gave_same_row = decisions().gives_same_row(
-        applied.base, header.version(), message.hyperparameters == key.table().now().with.fingerprint());
+    const bool same_hyperparameters = message.hyperparameters == key.table().now().with.fingerprint();
+    // A step makes the rounding error of a copy larger or smaller. A delta leaves it as it is.
+    gave_same_row = decisions().has_exact_copies(key.table(), key.key()) &&
+                    decisions().gives_same_row(applied.base, header.version(), same_hyperparameters);
   } else if (message.change == Change::kEncoded) {
     channel_.encoded.resize(key.table().change_length());
     decisions().decode(key.table(), decisions().wire_of(key.table(), key.key()), floats, channel_.encoded);
