@@ -33,7 +33,8 @@ static_assert(kMaxWorkers < static_cast<int>(RowUse::kSeveral));
 // before the pins.
 //
 // A row's word has the last 19 bits of the tick. The others follow from the present tick, because renew()
-// visits each row every 2^16 ticks. It forgets uses that have ended, and renews the ticks of others that are as old.
+// visits each row every 2^16 ticks. It forgets uses that have ended, and renews the ticks of others that are
+// as old.
 class RowUses {
  public:
   explicit RowUses(std::uint64_t rows)
