@@ -79,7 +79,11 @@ def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
         assert lines[0].startswith("export ADAPS_SECRET_FILE=adaps-secret ADAPS_LISTEN=10.0.0.")
         scripts[prompt] = re.sub(r"10\.0\.0\.\d", "127.0.0.1", " && ".join(lines)).replace("29500", "29537")
     agents = [start(script, tmp_path, {}, warm) for script in scripts.values()]
-    said = [agent.communicate(timeout=600)[0] for agent in agents]
+    try:
+        said = [agent.communicate(timeout=600)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
     assert [agent.wait() for agent in agents] == [0, 0], "\n".join(said)
     assert sum(one.count("epoch 3") for one in said) == 2
     assert all("% of rows local" in one for one in said)

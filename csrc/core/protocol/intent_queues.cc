@@ -12,11 +12,15 @@ bool IntentQueues::submit(int worker, std::vector<Key> keys, Clock start, Clock 
   Clock due = 0;
   {
     const std::lock_guard guard(mutex_);
-    due = timing_ ? start - queue.reach.load(std::memory_order_relaxed) : 0;
+    due = first_check(queue, start);
     submitted_.push_back({worker, std::move(keys), start, end});
     if (due < queue.next_due.load(std::memory_order_relaxed)) queue.next_due.store(due);
   }
   return due <= workers_[static_cast<std::size_t>(worker)]->clock.load();
+}
+
+Clock IntentQueues::first_check(const Queue& queue, Clock start) const {
+  return timing_ ? start - queue.reach.load(std::memory_order_relaxed) : 0;
 }
 
 bool IntentQueues::on_clock(int worker, Clock clock) {
@@ -107,7 +111,7 @@ void IntentQueues::update_next_due(Queue& queue, Clock clock) {
   if (!queue.acted_on.empty()) next = std::min(next, queue.acted_on.begin()->first);
   for (const Submitted& submitted : submitted_) {
     if (queues_[static_cast<std::size_t>(submitted.worker)].get() == &queue)
-      next = std::min(next, timing_ ? submitted.start - reach : 0);  // not yet checked at this clock
+      next = std::min(next, first_check(queue, submitted.start));
   }
   queue.next_due.store(next);
 }

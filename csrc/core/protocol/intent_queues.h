@@ -121,6 +121,8 @@ class IntentQueues {
   Clock horizon_of(Queue& queue, Clock clock, Micros since_round);
   void note_next(Queue& queue, Clock clock, Micros now, Micros last_round);
   void update_next_due(Queue& queue, Clock clock);
+  // The first clock at which an intent may be due, so that a round has to check it.
+  Clock first_check(const Queue& queue, Clock start) const;
 
   const bool timing_;
   const Micros round_distance_;

@@ -97,7 +97,7 @@ constexpr std::uint64_t kHalfLife = 8;
 constexpr float kMaxWeight = 16.0F;
 // Steps of time per half-life.
 constexpr int kHalfLifeSteps = 4096;
-// Steps in which one use of a row counts: a sixteenth of the share is created meanwhile.
+// Number of steps in which at most one use of a row counts. A sixteenth of the share is created in them.
 constexpr int kPeriodSteps = kHalfLifeSteps / (16 * static_cast<int>(kHalfLife));
 // Maximum time since the weight of a row was one. It is renewed when the row is examined, long before the
 // difference of two times exceeds 16 bits.
@@ -106,7 +106,7 @@ constexpr int kOldestSteps = 4 * kHalfLifeSteps;
 // 0.002 fewer rows, and eight bytes 0.001 more in one size of the table.
 constexpr std::uint64_t kReturningBytes = 6;
 
-// Returns the word of a row that is not free. For a tick, the order stays the same when ticks wrap.
+// Returns a word that is not 0, because 0 marks a free row. Tick 0 becomes the tick before it.
 std::uint32_t not_free(std::uint32_t word) { return word == 0 ? UINT32_MAX : word; }
 
 // The ticks since a use. A use that another thread has just reported may be after `now`.
@@ -117,7 +117,7 @@ std::uint32_t age(Tick use, Tick now) {
 std::uint32_t word_of(std::uint32_t weight_one, std::uint32_t last) {
   return not_free(weight_one << 16 | (last & 0xffff));
 }
-// The steps since a time of which the lower half is known.
+// The steps since a time, given the lower half of this time.
 std::int16_t steps_since(std::uint32_t half, std::uint32_t time) {
   return static_cast<std::int16_t>(static_cast<std::uint16_t>(time - half));
 }
