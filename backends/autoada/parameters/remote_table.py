@@ -99,16 +99,15 @@ class RemoteTable(RowStore):
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
         expected = self._expected  # once: another thread may hand out the next batch
         known = None if expected is None else self._next_expected(expected, ids)
-        reads = self._reads
+        reads, source = self._reads, self.rows
         if reads.noting and reads.training:
             reads.append((self.name, ids if known is None else known.ids))
-        source = self.rows
         if self._whole is not None:  # nothing more to pull
             if ids.numel() > 0:
                 self.keys(torch.stack(ids.aminmax()).to("cpu", torch.int64))
             return self._picked(self._whole, ids, ids.long())
         if expected is None and self.is_local:
-            rows = _new_rows((*ids.shape, *source.row_shape))  # a tuple is cheaper than a `torch.Size`
+            rows = _new_rows(*ids.shape, *source.row_shape)  # numbers are parsed faster than a tuple
             source.worker.pull_rows(source.table, host_ids(ids), rows, source.applies_missed_steps)
             return rows
         if known is None:

@@ -21,7 +21,7 @@ raw_gradient: Callable[[Tensor], Tensor | None] = _GRADIENT.__get__
 set_raw_gradient: Callable[[Tensor, Tensor | None], None] = _GRADIENT.__set__
 """Sets the gradient that autograd keeps for a parameter."""
 RowGradients = tuple[Tensor, Tensor]
-"""Ids of rows, which may repeat, and a gradient for each, in host memory."""
+"""Ids of rows, of any shape, which may repeat, and a gradient for each, in host memory."""
 
 
 class GradientRows(RowStore):
@@ -103,13 +103,13 @@ def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids, which may repeat, and a row for each; a dense gradient is one of all rows."""
+    """Ids of any shape, which may repeat, and a row for each; a dense gradient is one of all rows."""
     if isinstance(gradient, TableTensor):
         if isinstance(gradient, RowGradient):
             return gradient.store.rows()
         gradient = gradient.values()
     if gradient.is_sparse and gradient.sparse_dim() == 1:
-        return gradient._indices().view(-1), gradient._values()
+        return gradient._indices(), gradient._values()
     return torch.arange(len(gradient), device=gradient.device), gradient.to_dense()
 
 
@@ -149,7 +149,7 @@ class TableGradients:
         if scale != 1:
             values = scale * values
         if not self.sums_in_server:
-            ids, values = ids.cpu(), transfer.start_to_host(values)
+            ids, values = ids.cpu().view(-1), transfer.start_to_host(values)
         self._collected = ids, values.contiguous()
 
     def take(self) -> RowGradients | None:

@@ -30,7 +30,7 @@ _as_plain = torch._C.DisableTorchFunctionSubclass
 """Context of functions of PyTorch that skip ``__torch_function__``."""
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
-_PLAIN_FORWARD = nn.Embedding.forward
+_PLAIN_LOOKUP, _PLAIN_FORWARD = F.embedding, nn.Embedding.forward
 
 
 class TableParameter(TableTensor, nn.Parameter):
@@ -195,26 +195,19 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
     PyTorch searches for overrides of the lookup in Python, which takes a third of the time of a lookup. The
     search is only left out where it finds the table.
     """
-    weight, lookup = module._parameters.get("weight"), _LOOKUPS.get(F.embedding)
+    weight, padding = module._parameters.get("weight"), module.padding_idx
     if (
         type(weight) is TableParameter
         and type(input) is Tensor
+        and module.max_norm is None
+        and not module.scale_grad_by_freq
+        and (padding is None or 0 <= padding < weight.store.shape[0])
         and not _modes()
-        and lookup is not None
-        and nn.Embedding.forward is _PLAIN_FORWARD  # A program may replace either function.
+        and F.embedding is _PLAIN_LOOKUP  # A program may replace either function.
+        and nn.Embedding.forward is _PLAIN_FORWARD
     ):
         with _as_plain():
-            rows = lookup(
-                input,
-                weight,
-                module.padding_idx,
-                module.max_norm,
-                module.norm_type,
-                module.scale_grad_by_freq,
-                module.sparse,
-            )
-        if rows is not NotImplemented:
-            return rows
+            return _lookup(weight, input, -1 if padding is None else padding, module.sparse)
     return nn.Embedding.forward(module, input)
 
 
@@ -250,8 +243,10 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
             weight.has_dense_part = raw_gradient(weight) is not None
     elif ids.dim() == 0:
         return _lookup(weight, ids.view(1), padding, False)[0]
-    else:  # the gradient keeps the ids, also after the program has changed their tensor
-        ids = ids.clone(memory_format=torch.contiguous_format)
+    elif ids.is_contiguous():  # The gradient keeps the ids if the program changes their tensor.
+        ids = ids.clone()
+    else:
+        ids = ids.contiguous()
     rows = torch.embedding(weight, ids, padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
