@@ -43,7 +43,7 @@ class Calls:
         self._reads = state.reads
         self._present: Present | None = None
         # Rows come from outside of any graph.
-        self._run_outside_graphs = torch.compiler.disable(self._run)
+        self._run_outside_graphs = torch.compiler.disable(self.run)
         self.direct = DirectCalls(self, "", module)
         """Hooks of the model itself."""
         self._followed = {"": self.direct}
@@ -79,11 +79,6 @@ class Calls:
         """Call a method or module of the model; `target` is its dotted name, empty for the model itself."""
         if torch.compiler.is_compiling() or _present_compiler() is not None:
             return self._run_outside_graphs(target, function, training, arguments)
-        return self._run(target, function, training, arguments)
-
-    def _run(
-        self, target: str, function: Callable[..., Any], training: bool, arguments: CallArguments
-    ) -> Any:
         args, kwargs = arguments
         present = self.begin(target, training, arguments)
         if present is None:
@@ -198,7 +193,7 @@ class Calls:
         return present.training
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Present:
     """A call that has begun and not ended."""
 

@@ -112,9 +112,9 @@ class TableTensor(Tensor):
             return self.store.whole()
         if self.place.numel() == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.store.device)
-        numbers = self.row_numbers()
+        numbers = self._row_range()
         every = len(numbers) == self.store.shape[0]
-        return self.view_of(self.store.whole().clone() if every else self.store.viewed(numbers))
+        return self.view_of(self.store.whole() if every else self.store.viewed(self.row_numbers()))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -156,10 +156,14 @@ class TableTensor(Tensor):
 
     def row_numbers(self) -> Tensor:
         """The store's rows from the first to the last that this view touches."""
+        numbers = self._row_range()
+        return torch.arange(numbers.start, numbers.stop)
+
+    def _row_range(self) -> range:
         place, length = self.place, max(1, self.store.shape[1:].numel())
         first = last = place.storage_offset()
         last += sum((size - 1) * stride for size, stride in zip(place.size(), place.stride(), strict=True))
-        return torch.arange(first // length, last // length + 1)
+        return range(first // length, last // length + 1)
 
     def view_of(self, rows: Tensor) -> Tensor:
         """Return the view of the rows that it touches."""
