@@ -9,25 +9,24 @@ import subprocess
 import sys
 import time
 import traceback
+from typing import Any
 
 import numpy as np
 import torch.distributed  # noqa: F401
 
 import adaps
 from tests.conftest import free_port
-from tests.integration.guarantees.common import arguments, report
 
 LENGTH = 4
 
 
-def main() -> None:
-    given = arguments()
-    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given["loops"])]
+def main(nodes: int, loops: int, starts: int) -> dict[str, Any]:
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     seconds = []
     try:
-        for number in range(given["starts"]):
+        for number in range(starts):
             begin = time.monotonic()
-            failed = start(given["nodes"], number)
+            failed = start(nodes, number)
             if failed:
                 raise RuntimeError(f"start {number}: ranks {failed} failed")
             seconds.append(time.monotonic() - begin)
@@ -35,7 +34,7 @@ def main() -> None:
         for process in spinning:
             process.kill()
             process.wait()
-    report(starts=len(seconds), slowest=max(seconds), mean=sum(seconds) / len(seconds))
+    return {"starts": len(seconds), "slowest": max(seconds), "mean": sum(seconds) / len(seconds)}
 
 
 def start(ranks: int, number: int) -> list[int]:
@@ -70,7 +69,3 @@ def live_once(ranks: int, number: int) -> None:
         kv.pull(keys, out)
         if not (out == ranks).all():
             raise AssertionError(f"{ranks} nodes added 1 to each value, and the sums are {out}")
-
-
-if __name__ == "__main__":
-    main()
