@@ -11,14 +11,15 @@ import random
 import signal
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import adaps
 from tests.conftest import free_port
 from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
+from tests.processes import exit_code, forked
 
 MOST_CALLS = 60
 """Limit of disk calls; one node makes about 20 for the writes of a step."""
@@ -114,17 +115,13 @@ def rounds(
         port = str(free_port())
         processes = []
         for rank in range(nodes):
-            process = os.fork()
-            if process == 0:
-                os.close(reader)
-                place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                os.environ.update({name: str(value) for name, value in place.items()})
-                live(train, Life(directory, acknowledged, writer, fault if rank == victim else None))
-            processes.append(process)
+            place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            life = Life(directory, acknowledged, writer, fault if rank == victim else None)
+            processes.append(forked(partial(live, train, life, place)))
         os.close(writer)
         with open(reader, "rb") as pipe:
             steps, unsynced = received(pipe.read())
-        ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        ends = [exit_code(process) for process in processes]
         acknowledged = max([acknowledged, *steps])
         died = ends[victim] == -signal.SIGKILL
         others = {end for rank, end in enumerate(ends) if rank != victim}
@@ -137,14 +134,11 @@ def rounds(
     return {"kills": killed, "lives": lives, "acknowledged": acknowledged}
 
 
-def live(train: Train, life: Life) -> None:
-    """One process's life; ends the process."""
+def live(train: Train, life: Life, place: Mapping[str, Any]) -> int:
+    """Live as a process at a place in the cluster; gives its exit code."""
+    os.environ.update({name: str(value) for name, value in place.items()})
     try:
         train(life)
     except adaps.PeerLost:
-        os._exit(3)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+        return 3
+    return 0

@@ -15,9 +15,7 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +24,11 @@ import numpy as np
 import adaps
 import adaps.checkpoint
 from adaps.checkpoint import disk_calls
+from tests.processes import exit_code, forked
 
 ROWS = 40
 CALLS = [name for name in disk_calls.__all__ if name not in ("naming", "process")]
-TOLD, DONE, FAILED = 3, 0, 1
-
-
-def forked(work: Callable[[], int]) -> int:
-    """The number of a child that ends with what `work` gives."""
-    process = os.fork()
-    if process == 0:
-        try:
-            code = work()
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            code = FAILED
-        os._exit(code)
-    return process
+TOLD, DONE = 3, 0
 
 
 def train_and_write(node: adaps.Node, directory: Path, step: int) -> None:
@@ -100,10 +85,6 @@ def restored(directory: Path, then: int | None) -> int:
     return step
 
 
-def code_of(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
 def one(directory: Path, at: int) -> str:
     """How the process that is stopped at this call ended; ``done`` if there are fewer calls."""
     first = forked(lambda: is_stopped(directory, at))
@@ -111,10 +92,10 @@ def one(directory: Path, at: int) -> str:
     if not os.WIFSTOPPED(status):
         assert os.waitstatus_to_exitcode(status) == DONE
         return "done"
-    taken = code_of(forked(lambda: 10 + restored(directory, 7)))
+    taken = exit_code(forked(lambda: 10 + restored(directory, 7)))
     os.kill(first, signal.SIGCONT)
-    end = code_of(first)
-    left = code_of(forked(lambda: 10 + restored(directory, None)))
+    end = exit_code(first)
+    left = exit_code(forked(lambda: 10 + restored(directory, None)))
     assert (taken in (11, 12), end in (TOLD, DONE), left) == (True, True, 17), (at, taken, end, left)
     assert end == TOLD or taken == 12, f"{at}: step 2 was acknowledged, but step 1 was restored"
     return "told" if end == TOLD else "had published"

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-import traceback
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch.distributed  # noqa: F401
 
 import adaps
 from tests.conftest import free_port
+from tests.processes import exit_code, forked
 
 LENGTH = 4
 
@@ -40,25 +41,12 @@ def main(nodes: int, loops: int, starts: int) -> dict[str, Any]:
 def start(ranks: int, number: int) -> list[int]:
     """Start, use and end a cluster; gives the ranks that failed."""
     os.environ["MASTER_PORT"] = str(free_port())
-    children = {fork(rank, ranks, number): rank for rank in range(ranks)}
-    return [rank for child, rank in children.items() if os.waitpid(child, 0)[1] != 0]
+    children = [forked(partial(live_once, rank, ranks, number)) for rank in range(ranks)]
+    return [rank for rank, child in enumerate(children) if exit_code(child) != 0]
 
 
-def fork(rank: int, ranks: int, number: int) -> int:
-    child = os.fork()
-    if child != 0:
-        return child
-    try:
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
-        live_once(ranks, number)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
-
-
-def live_once(ranks: int, number: int) -> None:
+def live_once(rank: int, ranks: int, number: int) -> int:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
     table = adaps.Table("t", rows=100, length=LENGTH)
     with adaps.Node([table], channels=1 + number % 3, peer_timeout=60.0) as node:
         kv = node.worker(0)
@@ -69,3 +57,4 @@ def live_once(ranks: int, number: int) -> None:
         kv.pull(keys, out)
         if not (out == ranks).all():
             raise AssertionError(f"{ranks} nodes added 1 to each value, and the sums are {out}")
+    return 0
