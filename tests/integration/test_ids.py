@@ -55,6 +55,7 @@ def train(node: adaps.Node, directory: str, restores: bool, worker: int) -> dict
     if restores:
         node.restore(directory, worker=worker)
     kv.end_setup()
+    first = kv.current_clock
     batches = [random.integers(0, IDS, BATCH) for _ in range(STEPS + 2)]
     rows = [np.empty(BATCH, np.int64) for _ in batches]
     out = np.empty((BATCH, 4), np.float32)
@@ -63,7 +64,7 @@ def train(node: adaps.Node, directory: str, restores: bool, worker: int) -> dict
             ticket = kv.rows_of(items, pool[batches[ahead]], rows[ahead], asynchronous=True)
             assert ticket is not None
             kv.wait(ticket)
-            kv.intent(items.keys(rows[ahead]), ahead, ahead + 1)
+            kv.intent(items.keys(rows[ahead]), first + ahead, first + ahead + 1)
         keys = items.keys(rows[step])
         kv.pull(keys, out)
         kv.push(keys, np.ones((BATCH, 4), np.float32), asynchronous=True)
