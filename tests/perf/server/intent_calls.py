@@ -14,7 +14,6 @@ AHEAD = 20
 
 
 def main(keys: int, calls: int) -> dict[str, float]:
-    torch.set_num_threads(1)
     rows = 1_000_000
     # Four of ten ids are among the first thousand rows, nine of ten among the first half million.
     generator = torch.Generator().manual_seed(1 + RANK)
