@@ -7,17 +7,18 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
+from adabench.harness.launch.fork_server import ForkServer
 from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 from tests.checkpoint_files import content, manifest
-from tests.conftest import Launch, Python, free_port
+from tests.conftest import Launch, Python, free_port, reports_of_ranks
 
-from .checkpoints import moving, restarts
+from .checkpoints import at_once, evicted, kills, moving, restarts, stopped
+from .exports import kills as export_kills
 
-FOLDER = "tests.integration.checkpoints"
 TOLD_BY_TORCH = re.compile(r"\[W.*TCPStore|Exception raised from \w{4}Bytes|frame #|<omitting python|$")
 """Messages of PyTorch when rank 0 dies, and its store too, during another node's request."""
 TURNS = 12
@@ -81,47 +82,40 @@ def test_a_checkpoint_is_restored_under_policies_of_other_nodes_homes_and_techni
     assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1 + 2) * 2 * 60
 
 
-def test_workers_that_restore_at_once_do_not_crash_the_process(python: Python) -> None:
-    done = python("-m", f"{FOLDER}.at_once")
-    assert (done.stdout, done.stderr) == ("0\n", "")
+def test_workers_that_restore_at_once_do_not_crash_the_process(launch: Launch) -> None:
+    assert launch(at_once.main, 1) == [{"died": 0}]
 
 
 @pytest.mark.parametrize(
     ("program", "nodes", "kills"),
     [
-        ("checkpoints.kills", 1, 25),
-        ("checkpoints.kills", 2, 8),
-        ("checkpoints.evicted", 1, 12),
-        ("checkpoints.evicted", 2, 6),
-        ("exports.kills", 1, 25),
-        ("exports.kills", 2, 8),
+        (kills, 1, 25),
+        (kills, 2, 8),
+        (evicted, 1, 12),
+        (evicted, 2, 6),
+        (export_kills, 1, 25),
+        (export_kills, 2, 8),
     ],
 )
 def test_a_kill_at_any_call_leaves_a_checkpoint_or_an_export_of_the_last_acknowledged_step(
-    tmp_path: Path, full: bool, python: Python, program: str, nodes: int, kills: int
+    tmp_path: Path, full: bool, warm: ForkServer, program: ModuleType, nodes: int, kills: int
 ) -> None:
     """2,000 kills at the full size. Losses of power are imitated. In half of them, nodes evict rows."""
-    given: dict[str, Any] = {
-        "kills": 500 if full else kills,
-        "seed": 3 * nodes,
-        "nodes": nodes,
-        "folder": str(tmp_path),
-    }
-    done = python("-m", f"tests.integration.{program}", json.dumps(given), timeout=3600 if full else 600)
-    said = [line for line in done.stderr.splitlines() if not TOLD_BY_TORCH.match(line)]
-    assert (done.returncode, said) == (0, [])
-    result = json.loads(done.stdout)
-    assert result["kills"] == given["kills"]
-    assert result["acknowledged"] > given["kills"] // 4
-    assert list(tmp_path.iterdir()) == []
+    count, folder = 500 if full else kills, tmp_path / "checkpoints"
+    folder.mkdir()
+    given = {"kills": count, "seed": 3 * nodes, "nodes": nodes, "folder": str(folder)}
+    seconds = 3600.0 if full else 600.0
+    (result,), (said,) = reports_of_ranks(warm, tmp_path, program.main, 1, seconds, given)
+    assert [line for line in said.splitlines() if not TOLD_BY_TORCH.match(line)] == []
+    assert result["kills"] == count
+    assert result["acknowledged"] > count // 4
+    assert list(folder.iterdir()) == []
 
 
 def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_successor(
-    tmp_path: Path, python: Python
+    tmp_path: Path, launch: Launch
 ) -> None:
-    done = python("-m", f"{FOLDER}.stopped", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    ends = json.loads(done.stdout)
+    (ends,) = launch(stopped.main, 1, folder=str(tmp_path))
     assert ends["told"] > 20
     assert ends["had published"] > 0
 
@@ -133,7 +127,7 @@ def test_torchrun_restarts_a_job_whose_rank_died_and_it_is_as_good_as_one_withou
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
     done = python(
         *("-m", *torchrun, f"--rdzv-endpoint=127.0.0.1:{free_port()}"),
-        *("-m", "tests.rank", f"{FOLDER}.restarts", "main"),
+        *("-m", "tests.rank", restarts.__name__, "main"),
         json.dumps({"directory": directories[0], "dies": True}),
         environment={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -1,13 +1,14 @@
 """Reads a checkpoint's manifest on threads that begin at the same time, in processes that have not read one.
 
 Each try has a process of its own, for only the first reading is of interest: it makes what all others use.
-Prints how many of them died.
+The result is how many of them died.
 """
 
 import os
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import adaps
@@ -19,13 +20,13 @@ from tests.processes import exit_code, forked
 TRIES, THREADS = 40, 2
 
 
-def main() -> None:
+def main() -> dict[str, int]:
     sys.setswitchinterval(1e-6)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "saved"
         # The child has a node and its threads; this process is to have none.
         assert exit_code(forked(lambda: write(directory))) == 0
-        print(sum(exit_code(forked(lambda: read_at_once(directory))) != 0 for _ in range(TRIES)))
+        return {"died": sum(exit_code(forked(partial(read_at_once, directory))) != 0 for _ in range(TRIES))}
 
 
 def write(directory: Path) -> int:
@@ -44,7 +45,3 @@ def read_at_once(directory: Path) -> int:
 
     on_threads(THREADS, read)
     return 0
-
-
-if __name__ == "__main__":
-    main()

@@ -2,13 +2,14 @@
 
 import functools
 import json
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import adaps
 import adaps.checkpoint
-from tests.integration.checkpoints.lives import Life, main
+from tests.integration.checkpoints.lives import Life, lives_of
 from tests.processes import text_of_fork
 
 ROWS, LENGTH, RATE = 96, 4, 0.5
@@ -59,6 +60,6 @@ def train(life: Life) -> None:
             node.checkpoint(life.directory, extra={"step": number})
 
 
-if __name__ == "__main__":
+def main(**given: Any) -> dict[str, int]:
     start()
-    main(train)
+    return lives_of(train, **given)

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -79,8 +78,8 @@ class Life:
 Train = Callable[[Life], None]
 
 
-def main(train: Train, *moments: str) -> None:
-    """Kill as many processes as the command line asks for, and print how each of them ended.
+def lives_of(train: Train, *moments: str, kills: int, seed: int, nodes: int, folder: str) -> dict[str, int]:
+    """Kill processes, and count the kills, all lives, and the acknowledged steps.
 
     Parameters
     ----------
@@ -89,15 +88,17 @@ def main(train: Train, *moments: str) -> None:
     *moments : str
         Moments of faults in addition to those of `FaultyDisk`. With such a moment, all lives have the same
         number of nodes.
+    kills, seed, nodes : int
+        The number of processes to kill, the seed of the faults, and the largest number of nodes.
+    folder : str
+        Where the directories of the checkpoints are made and removed.
     """
-    given = json.loads(sys.argv[1])
-    if given["nodes"] > 1:
+    if nodes > 1:
         import torch.distributed  # once, not in every child  # noqa: F401
-    with tempfile.TemporaryDirectory(dir=given["folder"]) as folder:
-        nodes = range(given["nodes"] if moments else 1, given["nodes"] + 1)
-        moments = ("before", "amid", "after", *moments)
-        counts = rounds(Path(folder) / "saved", given["kills"], given["seed"], nodes, moments, train)
-    print(json.dumps(counts))
+    numbers = range(nodes if moments else 1, nodes + 1)
+    moments = ("before", "amid", "after", *moments)
+    with tempfile.TemporaryDirectory(dir=folder) as directory:
+        return rounds(Path(directory) / "saved", kills, seed, numbers, moments, train)
 
 
 def rounds(

@@ -4,17 +4,13 @@ For each call in turn, a process writes checkpoints 1 and 2 on a file system wit
 before its n-th call of the second one. Another process then restores the directory and writes the next
 checkpoint, after which the first process continues. In the end, the directory must hold the complete
 checkpoint of the second process, and the first one must get an error unless it had published before the stop.
-The processes are forks of this one, so each costs some hundredths of a second. ``python -m
-tests.integration.checkpoints.stopped FOLDER`` prints the result as JSON.
+The processes are forks of this one, so each costs some hundredths of a second.
 """
 
 import errno
-import json
 import logging
 import os
 import signal
-import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -101,15 +97,10 @@ def one(directory: Path, at: int) -> str:
     return "told" if end == TOLD else "had published"
 
 
-def main() -> None:
+def main(folder: str) -> dict[str, int]:
     ends: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
-        at = 0
-        while not ends["done"]:
-            at += 1
-            ends[one(Path(folder) / str(at), at)] += 1
-    print(json.dumps(ends))
-
-
-if __name__ == "__main__":
-    main()
+    at = 0
+    while not ends["done"]:
+        at += 1
+        ends[one(Path(folder) / str(at), at)] += 1
+    return ends
