@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from adabench.harness.launch.fork_server import Fork, ForkServer
+from tests.processes import environment_of_rank
 from tests.warm import RUN_PYTHON, run_warm, whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -194,18 +195,13 @@ def reports_of_ranks(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """What ``work(**arguments)`` returned in each rank, and its standard error; output is in `folder`."""
     deadline = time.monotonic() + timeout
-    shared = {
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
+    port = free_port()
     program = ["-m", "tests.rank", work.__module__, work.__name__, json.dumps(arguments)]
     processes: list[Fork] = []
     try:
         for rank in range(ranks):
             with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
-                environment = whole({**os.environ, **shared, "RANK": str(rank)})
+                environment = whole({**os.environ, **environment_of_rank(rank, ranks, port)})
                 command = [str(ROOT), *program]
                 processes.append(warm.fork(RUN_PYTHON, command, environment, out.fileno(), err.fileno()))
         codes = [process.wait(max(deadline - time.monotonic(), 0.0)) for process in processes]

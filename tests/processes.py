@@ -21,6 +21,12 @@ def outputs(
             process.communicate(timeout=60.0)
 
 
+def environment_of_rank(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun sets for a rank of this host; its PyTorch uses one thread."""
+    place = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}"}
+    return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1"}
+
+
 def forked(work: Callable[[], int]) -> int:
     """Fork a process that ends with what `work` gives, or with 1 and a traceback; returns its id."""
     process = os.fork()

@@ -13,9 +13,7 @@ import torch
 
 def main() -> None:
     module, function, arguments = sys.argv[1:]
-    torch.set_num_threads(
-        1
-    )  # a fork ignores the environment variable, for it has not imported PyTorch itself
+    torch.set_num_threads(1)  # a fork has PyTorch from before OMP_NUM_THREADS was set
     work = getattr(importlib.import_module(module), function)
     with contextlib.redirect_stdout(sys.stderr):  # libraries print
         result = work(**json.loads(arguments))

@@ -11,6 +11,7 @@ import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
 from tests.conftest import Python, RunRanks, free_port
+from tests.processes import environment_of_rank
 from tests.warm import WarmProcess
 
 Rank = WarmProcess
@@ -24,20 +25,13 @@ FAR_AWAY = 3600
 def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
     """``start_ranks(script, ranks, world_size)``: a script as some ranks of a cluster, without torchrun."""
     started: list[Rank] = []
-    port = str(free_port())
+    port = free_port()
 
     def start(script: str, ranks: range, world_size: int) -> list[Rank]:
         path = tmp_path / "script.py"
         path.write_text(script)
         for rank in ranks:
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1",
-            }
+            environment = {**os.environ, **environment_of_rank(rank, world_size, port)}
             started.append(WarmProcess(warm, [str(path)], environment, tmp_path))
         return started
 

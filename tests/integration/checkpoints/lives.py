@@ -18,7 +18,7 @@ from typing import Any
 import adaps
 from tests.conftest import free_port
 from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
-from tests.processes import exit_code, forked
+from tests.processes import environment_of_rank, exit_code, forked
 
 MOST_CALLS = 60
 """Limit of disk calls; one node makes about 20 for the writes of a step."""
@@ -113,12 +113,11 @@ def rounds(
         fault = (numbers.randint(1, MOST_CALLS), numbers.choice(moments))
         lives += 1
         reader, writer = os.pipe()
-        port = str(free_port())
+        port = free_port()
         processes = []
         for rank in range(nodes):
-            place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             life = Life(directory, acknowledged, writer, fault if rank == victim else None)
-            processes.append(forked(partial(live, train, life, place)))
+            processes.append(forked(partial(live, train, life, environment_of_rank(rank, nodes, port))))
         os.close(writer)
         with open(reader, "rb") as pipe:
             steps, unsynced = received(pipe.read())
@@ -135,9 +134,9 @@ def rounds(
     return {"kills": killed, "lives": lives, "acknowledged": acknowledged}
 
 
-def live(train: Train, life: Life, place: Mapping[str, Any]) -> int:
-    """Live as a process at a place in the cluster; gives its exit code."""
-    os.environ.update({name: str(value) for name, value in place.items()})
+def live(train: Train, life: Life, environment: Mapping[str, str]) -> int:
+    """Live as a process of the cluster; gives its exit code."""
+    os.environ.update(environment)
     try:
         train(life)
     except adaps.PeerLost:
