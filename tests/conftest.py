@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from adabench.harness.launch.fork_server import Fork, ForkServer
+from tests.processes import environment_of_rank
 from tests.warm import RUN_PYTHON, run_warm, whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,7 @@ LONG = (
 
 STDERR = pytest.StashKey[int]()
 
+Work = Callable[..., dict[str, Any]]
 Launch = Callable[..., list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 RunRanks = Callable[..., list[subprocess.CompletedProcess[str]]]
@@ -172,15 +174,15 @@ WITHOUT_LOADER = "no loader has signalled intent"
 
 @pytest.fixture
 def launch(tmp_path: Path, warm: ForkServer) -> Launch:
-    """Run ``python -m MODULE ARGUMENTS`` as the ranks of a cluster, quietly.
+    """Call a function of a module in the ranks of a cluster.
 
-    ``launch(module, ranks, timeout=240, **arguments)`` returns one JSON object for each rank: what that rank
-    printed. The test fails if a rank fails, writes to standard error, or exceeds the timeout. Ranks may warn
-    that no loader has signalled intent, because many of them train without a loader.
+    ``launch(work, ranks, timeout=240, **arguments)`` returns what ``work(**arguments)`` returned in each
+    rank; arguments and results go through JSON. The test fails if a rank fails, writes anything, or exceeds
+    the timeout. Ranks may warn that no loader has signalled intent, because many train without a loader.
     """
 
-    def run(module: str, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
-        reports, said = reports_of_ranks(warm, tmp_path, module, ranks, timeout, arguments)
+    def run(work: Work, ranks: int, timeout: float = 240.0, **arguments: Any) -> list[dict[str, Any]]:
+        reports, said = reports_of_ranks(warm, tmp_path, work, ranks, timeout, arguments)
         lines = [line for text in said for line in text.splitlines()]
         assert [line for line in lines if not line.startswith(WITHOUT_LOADER)] == []
         return reports
@@ -189,22 +191,18 @@ def launch(tmp_path: Path, warm: ForkServer) -> Launch:
 
 
 def reports_of_ranks(
-    warm: ForkServer, folder: Path, module: str, ranks: int, timeout: float, arguments: Mapping[str, Any]
+    warm: ForkServer, folder: Path, work: Work, ranks: int, timeout: float, arguments: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The JSON object that each rank printed, and its standard error; output files are in `folder`."""
+    """What ``work(**arguments)`` returned in each rank, and its standard error; output is in `folder`."""
     deadline = time.monotonic() + timeout
-    shared = {
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
+    port = free_port()
+    program = ["-m", "tests.rank", work.__module__, work.__name__, json.dumps(arguments)]
     processes: list[Fork] = []
     try:
         for rank in range(ranks):
             with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
-                environment = whole({**os.environ, **shared, "RANK": str(rank)})
-                command = [str(ROOT), "-m", module, json.dumps(arguments)]
+                environment = whole({**os.environ, **environment_of_rank(rank, ranks, port)})
+                command = [str(ROOT), *program]
                 processes.append(warm.fork(RUN_PYTHON, command, environment, out.fileno(), err.fileno()))
         codes = [process.wait(max(deadline - time.monotonic(), 0.0)) for process in processes]
     finally:
@@ -212,8 +210,8 @@ def reports_of_ranks(
             process.end()
     said = [(folder / f"{rank}.err").read_text() for rank in range(ranks)]
     late = [rank for rank, code in enumerate(codes) if code is None]
-    assert not late, f"ranks {late} of {module} {arguments} were not done in {timeout} s\n" + "\n".join(said)
-    assert not any(codes), f"exit codes {codes} of {module} {arguments}:\n" + "\n".join(said)
+    assert not late, f"ranks {late} of {program} were not done in {timeout} s\n" + "\n".join(said)
+    assert not any(codes), f"exit codes {codes} of {program}:\n" + "\n".join(said)
     return [json.loads((folder / f"{rank}.out").read_text()) for rank in range(ranks)], said
 
 

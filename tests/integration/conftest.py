@@ -1,7 +1,6 @@
 """The command line as a subprocess, with the test's own plugins installed."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ import psutil
 import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
+from tests.conftest import free_port
+from tests.processes import environment_of_rank
 from tests.warm import RUN_ADABENCH, WarmProcess, run_warm
 
 from .faults import network
@@ -66,22 +67,12 @@ def run_ranks(tmp_path: Path, warm: ForkServer) -> Callable[..., list[subprocess
     def run(
         program: str, ranks: int, *arguments: str, timeout: float = 240.0, anew: bool = False
     ) -> list[subprocess.CompletedProcess[str]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        places = [
-            {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
-            for rank in range(ranks)
-        ]
+        port = free_port()
         command = ["-W", "error", "-c", program, *arguments]
 
-        def begin(place: dict[str, str]) -> subprocess.Popen[str] | WarmProcess:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **(place if ranks > 1 else {})}
+        def begin(rank: int) -> subprocess.Popen[str] | WarmProcess:
+            place = environment_of_rank(rank, ranks, port) if ranks > 1 else {"OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, **place}
             if not anew:
                 return WarmProcess(warm, command, environment, tmp_path)
             pipe = subprocess.PIPE
@@ -89,7 +80,7 @@ def run_ranks(tmp_path: Path, warm: ForkServer) -> Callable[..., list[subprocess
                 [sys.executable, *command], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
             )
 
-        processes = [begin(place) for place in places]
+        processes = [begin(rank) for rank in range(ranks)]
         try:
             with ThreadPoolExecutor(ranks) as pool:
                 said = list(pool.map(lambda process: process.communicate(timeout=timeout), processes))

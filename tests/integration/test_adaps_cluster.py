@@ -11,6 +11,7 @@ import pytest
 
 from adabench.harness.launch.fork_server import ForkServer
 from tests.conftest import Python, RunRanks, free_port
+from tests.processes import environment_of_rank
 from tests.warm import WarmProcess
 
 Rank = WarmProcess
@@ -24,20 +25,13 @@ FAR_AWAY = 3600
 def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
     """``start_ranks(script, ranks, world_size)``: a script as some ranks of a cluster, without torchrun."""
     started: list[Rank] = []
-    port = str(free_port())
+    port = free_port()
 
     def start(script: str, ranks: range, world_size: int) -> list[Rank]:
         path = tmp_path / "script.py"
         path.write_text(script)
         for rank in ranks:
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1",
-            }
+            environment = {**os.environ, **environment_of_rank(rank, world_size, port)}
             started.append(WarmProcess(warm, [str(path)], environment, tmp_path))
         return started
 
@@ -49,13 +43,6 @@ def start_ranks(tmp_path: Path, warm: ForkServer) -> Iterator[StartRanks]:
 def outcome(process: Rank, timeout: float = 240.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     return process.wait(), out, err
-
-
-def output_of_two(run_ranks: RunRanks, program: str) -> list[str]:
-    """The output of both ranks of a program that succeeds."""
-    done = run_ranks(program, 2)
-    assert [rank.returncode for rank in done] == [0, 0], done
-    return [rank.stdout for rank in done]
 
 
 def await_line(process: Rank, text: str) -> None:
@@ -118,7 +105,7 @@ with adaps.Node([{TABLE}]) as node:
 dist.barrier()
 dist.destroy_process_group()
 """
-    assert output_of_two(run_ranks, program) == ["", ""]
+    assert [(rank.returncode, rank.stdout) for rank in run_ranks(program, 2)] == [(0, ""), (0, "")]
 
 
 def test_an_exception_in_one_body_ends_all_and_its_cause_is_told(run_ranks: RunRanks) -> None:
@@ -294,19 +281,6 @@ adaps.Node([{TABLE}], connect_timeout=600)
     code, _, err = outcome(ranks[0])
     assert code != 0
     assert "KeyboardInterrupt" in err
-
-
-def test_nodes_with_different_tables_do_not_join(run_ranks: RunRanks) -> None:
-    program = """
-import adaps, os
-rows = 10 + int(os.environ["RANK"])
-try:
-    adaps.Node([adaps.Table("emb", rows, 4)], connect_timeout=10)
-except adaps.AdapsError as error:
-    print("refused:", error)
-"""
-    for out in output_of_two(run_ranks, program):
-        assert out.startswith("refused:"), out
 
 
 def test_an_impossible_listening_address_is_named(start_ranks: StartRanks) -> None:

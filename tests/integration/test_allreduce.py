@@ -9,10 +9,9 @@ import torch
 
 from tests.conftest import Launch
 
-from .autoada_ranks.allreduced import MORE, STEPS, backward, branches, optimizers_of
+from .autoada_ranks.allreduced import MORE, STEPS, backward, branches, optimizers_of, trained
 from .autoada_ranks.task import as_lists
 
-ALLREDUCED = "tests.integration.autoada_ranks.allreduced"
 SMALL = 64
 """Bytes of a bucket, small enough for several buckets."""
 WHOLE = 1 << 20
@@ -25,7 +24,7 @@ def test_irregular_steps_are_those_of_one_process(
     launch: Launch, tmp_path: Path, buckets: int, own_group: bool, checkpoint: bool
 ) -> None:
     folder = str(tmp_path / "checkpoint") if checkpoint else ""
-    results = launch(ALLREDUCED, 2, buckets=[buckets, buckets], own_group=own_group, checkpoint=folder)
+    results = launch(trained, 2, buckets=[buckets, buckets], own_group=own_group, checkpoint=folder)
     losses, state, last = one_process()
     for rank, result in enumerate(results):
         assert result["losses"] == pytest.approx(losses[rank], abs=1e-5), rank

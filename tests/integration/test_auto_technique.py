@@ -11,7 +11,8 @@ from adaps.policy import Policy, Rule, Synchronization
 from autoada.training.ab_schedule import PHASE, TOGETHER, WARM_UP, Schedule
 from tests.conftest import Launch
 
-CHOOSING = "tests.integration.autoada_ranks.choosing"
+from .autoada_ranks.sessions import chosen_techniques
+
 SMALL = {"rows": 3600, "vocabulary": 40, "dim": 4, "hidden": [4], "batch": 16}
 BACKENDS = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
 SOONEST_OF_ALL = WARM_UP + 4 * PHASE
@@ -29,7 +30,7 @@ def test_all_nodes_keep_to_what_takes_less_time(launch: Launch, factor: float) -
     ]
     soonest = SOONEST_OF_ALL
     tried = [step for step in range(soonest) if Schedule(1).moves(0, step)]
-    results = launch(CHOOSING, 2, cases=cases, factors=[factor])
+    results = launch(chosen_techniques, 2, cases=cases, factors=[factor])
     for (rank, result), number in product(enumerate(results), range(len(cases))):
         run = result["runs"][number]
         told = (rank, BACKENDS[number], run)
@@ -54,7 +55,7 @@ def test_tables_are_chosen_for_apart(launch: Launch) -> None:
     }
     soonest = Schedule(2).end_of(TOGETHER + 3)
     steps = (SOONEST_OF_ALL, soonest + 10)
-    results = launch(CHOOSING, 2, cases=[case | {"steps": n} for n in steps], factors=[1.4, 0.6])
+    results = launch(chosen_techniques, 2, cases=[case | {"steps": n} for n in steps], factors=[1.4, 0.6])
     for result in results:
         early, late = (run["chosen"] for run in result["runs"])
         assert [one["table"] for one in early] == ["wide.weight", "deep.weight"]
@@ -75,7 +76,7 @@ def test_tables_that_make_a_great_difference_together_are_chosen_for_together(la
         **{"policy": policy, "lookahead": 3, "steps": SOONEST_OF_ALL + 6},
     }
     for factors, technique in (([1.4, 1.1], "static"), ([0.9, 0.7], "adaptive")):
-        for result in launch(CHOOSING, 2, cases=[case], factors=factors):
+        for result in launch(chosen_techniques, 2, cases=[case], factors=factors):
             (run,) = result["runs"]
             assert [one["technique"] for one in run["chosen"]] == [technique] * 2
             for one in run["chosen"]:

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import autoada
 from tests.conftest import Launch
+from tests.integration.autoada_ranks.task import settle
+from tests.integration.guarantees.common import RANK
 
 if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)
@@ -153,8 +155,39 @@ def test_a_compiled_model_trains_as_the_plain_one() -> None:
     model.close()
 
 
+def sharing_a_device() -> dict[str, Any]:
+    """A node of two that share a CUDA device; each trains half of the data."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(ROWS, WIDTH), nn.Flatten(), nn.Linear(3 * WIDTH, 1)).cuda()
+    true = torch.randn(ROWS, device="cuda")
+    ids = torch.randint(0, ROWS, (6400, 3))
+    optimizer = torch.optim.Adagrad(net.parameters(), lr=0.1)
+    model = autoada.AdaModel(net, optimizer)
+    losses = []
+    for _ in range(3):
+        total = 0.0
+        mine: Any = ids[RANK::2].contiguous()
+        for batch in autoada.AdaDataLoader(DataLoader(mine, batch_size=64, pin_memory=True)):
+            on_device = batch.cuda(non_blocking=True)
+            loss = F.mse_loss(model(on_device).squeeze(1), true[on_device].sum(1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        losses.append(total)
+    settle(model)
+    with torch.no_grad():
+        final = model.eval()(torch.arange(60, device="cuda").view(-1, 3)).flatten().tolist()
+    stats = model.node.stats()
+    pulled = sum(stats[f"pulled_{where}"] for where in ("local", "replica", "remote"))
+    model.worker.barrier()
+    model.close()
+    local = 1 - stats["pulled_remote"] / pulled
+    return {"losses": losses, "final": final, "local": local, "intents": stats["intents"]}
+
+
 def test_two_nodes_that_share_a_device_have_one_model(launch: Launch) -> None:
-    reports = launch("tests.integration.autoada_ranks.cuda", 2)
+    reports = launch(sharing_a_device, 2)
     first, second = reports
     assert first["final"] == pytest.approx(second["final"], abs=1e-5)
     for report in reports:

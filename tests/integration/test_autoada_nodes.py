@@ -15,17 +15,19 @@ from tests.hash_clicks import batches_of_ids, hash_clicks, rows_by_id, steps
 from tests.plain_and_wrapped import train
 from tests.unit.plain_training import epochs_of
 
+from .autoada_ranks.drawn import bytes_of_draws, drawn_negatives, word_vectors
+from .autoada_ranks.loops import damaged_item, penalised, state_loaded, state_saved, synchronous
 from .autoada_ranks.optimized import OPTIMIZERS as ASYNCHRONOUS
-from .autoada_ranks.optimized import plainly
-from .autoada_ranks.resumed import OPTIMIZERS, resumed
+from .autoada_ranks.optimized import optimized, plainly
+from .autoada_ranks.raw_ids import hashed, retiring
+from .autoada_ranks.resumed import OPTIMIZERS, all_resumed, resumed
 from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, node_for, train_share
 
 STEPS = 30
-FOLDER = "tests.integration.autoada_ranks"
 
 
 def test_synchronous_sgd_on_two_nodes_equals_one_process_with_the_batches_together(launch: Launch) -> None:
-    results = launch(f"{FOLDER}.synchronous", 2, shares=2, steps=STEPS)
+    results = launch(synchronous, 2, shares=2, steps=STEPS)
     for result in results:
         assert_state(result["state"], expected_state(shares=2))
     rows_read = 2 * STEPS // 2 * 2 * ROWS
@@ -42,8 +44,8 @@ def test_a_state_saved_by_two_nodes_loads_into_three_and_into_plain_pytorch(
     launch: Launch, tmp_path: Path
 ) -> None:
     file = tmp_path / "state.pt"
-    saved = launch(f"{FOLDER}.checkpoint", 2, save=True, file=str(file), seed=0)
-    loaded = launch(f"{FOLDER}.checkpoint", 3, save=False, file=str(file), seed=5)
+    saved = launch(state_saved, 2, file=str(file))
+    loaded = launch(state_loaded, 3, file=str(file))
     plain = clicks(seed=9).eval()
     plain.load_state_dict(torch.load(file))
     with torch.no_grad():
@@ -53,8 +55,8 @@ def test_a_state_saved_by_two_nodes_loads_into_three_and_into_plain_pytorch(
 
 
 def test_two_nodes_checkpoint_and_three_or_one_go_on_bit_by_bit(launch: Launch, tmp_path: Path) -> None:
-    two = launch(f"{FOLDER}.resumed", 2, directory=str(tmp_path), restore=False)
-    three = launch(f"{FOLDER}.resumed", 3, directory=str(tmp_path), restore=True)
+    two = launch(all_resumed, 2, directory=str(tmp_path), restore=False)
+    three = launch(all_resumed, 3, directory=str(tmp_path), restore=True)
     for name in OPTIMIZERS:
         one = resumed(str(tmp_path / name), name, restore=True)
         ranks = [result[name] for result in (*two, *three)]
@@ -71,7 +73,7 @@ def test_two_nodes_checkpoint_and_three_or_one_go_on_bit_by_bit(launch: Launch, 
 def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_node_waits(
     launch: Launch,
 ) -> None:
-    other, damaged = launch(f"{FOLDER}.damaged", 2)
+    other, damaged = launch(damaged_item, 2)
     assert damaged["missing"] == f"row -1 does not exist in table 'wide.weight': rows are 0 to {ROWS - 1}"
     assert damaged["cause"].startswith("DamagedItem: Caught DamagedItem in DataLoader worker process 0.")
     assert "DamagedItem: item 100 is damaged" in damaged["cause"]
@@ -85,7 +87,7 @@ def test_a_missing_row_and_a_damaged_item_are_told_where_they_are_and_no_other_n
 def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: Launch) -> None:
     """Within 0.05 of its loss on held-out batches; an untrained model has a loss of 0.72."""
     names = list(ASYNCHRONOUS)
-    one, two = launch(f"{FOLDER}.optimized", 2, names=names)
+    one, two = launch(optimized, 2, names=names)
     for name in names:
         expected = plainly(name)
         for rank in (one, two):
@@ -95,12 +97,10 @@ def test_two_nodes_that_wait_for_nobody_reach_what_one_process_reaches(launch: L
 
 
 def test_whole_tables_that_the_loop_reads_in_every_step_are_reported_once(launch: Launch) -> None:
-    for rank in launch(f"{FOLDER}.penalised", 2):
+    for rank in launch(penalised, 2):
         messages = [message for message in rank["messages"] if "again and again" in message]
         assert [message.split("'")[1] for message in messages] == ["wide.weight", "deep.weight"]
-        assert all(
-            "penalised.py:" in message and "compute this in forward" in message for message in messages
-        )
+        assert all("loops.py:" in message and "compute this in forward" in message for message in messages)
 
 
 def expected_state(shares: int) -> dict[str, list[float]]:
@@ -147,7 +147,7 @@ def without_unused(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_tables_of_ids_equal_plain_pytorch_with_all_batches_together(
     nodes: int, launch: Launch, tmp_path: Path
 ) -> None:
-    results = launch(f"{FOLDER}.hashed", nodes, steps=12, directory=str(tmp_path))
+    results = launch(hashed, nodes, steps=12, directory=str(tmp_path))
     model = hash_clicks()
     model(torch.tensor([[0, 2, 3]]))
     steps(model, [torch.optim.SGD(model.parameters(), lr=0.5)], batches_of_ids(12, 24))
@@ -168,7 +168,7 @@ def test_tables_of_ids_equal_plain_pytorch_with_all_batches_together(
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_nodes_give_rows_to_other_ids_and_agree_on_the_state(nodes: int, launch: Launch) -> None:
     capacity = 260
-    results = launch(f"{FOLDER}.retiring", nodes, steps=60, capacity=capacity)
+    results = launch(retiring, nodes, steps=60, capacity=capacity)
     assert sum(result["retired"] for result in results) > 0
     for result in results:
         assert result["trained"] == results[0]["trained"]
@@ -178,7 +178,7 @@ def test_nodes_give_rows_to_other_ids_and_agree_on_the_state(nodes: int, launch:
 
 
 def test_two_nodes_train_on_what_each_draws(launch: Launch) -> None:
-    results = launch(f"{FOLDER}.negatives", 2)
+    results = launch(drawn_negatives, 2)
     for scheme in adaps.SAMPLING_SCHEMES:
         first, second = (result[scheme] for result in results)
         assert first["sum"] == pytest.approx(second["sum"], abs=1e-4)  # both see what both have pushed
@@ -191,7 +191,7 @@ def test_two_nodes_train_on_what_each_draws(launch: Launch) -> None:
 def test_local_draws_send_a_fifth_of_what_naive_ones_do(launch: Launch) -> None:
     """The bytes for reading and changing remote rows; all rows but the drawn ones are local."""
     steps, nodes = 60, 4
-    results = launch(f"{FOLDER}.drawn_bytes", nodes, steps=steps, schemes=["naive", "local"])
+    results = launch(bytes_of_draws, nodes, steps=steps, schemes=["naive", "local"])
     sent, elsewhere = {}, {}
     for scheme in ("naive", "local"):
         counted = [result[scheme] for result in results]
@@ -218,7 +218,7 @@ def plain_loss() -> float:
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_nodes_learn_as_much_as_one_process(launch: Launch, nodes: int) -> None:
-    reports = launch(f"{FOLDER}.word_vectors", nodes, params=PARAMS, batch=BATCH)
+    reports = launch(word_vectors, nodes, params=PARAMS, batch=BATCH)
     losses = [report["loss"] for report in reports]
     assert losses == pytest.approx([losses[0]] * nodes, rel=1e-5)  # all see what all have learned
     assert losses[0] <= 1.01 * plain_loss()

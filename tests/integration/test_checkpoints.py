@@ -1,17 +1,26 @@
-"""Checkpoints of clusters: written while keys move, restored with other numbers of nodes, and after kills."""
+"""Checkpoints of clusters: written while keys move, restored with other numbers of nodes.
+
+They and exports are whole after kills.
+"""
 
 import json
 import os
+import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
+from adabench.harness.launch.fork_server import ForkServer
 from adaps.policy import Home, MadeFor, Policy, RowSelection, Rule
 from tests.checkpoint_files import content, manifest
-from tests.conftest import Launch, Python, free_port
+from tests.conftest import Launch, Python, free_port, reports_of_ranks
 
-FOLDER = "tests.integration.checkpoints"
+from .checkpoints import at_once, evicted, kills, moving, restarts, stopped
+from .exports import kills as export_kills
+
+TOLD_BY_TORCH = re.compile(r"\[W.*TCPStore|Exception raised from \w{4}Bytes|frame #|<omitting python|$")
+"""Messages of PyTorch when rank 0 dies, and its store too, during another node's request."""
 TURNS = 12
 SAME_LOSS = 0.03
 """The nodes' updates have no fixed order, so runs of one seed differ: by up to 0.010 on a quiet machine, and
@@ -22,14 +31,8 @@ by 0.021 on one with ten times as many processes as cores."""
 def test_every_push_is_in_the_files_once_while_keys_move(
     launch: Launch, tmp_path: Path, technique: str
 ) -> None:
-    ranks = launch(
-        f"{FOLDER}.moving",
-        2,
-        directory=str(tmp_path / "saved"),
-        technique=technique,
-        counts=None,
-        turns=TURNS,
-    )
+    given = {"directory": str(tmp_path / "saved"), "techniques": technique}
+    ranks = launch(moving.main, 2, **given, counts=None, turns=TURNS)
     moved = "relocations" if technique == "relocation" else "replicas"
     assert all(rank[moved] > 0 for rank in ranks)
 
@@ -38,14 +41,8 @@ def test_two_nodes_go_on_as_three_and_then_as_one(launch: Launch, tmp_path: Path
     directory = tmp_path / "saved"
     counts = None
     for number, nodes in enumerate([2, 3, 1], start=1):
-        ranks = launch(
-            f"{FOLDER}.moving",
-            nodes,
-            directory=str(directory),
-            technique="adaptive",
-            counts=counts,
-            turns=TURNS,
-        )
+        given = {"directory": str(directory), "techniques": "adaptive"}
+        ranks = launch(moving.main, nodes, **given, counts=counts, turns=TURNS)
         counts = ranks[0]["counts"]
         assert manifest(directory)["world_size"] == nodes
         assert manifest(directory)["clocks"] == [[TURNS * number] * 2] * nodes
@@ -72,15 +69,11 @@ def test_a_checkpoint_is_restored_under_policies_of_other_nodes_homes_and_techni
             Rule("sums", None, technique, home),
             Rule("*", None, "static", Home("node", node=nodes - 1)),
         ]
-        policy = Policy("life", rules, MadeFor(nodes=nodes))
-        ranks = launch(
-            f"{FOLDER}.moving",
-            nodes,
-            directory=str(directory),
-            policy=policy.text(),
-            counts=counts,
-            turns=TURNS,
-        )
+        given = {
+            "directory": str(directory),
+            "policy": Policy("life", rules, MadeFor(nodes=nodes)).text(),
+        }
+        ranks = launch(moving.main, nodes, **given, counts=counts, turns=TURNS)
         counts = ranks[0]["counts"]
         for rank, one in enumerate(ranks):  # every row of the table is where the present policy has put it
             away = one["tables"]["adagrad"]["pushed_remote"]
@@ -89,38 +82,40 @@ def test_a_checkpoint_is_restored_under_policies_of_other_nodes_homes_and_techni
     assert sum(counts) == content(directory, "sums").values[:, 0].sum() == TURNS * (2 + 3 + 1 + 2) * 2 * 60
 
 
-def test_workers_that_restore_at_once_do_not_crash_the_process(python: Python) -> None:
-    done = python("-m", f"{FOLDER}.at_once")
-    assert (done.stdout, done.stderr) == ("0\n", "")
+def test_workers_that_restore_at_once_do_not_crash_the_process(launch: Launch) -> None:
+    assert launch(at_once.main, 1) == [{"died": 0}]
 
 
 @pytest.mark.parametrize(
-    ("program", "nodes", "kills"), [("kills", 1, 25), ("kills", 2, 8), ("evicted", 1, 12), ("evicted", 2, 6)]
+    ("program", "nodes", "kills"),
+    [
+        (kills, 1, 25),
+        (kills, 2, 8),
+        (evicted, 1, 12),
+        (evicted, 2, 6),
+        (export_kills, 1, 25),
+        (export_kills, 2, 8),
+    ],
 )
-def test_a_kill_at_any_call_leaves_a_checkpoint_of_the_last_acknowledged_step(
-    tmp_path: Path, full: bool, python: Python, program: str, nodes: int, kills: int
+def test_a_kill_at_any_call_leaves_a_checkpoint_or_an_export_of_the_last_acknowledged_step(
+    tmp_path: Path, full: bool, warm: ForkServer, program: ModuleType, nodes: int, kills: int
 ) -> None:
     """2,000 kills at the full size. Losses of power are imitated. In half of them, nodes evict rows."""
-    given: dict[str, Any] = {
-        "kills": 500 if full else kills,
-        "seed": 3 * nodes,
-        "nodes": nodes,
-        "folder": str(tmp_path),
-    }
-    done = python("-m", f"{FOLDER}.{program}", json.dumps(given), timeout=3600 if full else 600)
-    assert (done.returncode, done.stderr) == (0, "")
-    result = json.loads(done.stdout)
-    assert result["kills"] == given["kills"]
-    assert result["acknowledged"] > given["kills"] // 4
-    assert list(tmp_path.iterdir()) == []
+    count, folder = 500 if full else kills, tmp_path / "checkpoints"
+    folder.mkdir()
+    given = {"kills": count, "seed": 3 * nodes, "nodes": nodes, "folder": str(folder)}
+    seconds = 3600.0 if full else 600.0
+    (result,), (said,) = reports_of_ranks(warm, tmp_path, program.main, 1, seconds, given)
+    assert [line for line in said.splitlines() if not TOLD_BY_TORCH.match(line)] == []
+    assert result["kills"] == count
+    assert result["acknowledged"] > count // 4
+    assert list(folder.iterdir()) == []
 
 
 def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_successor(
-    tmp_path: Path, python: Python
+    tmp_path: Path, launch: Launch
 ) -> None:
-    done = python("-m", f"{FOLDER}.stopped", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    ends = json.loads(done.stdout)
+    (ends,) = launch(stopped.main, 1, folder=str(tmp_path))
     assert ends["told"] > 20
     assert ends["had published"] > 0
 
@@ -128,16 +123,17 @@ def test_a_process_that_was_stopped_at_any_call_harms_no_checkpoint_of_its_succe
 def test_torchrun_restarts_a_job_whose_rank_died_and_it_is_as_good_as_one_without_a_death(
     tmp_path: Path, launch: Launch, python: Python
 ) -> None:
-    module, directories = f"{FOLDER}.restarts", [str(tmp_path / name) for name in ("dies", "lives")]
+    directories = [str(tmp_path / name) for name in ("dies", "lives")]
     torchrun = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
     done = python(
         *("-m", *torchrun, f"--rdzv-endpoint=127.0.0.1:{free_port()}"),
-        *("-m", module, json.dumps({"directory": directories[0], "dies": True})),
+        *("-m", "tests.rank", restarts.__name__, "main"),
+        json.dumps({"directory": directories[0], "dies": True}),
         environment={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     disturbed = [json.loads(line) for line in done.stdout.splitlines()]
-    undisturbed = launch(module, 2, directory=directories[1], dies=False)
+    undisturbed = launch(restarts.main, 2, directory=directories[1], dies=False)
     # killed at step 20, before its checkpoint was complete; three epochs of 12 batches
     assert [(result["restored"], result["steps"]) for result in disturbed] == [(15, 36)] * 2
     assert [(result["restored"], result["steps"]) for result in undisturbed] == [(0, 36)] * 2

@@ -1,7 +1,7 @@
 """Guarantees between real processes and threads: sums, order, visibility, states, owners and starts."""
 
 from graphlib import TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +11,8 @@ import adaps
 from adabench.analysis.life_of_keys import draw_life_of_keys, lives
 from tests.conftest import Launch
 
+from .guarantees import calls, optimizers, pairs, sets, starts, states, sums, traced, visibility
+
 COUNTED = ("replicas", "pulled_local", "pulled_replica", "pulled_remote", "set_remote", "pushed_replica")
 PAIRS = 8_000
 FULL_PAIRS = 1_000_000
@@ -18,22 +20,14 @@ FULL_PAIRS = 1_000_000
 
 @pytest.fixture
 def run(launch: Launch, full: bool) -> Launch:
-    """Launch a script of the folder `guarantees`. With ``--full`` it may take an hour."""
+    """`launch`, which may take an hour with ``--full``."""
     seconds = 3600 if full else 240
-    folder = "tests.integration.guarantees"
-    return lambda script, ranks, /, **given: launch(f"{folder}.{script}", ranks, seconds, **given)
+    return lambda work, ranks, /, **given: launch(work, ranks, seconds, **given)
 
 
 def test_sums_are_exact_under_every_technique_and_size(run: Launch, full: bool) -> None:
-    ranks = run(
-        "sums",
-        4,
-        nodes=[1, 2, 3, 4],
-        workers=[1, 2, 4],
-        techniques=adaps.TECHNIQUES,
-        steps=600 if full else 60,
-        seed=1,
-    )
+    lives = list(product((4, 3, 2, 1), (1, 2, 4), adaps.TECHNIQUES))
+    ranks = run(sums.main, 4, lives=lives, steps=600 if full else 60, seed=1)
     assert all(rank["pushed"] > 0 for rank in ranks)
     moved = ranks[1]["moved"]
     for technique in ("adaptive", "replication", "full_replication"):
@@ -49,7 +43,7 @@ def test_sums_are_exact_under_every_technique_and_size(run: Launch, full: bool) 
 
 def test_everything_is_visible_after_sync_barrier_sync(run: Launch, full: bool) -> None:
     lives = [(4, "adaptive"), (2, "adaptive"), (2, "replication")]
-    ranks = run("visibility", 4, lives=lives, keys=20_000, rounds=2_000 if full else 40, pushed=400)
+    ranks = run(visibility.main, 4, lives=lives, keys=20_000, rounds=2_000 if full else 40, pushed=400)
     for number, (nodes, _) in enumerate(lives):
         for rank in ranks[:nodes]:
             assert rank["lives"][number]["misses"] == 0
@@ -58,26 +52,26 @@ def test_everything_is_visible_after_sync_barrier_sync(run: Launch, full: bool) 
 
 @pytest.mark.parametrize("owner_has_intent", [True, False])
 def test_reads_follow_writes_around_replicas(run: Launch, full: bool, owner_has_intent: bool) -> None:
-    pairs = FULL_PAIRS if full else PAIRS
-    lives = [(nodes, "adaptive", owner_has_intent, pairs) for nodes in (4, 2)]
-    ranks = run("pairs", 4, workers=2, lives=lives)
+    count = FULL_PAIRS if full else PAIRS
+    lives = [(nodes, "adaptive", owner_has_intent, count) for nodes in (4, 2)]
+    ranks = run(pairs.main, 4, workers=2, lives=lives)
     for life, (nodes, *_) in enumerate(lives):
         totals = [rank["lives"][life] for rank in ranks[:nodes]]
-        assert sum(total["pairs"] for total in totals) >= pairs
+        assert sum(total["pairs"] for total in totals) >= count
         for name in ("replicas", "replicas_dropped", "pulled_remote", "pulled_replica"):
-            assert sum(total[name] for total in totals) > pairs / 100, name
+            assert sum(total[name] for total in totals) > count / 100, name
         print([{name: round(value, 1) for name, value in total.items()} for total in totals])
         if not owner_has_intent:
-            assert sum(total["relocations"] for total in totals) > pairs / 1000
+            assert sum(total["relocations"] for total in totals) > count / 1000
 
 
 def test_reads_follow_writes_under_every_other_technique(run: Launch, full: bool) -> None:
-    pairs = FULL_PAIRS // 10 if full else PAIRS // 4
+    count = FULL_PAIRS // 10 if full else PAIRS // 4
     techniques = ("replication", "relocation", "static", "full_replication")
-    lives = [(3, technique, False, pairs) for technique in techniques]
-    ranks = run("pairs", 3, workers=2, lives=lives)
+    lives = [(3, technique, False, count) for technique in techniques]
+    ranks = run(pairs.main, 3, workers=2, lives=lives)
     for life in range(len(lives)):
-        assert sum(rank["lives"][life]["pairs"] for rank in ranks) >= pairs
+        assert sum(rank["lives"][life]["pairs"] for rank in ranks) >= count
 
 
 def test_calls_with_duplicates_do_what_arrays_do(run: Launch, full: bool) -> None:
@@ -87,7 +81,7 @@ def test_calls_with_duplicates_do_what_arrays_do(run: Launch, full: bool) -> Non
         (3, "relocation", False),
         (3, "replication", False),
     ]
-    ranks = run("calls", 4, workers=2, lives=lives, steps=2_000 if full else 120, counted=COUNTED)
+    ranks = run(calls.main, 4, workers=2, lives=lives, steps=2_000 if full else 120, counted=COUNTED)
     # Which way a call takes is the schedule's choice; that all are taken is asked of all nodes and lives
     # together, for in the second one every node has replicas of every row.
     for name in COUNTED:
@@ -96,7 +90,7 @@ def test_calls_with_duplicates_do_what_arrays_do(run: Launch, full: bool) -> Non
 
 @pytest.mark.parametrize("technique", ["adaptive", "full_replication"])
 def test_sets_beside_replicas_have_one_order(run: Launch, full: bool, technique: str) -> None:
-    ranks = run("sets", 4, workers=2, technique=technique, steps=5_000 if full else 250)
+    ranks = run(sets.main, 4, workers=2, technique=technique, steps=5_000 if full else 250)
     assert sum(rank["set_remote"] for rank in ranks) > 250
     assert sum(rank["pulled_replica"] for rank in ranks) > 250
     workers = [rows for rank in ranks for rows in rank["seen"]]
@@ -115,7 +109,7 @@ def test_sets_beside_replicas_have_one_order(run: Launch, full: bool, technique:
 def test_optimizer_states_are_read_as_they_were_written_while_rows_move(
     run: Launch, full: bool, technique: str
 ) -> None:
-    ranks = run("states", 3, workers=2, technique=technique, steps=5_000 if full else 200)
+    ranks = run(states.main, 3, workers=2, technique=technique, steps=5_000 if full else 200)
     ends = [end for rank in ranks for end in rank["ends"]]
     written = [sum(end["mine"][row] for end in ends) for row in range(len(ends[0]["mine"]))]
     for end in ends:
@@ -127,7 +121,7 @@ def test_optimizer_states_are_read_as_they_were_written_while_rows_move(
 
 def test_optimizer_state_is_that_of_one_node(run: Launch) -> None:
     lives = [(4, "adaptive"), (3, "static"), (2, "replication")]
-    ranks = run("optimizers", 4, lives=lives)
+    ranks = run(optimizers.main, 4, lives=lives)
     assert sum(rank["replica_gradients"] for rank in ranks) > 10_000
     for rank in ranks:
         for name, error in rank["largest"].items():
@@ -136,7 +130,7 @@ def test_optimizer_state_is_that_of_one_node(run: Launch) -> None:
 
 
 def test_a_key_has_one_owner_at_a_time(run: Launch, tmp_path: Path) -> None:
-    ranks = run("traced", 3, folder=str(tmp_path))
+    ranks = run(traced.main, 3, folder=str(tmp_path))
     frames = [pd.read_csv(tmp_path / f"{rank}.csv") for rank in range(3)]
     found = lives(frames)
     assert [life.key for life in found] == [0, 1, 2, 3]
@@ -157,7 +151,7 @@ def test_a_key_has_one_owner_at_a_time(run: Launch, tmp_path: Path) -> None:
 
 
 def test_every_start_beside_busy_loops_succeeds(run: Launch, full: bool) -> None:
-    starts = 200 if full else 4
-    (outcome,) = run("starts", 1, nodes=4, loops=8, starts=starts)
-    assert outcome["starts"] == starts
+    count = 200 if full else 4
+    (outcome,) = run(starts.main, 1, nodes=4, loops=8, starts=count)
+    assert outcome["starts"] == count
     print(outcome)

@@ -9,7 +9,16 @@ import torch
 import autoada
 from tests.conftest import Launch
 
-from .autoada_ranks.optimizer_state import OPTIMIZERS, STEPS, numbers, partly_frozen, train, trained, unfrozen
+from .autoada_ranks.optimizer_state import (
+    OPTIMIZERS,
+    STEPS,
+    numbers,
+    on_rank,
+    partly_frozen,
+    train,
+    trained,
+    unfrozen,
+)
 from .autoada_ranks.task import as_lists, clicks
 
 
@@ -17,7 +26,7 @@ from .autoada_ranks.task import as_lists, clicks
 def test_two_nodes_go_on_from_the_state_of_a_plain_training_and_give_it_back(
     launch: Launch, technique: str
 ) -> None:
-    ranks = launch("tests.integration.autoada_ranks.optimizer_state", 2, technique=technique)
+    ranks = launch(on_rank, 2, technique=technique)
     for name in OPTIMIZERS:
         model, optimizer = trained(name, seed=0, steps=STEPS)
         for rank in ranks:

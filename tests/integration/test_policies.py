@@ -2,22 +2,25 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import adaps
 import autoada
-from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule
+from adaps.policy import Home, Policy, PolicyError, RowSelection, Rule, Synchronization
 from tests.conftest import Launch
 
+from .autoada_ranks.loops import managed
 from .autoada_ranks.task import RATE, ROWS, as_lists, batches, clicks, loss_of, train_share
+from .guarantees.common import RANK
 
 STEPS = 20
-MANAGED = "tests.integration.autoada_ranks.managed"
 TECHNIQUES = ("static", "relocation", "replication", "full_replication", "adaptive")
 
 
 def trained(launch: Launch, policy: Policy) -> list[dict[str, Any]]:
-    return launch(MANAGED, 2, shares=2, steps=STEPS, policy=policy.text())
+    return launch(managed, 2, shares=2, steps=STEPS, policy=policy.text())
 
 
 def sent(result: dict[str, Any], table: str, kind: str) -> float:
@@ -224,56 +227,48 @@ def test_rows_of_a_table_are_sent_as_their_own_rule_says(launch: Launch) -> None
     assert exact > half > all_rows
 
 
-RARELY = """
-import sys
-import numpy as np
-import adaps
-from adaps.policy import Home, Policy, Rule
+def exchanging_rarely() -> dict[str, Any]:
+    rule = Rule("*", technique="full_replication", home=Home("node", node=0), exchange=4)
+    node = adaps.Node([adaps.Table("t", 2, 1)], policy=Policy("p", [rule]))
+    worker, table = node.worker(0), node.table("t")
+    one, out = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-rule = Rule("*", technique="full_replication", home=Home("node", node=0), exchange=4)
-node = adaps.Node([adaps.Table("t", 2, 1)], policy=Policy("p", [rule]))
-worker, table = node.worker(0), node.table("t")
-one, out = np.ones(1, np.float32), np.zeros(1, np.float32)
+    def count(what: str) -> int:
+        return int(table.stats()[what])
 
+    def wait_for(key: int, least: int) -> None:
+        out[0] = 0
+        while out[0] < least:
+            worker.pull([key], out)
 
-def count(what):
-    return int(table.stats()[what])
-
-
-def wait_for(key, least):
-    out[0] = 0
-    while out[0] < least:
-        worker.pull([key], out)
-
-
-for key in (0, 1):  # until the row is here
-    before = count("pulled_replica")
-    while node.rank == 1 and count("pulled_replica") == before:
-        worker.pull([key], out)
-worker.barrier()
-if node.rank == 0:
-    worker.push([1], one)
-    for _ in range(3):
+    for key in (0, 1):  # until the row is here
+        before = count("pulled_replica")
+        while node.rank == 1 and count("pulled_replica") == before:
+            worker.pull([key], out)
+    worker.barrier()
+    if node.rank == 0:
+        worker.push([1], one)
+        for _ in range(3):
+            worker.advance_clock()
+        early = count("messages_sent_refresh")
         worker.advance_clock()
-    early = count("messages_sent_refresh")
-    worker.advance_clock()
-    wait_for(0, 9)
-    wait_for(0, 12)  # from a node that is being closed
-    sys.stdout.write(f"{early} {int(out[0])}")
-else:
-    for _ in range(12):
-        worker.push([0], one)
-        worker.advance_clock()
-    deltas = count("messages_sent_delta")
-    wait_for(1, 1)
-    sys.stdout.write(str(deltas <= 3))
-node.close()
-"""
+        wait_for(0, 9)
+        wait_for(0, 12)  # from a node that is being closed
+        found = {"early": early, "last": int(out[0])}
+    else:
+        for _ in range(12):
+            worker.push([0], one)
+            worker.advance_clock()
+        found = {"deltas": count("messages_sent_delta")}
+        wait_for(1, 1)
+    node.close()
+    return found
 
 
-def test_changes_of_copies_are_exchanged_after_so_many_clocks(run_ranks: Any) -> None:
-    ended = run_ranks(RARELY, 2)
-    assert [(one.returncode, one.stdout) for one in ended] == [(0, "0 12"), (0, "True")], ended
+def test_changes_of_copies_are_exchanged_after_so_many_clocks(launch: Launch) -> None:
+    owner, other = launch(exchanging_rarely, 2)
+    assert owner == {"early": 0, "last": 12}
+    assert other["deltas"] <= 3
 
 
 def test_what_is_not_executed_is_refused_by_the_model() -> None:
@@ -315,29 +310,21 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
         autoada.AdaModel(clicks(), node=node, policy=Policy.uniform("static"))
 
 
-DIFFERENT = """
-import os, sys
-import torch
-import adaps, autoada
-from adaps.policy import Rule, Synchronization
-
-mine = {
-    "0": adaps.Policy("a", [Rule("0.weight", lookahead=2), Rule("*")], synchronization=Synchronization(1)),
-    "1": adaps.Policy("b", [Rule("dense", technique="allreduce"), Rule("*")]),
-}[os.environ["RANK"]]
-model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-try:
-    autoada.AdaModel(model, optimizer, policy=mine)
-except adaps.RendezvousError as error:
-    sys.stdout.write(f"{error}\\n")
-"""
+def different_policies() -> dict[str, Any]:
+    mine = [
+        Policy("a", [Rule("0.weight", lookahead=2), Rule("*")], synchronization=Synchronization(1)),
+        Policy("b", [Rule("dense", technique="allreduce"), Rule("*")]),
+    ][RANK]
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(adaps.RendezvousError) as refused:
+        autoada.AdaModel(model, optimizer, policy=mine)
+    return {"refused": str(refused.value)}
 
 
-def test_nodes_with_different_policies_are_told_at_the_start(run_ranks: Any) -> None:
-    for ended in run_ranks(DIFFERENT, 2):
-        said = "rank 1 has every = none and rank 0 has 1: give every node the same policy\n"
-        assert (ended.returncode, ended.stdout) == (0, said), ended
+def test_nodes_with_different_policies_are_told_at_the_start(launch: Launch) -> None:
+    for rank in launch(different_policies, 2):
+        assert rank["refused"] == "rank 1 has every = none and rank 0 has 1: give every node the same policy"
 
 
 def test_a_single_node_trains_with_any_technique() -> None:

@@ -17,7 +17,8 @@ from adabench.harness.study.policies import policy_from
 from adaps.policy import Aggregation, Catalogue, DataSharing, Policy, RowSelection, Rule, Synchronization
 from tests.conftest import Launch
 
-SESSIONS = "tests.integration.autoada_ranks.sessions"
+from .autoada_ranks.sessions import trained_sessions
+
 PARAMS: dict[str, dict[str, Any]] = {
     "ctr": {"rows": 2000, "vocabulary": 60, "dim": 4, "hidden": [8], "batch": 64},
     "gcn": {"dim": 4, "hidden": 8, "batch": 64, "fanout": 4},
@@ -34,7 +35,7 @@ def test_steps_together_are_those_of_one_process_under_every_builder(launch: Lau
         for name in sorted(names("policy"))
         for backend in ("autoada-automatic", "manual")
     ]
-    results = launch(SESSIONS, 2, cases=cases)
+    results = launch(trained_sessions, 2, cases=cases)
     for rank, losses in enumerate(one_process(usecase)):
         for ran, trained in zip(cases, results[rank]["runs"], strict=True):
             assert trained["losses"] == pytest.approx(losses, abs=1e-5), (rank, ran)
@@ -56,7 +57,7 @@ def test_samples_count_alike_however_they_are_shared(launch: Launch, usecase: st
         )
     ]
     cases = [case(usecase, "autoada-automatic", policy) for policy in policies]
-    results = launch(SESSIONS, 2, cases=cases)
+    results = launch(trained_sessions, 2, cases=cases)
     expected = one_process(usecase, (0.25, 0.75))
     for rank, losses in enumerate(expected):
         for ran, trained in zip(cases, results[rank]["runs"], strict=True):
@@ -82,7 +83,7 @@ def test_gradients_that_are_all_reduced_are_combined_by_the_same_rule(launch: La
         for rule in rules
         for technique in ("allreduce", "static")
     ]
-    results = launch(SESSIONS, 3, cases=cases)
+    results = launch(trained_sessions, 3, cases=cases)
     together = one_process("ctr", (1 / 3, 1 / 3, 1 / 3))
     for rank, result in enumerate(results):
         runs = result["runs"]
@@ -166,7 +167,7 @@ def test_parallax_sends_no_more_than_a_parameter_server_or_copies_of_everything(
     cases = [
         case("ctr", "autoada-automatic", policy, params=sparse, optimizer="Adagrad") for policy in policies
     ]
-    results = launch(SESSIONS, 2, cases=cases)
+    results = launch(trained_sessions, 2, cases=cases)
     sent = {
         name: {
             kind: sum(result["runs"][number]["sent"][kind] for result in results)
@@ -209,12 +210,14 @@ def test_tables_are_announced_as_far_ahead_as_the_policy_says(launch: Launch) ->
     backends = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
     for given in (1, 5):
         cases = [case("ctr", backend, policy, lookahead=given) for backend in backends]
-        for result in launch(SESSIONS, 2, cases=cases):
+        for result in launch(trained_sessions, 2, cases=cases):
             for backend, run in zip(backends, result["runs"], strict=True):
                 assert set(run["distances"]) == {"deep.weight"}, backend
                 assert max(run["distances"]["deep.weight"]) == 3, (backend, run["distances"])
                 assert run["tables"]["wide.weight"]["messages_sent_intent"] == 0
-    (own,) = launch(SESSIONS, 2, cases=[case("ctr", "manual", Policy.uniform("adaptive"), lookahead=2)])[:1]
+    (own,) = launch(
+        trained_sessions, 2, cases=[case("ctr", "manual", Policy.uniform("adaptive"), lookahead=2)]
+    )[:1]
     assert max(own["runs"][0]["distances"]["wide.weight"]) == 2
 
 
@@ -237,7 +240,7 @@ def test_rows_are_announced_as_far_ahead_as_their_own_rule_says(launch: Launch) 
     backends = ("manual", "prefetch", "autoada-manual", "autoada-automatic")
     for given in (2, 6):
         cases = [case("ctr", backend, policy, lookahead=given) for backend in backends]
-        for result in launch(SESSIONS, 2, cases=cases):
+        for result in launch(trained_sessions, 2, cases=cases):
             for backend, run in zip(backends, result["runs"], strict=True):
                 for table, said in told.items():
                     most: dict[int | None, set[int]] = {ahead: set() for ahead in said.values()}
@@ -251,7 +254,9 @@ def test_rows_are_announced_as_far_ahead_as_their_own_rule_says(launch: Launch) 
 def test_all_updates_are_visible_to_all_after_so_many_steps(launch: Launch) -> None:
     policy = replace(Policy.uniform("full_replication"), synchronization=Synchronization(STEPS // 2))
     results = launch(
-        SESSIONS, 2, cases=[case("ctr", name, policy, state=True) for name in ("manual", "autoada-automatic")]
+        trained_sessions,
+        2,
+        cases=[case("ctr", name, policy, state=True) for name in ("manual", "autoada-automatic")],
     )
     for one, other in zip(*(result["runs"] for result in results), strict=True):
         for name, values in one["state"].items():

@@ -8,6 +8,8 @@ import pytest
 from adaps.policy.fields import WIRES
 from tests.conftest import Launch
 
+from .guarantees import wires, without_state
+
 MOST = {"float32": 1.0, "bfloat16": 0.6, "float16": 0.6, "int8": 0.4}
 """Most bytes of a row, as a multiple of its bytes in float32."""
 
@@ -20,7 +22,7 @@ EXACT = 3e-5
 def test_rows_take_fewer_bytes_and_changes_add_up(launch: Launch, tmp_path: Path) -> None:
     for length in (16, 50):
         ranks = launch(
-            "tests.integration.guarantees.wires",
+            wires.main,
             2,
             wires=WIRES,
             length=length,
@@ -56,15 +58,8 @@ def check_bytes(ranks: list[dict[str, Any]], length: int, most: float) -> None:
 
 def test_rows_without_state_take_half_of_memory_and_bytes(launch: Launch, tmp_path: Path) -> None:
     rows, length, steps, pushed = 200, 128, 20, 0.001
-    ranks = launch(
-        "tests.integration.guarantees.packed",
-        2,
-        directory=str(tmp_path),
-        rows=rows,
-        length=length,
-        steps=steps,
-        pushed=pushed,
-    )
+    given = {"rows": rows, "length": length, "steps": steps, "pushed": pushed}
+    ranks = launch(without_state.main, 2, directory=str(tmp_path), **given)
     # Each push raises a float by the spacing of bfloat16 at 1, or leaves it unchanged.
     apart = 2**-7
     deviation = (steps * pushed * apart / (rows * length)) ** 0.5

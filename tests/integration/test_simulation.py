@@ -9,8 +9,9 @@ from adabench.harness.study.model_parameters import usecase_from
 from adaps.policy import Home, Policy, Rule
 from tests.conftest import Launch
 
+from .autoada_ranks.sessions import counted_epoch
+
 USECASE = "ctr[rows=800,batch=64,vocabulary=50,hidden=8,epochs=1]"
-CELL = "tests.integration.autoada_ranks.cell"
 HASHED = Policy("hashed", [Rule("*", technique="static")])
 PLACED = Policy(
     "placed",
@@ -26,7 +27,7 @@ PLACED = Policy(
 def test_counts_and_bytes_of_what_does_not_depend_on_time_are_those_of_a_real_run(
     launch: Launch, nodes: int, policy: Policy
 ) -> None:
-    real = launch(CELL, nodes, usecase=USECASE, backend="autoada-automatic", policy=policy.text())
+    real = launch(counted_epoch, nodes, usecase=USECASE, backend="autoada-automatic", policy=policy.text())
     cluster = adaps.Cluster.alike(nodes, line=adaps.NetworkLink(0.25, 10.0))
     found = AutoAdaAutomatic().simulate(
         usecase_from(USECASE, None, 0), ServerOptions(), SimulatedRun(cluster, policy)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from adabench.harness.study import study
 from adaps import rendezvous
 from adaps.rendezvous.job_secret import Handover, secret_in_environment, take_secret
 from tests.conftest import free_port
+from tests.processes import text_of_fork
 
 from .threats.pair import ROWS, Between, pair, port_of
 
@@ -197,56 +198,44 @@ def test_a_stranger_at_the_store_can_end_a_meeting_but_is_not_met() -> None:
 # Another user of a host
 
 
-def as_nobody(call: Callable[[], bytes]) -> bytes:
+def as_nobody(call: Callable[[], str]) -> str:
     """The result in a process of another user; the test is skipped without root."""
+
+    def be_nobody() -> str:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        return call()
+
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        _be_nobody(call, writer)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        found = pipe.read()
-    os.waitpid(process, 0)
-    return found
-
-
-def _be_nobody(call: Callable[[], bytes], writer: int) -> NoReturn:
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-    try:
-        os.write(writer, call())
-    except BaseException as error:
-        os.write(writer, str(error).encode())
-    os._exit(0)
+    return text_of_fork(be_nobody)
 
 
 @shows("user-asks")
 def test_another_user_is_not_given_the_secret() -> None:
-    def ask() -> bytes:
+    def ask() -> str:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(LATE)
             asking.connect("\0" + handover.name)
-            return b"answer: " + asking.recv(1000)
+            return f"answer: {asking.recv(1000)!r}"
 
     with Handover() as handover, ThreadPoolExecutor(1) as threads:
         found = threads.submit(as_nobody, ask)
         while not found.done():
             handover.serve()
             time.sleep(0.01)
-        assert found.result() == b"answer: "
+        assert found.result() == "answer: b''"
 
 
 @shows("user-offers")
 def test_another_users_secret_is_not_taken() -> None:
-    def take() -> bytes:
-        return take_secret(handover.name, time.monotonic() + LATE).encode()
+    def take() -> str:
+        return take_secret(handover.name, time.monotonic() + LATE)
 
     # Seen from the other side: to them, we are the other user.
     with Handover() as handover:
-        assert as_nobody(take).startswith(b"user 0 offers this job's secret, not 65534")
+        assert "Error: user 0 offers this job's secret, not 65534" in as_nobody(take)
 
 
 @shows("user-file")

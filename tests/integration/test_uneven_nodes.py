@@ -17,6 +17,8 @@ from adabench.harness.study.policies import policy_from
 from adaps.policy import Policy
 from tests.conftest import Launch
 
+from .autoada_ranks.sessions import slowed_epochs
+
 QUOTAS = (0.16, 0.04)
 """CPU time that each node may use, in cores."""
 PARAMS = {"rows": 8000, "vocabulary": 100, "dim": 8, "hidden": [16], "lr": 0.02, "batch": 200, "epochs": 4}
@@ -61,9 +63,7 @@ def test_blocks_and_samples_by_speed_shorten_an_epoch(
 def trained(launch: Launch, groups: list[Path], params: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The results of each node with blocks and samples by speed, and with equal ones; both learn."""
     cases = [{"policy": policy.text(), "params": params} for policy in by_speed_and_equal(params)]
-    ranks = launch(
-        "tests.integration.autoada_ranks.slowed", 2, cases=cases, groups=[str(group) for group in groups]
-    )
+    ranks = launch(slowed_epochs, 2, cases=cases, groups=[str(group) for group in groups])
     by_speed, equal = ([rank["runs"][number] for rank in ranks] for number in range(2))
     assert by_speed[0]["samples"] == 4 * by_speed[1]["samples"]
     assert {run["samples"] for run in equal} == {sum(run["samples"] for run in by_speed) / 2}

@@ -16,6 +16,7 @@ from tests.conftest import reports_of_ranks
 
 from .case import Case
 from .suite import LIBRARIES
+from .trial import observe
 
 RANKS = 2
 MISSING = [name for name, library in LIBRARIES.items() if not library.installed]
@@ -58,7 +59,7 @@ def trials(
                 "cases": selected[library],
                 "device": request.config.getoption("device"),
             }
-            done[library], _ = reports_of_ranks(warm, folder, "tests.models.trial", RANKS, 600.0, arguments)
+            done[library], _ = reports_of_ranks(warm, folder, observe, RANKS, 600.0, arguments)
         reports = done[library]
         alone = next(report["alone"][case] for report in reports if case in report["alone"])
         return alone, [report["together"][case] for report in reports]

@@ -1,20 +1,17 @@
 """Trains models of one library plainly, wrapped, and as one of two nodes, and reports the observations.
 
-As a rank: ``python -m tests.models.trial '{"library": "torchfm", "cases": ["…"], "device": "cpu"}'``. Both
-ranks train all cases together; then each rank trains half of them alone.
+Both ranks train all cases together; then each rank trains half of them alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import random
-import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -204,21 +201,9 @@ def _attempt(function: Any, *arguments: Any) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    """Report on the cases of one library as one JSON object."""
-    given = json.loads(sys.argv[1])
+def observe(library: str, cases: Sequence[str], device: str) -> dict[str, Any]:
+    """Observe the cases of one library as a rank."""
     rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
-    cases = [
-        case.on(torch.device(given["device"]))
-        for case in LIBRARIES[given["library"]].cases()
-        if case.name in given["cases"]
-    ]
-    with contextlib.redirect_stdout(sys.stderr):  # libraries print
-        pairs = {case.name: _attempt(together, case, rank) for case in cases}
-        singles = {case.name: _attempt(alone, case) for case in cases[rank::2]}
-    print(json.dumps({"alone": singles, "together": pairs}))
-
-
-if __name__ == "__main__":
-    main()
+    chosen = [case.on(torch.device(device)) for case in LIBRARIES[library].cases() if case.name in cases]
+    pairs = {case.name: _attempt(together, case, rank) for case in chosen}
+    return {"alone": {case.name: _attempt(alone, case) for case in chosen[rank::2]}, "together": pairs}

@@ -12,8 +12,6 @@ from adabench.results.store import readable_sessions
 
 from .goals import Cost, Row
 
-STUDIES = ("peers", "links", "namespaces", "latency", "scaling", "intent")
-
 FLOOR = "floor"
 PEERS = ("torchrec", "rpc", "ddp", "single")
 OURS = "autoada-automatic"
@@ -45,14 +43,7 @@ def newest_complete(sessions: Path, study: str, processor: str) -> list[Run]:
 def rows_of_studies(sessions: Path, processor: str) -> tuple[list[Row], list[Cost]]:
     """All rows, whether measured on this kind of processor or not, and the cost of each cell."""
     found = {study: newest_complete(sessions, study, processor) for study in STUDIES}
-    rows = [
-        *rows_against_peers(found["peers"]),
-        *rows_behind_links(found["links"]),
-        *rows_of_namespaces(found["namespaces"]),
-        *rows_of_latency(found["latency"]),
-        *rows_of_scaling(found["scaling"]),
-        *rows_of_intent(found["intent"]),
-    ]
+    rows = [row for study, rows_of in STUDIES.items() for row in rows_of(found[study])]
     return rows, [cost for study, runs in found.items() for cost in costs(study, runs)]
 
 
@@ -183,6 +174,16 @@ def rows_of_intent(runs: Sequence[Run]) -> list[Row]:
                 what = f"adaptive, {_named(usecase)} on {nodes} nodes, {network}, seconds"
                 rows.append(_row(what, _ours(cell), others, _seconds, min, 1, "× the best other technique"))
     return rows
+
+
+STUDIES = {
+    "peers": rows_against_peers,
+    "links": rows_behind_links,
+    "namespaces": rows_of_namespaces,
+    "latency": rows_of_latency,
+    "scaling": rows_of_scaling,
+    "intent": rows_of_intent,
+}
 
 
 def _seconds(run: Run) -> float:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import adaps
+from tests.perf.server import intent_calls, round_trips
 
 if TYPE_CHECKING:
     from tests.conftest import Launch
@@ -20,7 +21,7 @@ KEYS = 10_000
 
 def test_intent_costs_less_than_a_sort_of_its_keys(launch: Launch, goal: Goal, limit: Limit) -> None:
     """The cost for the calling thread, on two nodes because a single node needs no intent."""
-    ranks = launch("tests.perf.server.intent_calls", 2, keys=KEYS, calls=60)
+    ranks = launch(intent_calls.main, 2, keys=KEYS, calls=60)
     print(ranks)
     assert all(rank["intents"] >= rank["distinct"] for rank in ranks)
     ratio = max(rank["ratio"] for rank in ranks)
@@ -36,7 +37,7 @@ CEILING = 40.0
 def test_pull_from_another_node_against_a_raw_socket(
     launch: Launch, goal: Goal, limit: Limit, keys: int, bound: float
 ) -> None:
-    ours, _ = launch("tests.perf.server.round_trips", 2, keys=keys, length=16, rounds=15, trips=60)
+    ours, _ = launch(round_trips.main, 2, keys=keys, length=16, rounds=15, trips=60)
     print(ours)
     # The raw exchange has exactly the bytes that the pull sent and received.
     assert ours["received"] >= keys * 16 * 4

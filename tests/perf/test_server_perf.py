@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import adaps
+from tests.perf.server import exports, load, memory, replicas
 
 if TYPE_CHECKING:
     from tests.conftest import Launch
@@ -30,9 +31,9 @@ HUGE_PAGE = 2 << 20
 def test_a_round_costs_what_changed(launch: Launch, limit: Limit, full: bool) -> None:
     """100,000 keys replicated on two nodes, 1 % of them changing: 500 rounds per second fit into a core."""
     cases = [(2, 100_000, 1_000), (2, 10_000, 1_000), (2, 100_000, 100)]
-    ranks = launch("tests.perf.server.replicas", 2, cases=cases, seconds=10 if full else 2)
+    ranks = launch(replicas.main, 2, cases=cases, seconds=10 if full else 2)
     costs = []
-    for case, (_, replicas, changing) in enumerate(cases):
+    for case, (_, keys, changing) in enumerate(cases):
         both = [rank["cases"][case] for rank in ranks]
         rounds = sum(node["rounds"] for node in both)
         assert sum(node["deltas"] + node["refreshes"] for node in both) >= 0.9 * changing * rounds
@@ -40,7 +41,7 @@ def test_a_round_costs_what_changed(launch: Launch, limit: Limit, full: bool) ->
         costs.append(sum(node["cpu"] for node in both) / rounds)
         wall = [round(node["rounds_per_second"]) for node in both]
         cost = f"{1e3 * costs[-1]:.3f} ms of CPU per round"
-        print(f"{changing} of {replicas} keys: {cost}; {wall} rounds per second")
+        print(f"{changing} of {keys} keys: {cost}; {wall} rounds per second")
     one_percent, fewer_replicas, fewer_changes = costs
     limit("CPU seconds of a round", one_percent, 1 / 500)
     limit("a round, in rounds with a tenth of the replicas", one_percent / fewer_replicas, 1.5)
@@ -49,7 +50,7 @@ def test_a_round_costs_what_changed(launch: Launch, limit: Limit, full: bool) ->
 
 def test_doing_nothing_costs_nothing(launch: Launch, goal: Goal, limit: Limit, full: bool) -> None:
     cases = [(4, 20_000, 0), (2, 100_000, 0)]
-    ranks = launch("tests.perf.server.replicas", 4, cases=cases, seconds=30 if full else 4)
+    ranks = launch(replicas.main, 4, cases=cases, seconds=30 if full else 4)
     busiest = max(rank["cases"][0]["cpu_share"] for rank in ranks)
     goal("idle cluster of 4 nodes", 100 * busiest, at_most=0.5, unit="% of a core per node")
     for rank in ranks:
@@ -61,14 +62,14 @@ def test_doing_nothing_costs_nothing(launch: Launch, goal: Goal, limit: Limit, f
 
 
 def test_a_large_table_starts_at_once(launch: Launch, limit: Limit) -> None:
-    for rank in launch("tests.perf.server.memory", 2, rows=34_000_000, length=16, touched=0):
+    for rank in launch(memory.main, 2, rows=34_000_000, length=16, touched=0):
         print(rank)
         limit("CPU seconds of a start", rank["start"]["cpu"], 2.0)
         assert rank["start"]["resident"] < 300 * MEGABYTE
 
 
 def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch, goal: Goal) -> None:
-    (rank,) = launch("tests.perf.server.memory", 1, rows=1 << 20, length=16, touched=1 << 20)
+    (rank,) = launch(memory.main, 1, rows=1 << 20, length=16, touched=1 << 20)
     print(rank)
     assert rank["touched"] == 1 << 20
     beyond = rank["resident"] - rank["touched"] * 2 * 16 * 4
@@ -78,7 +79,7 @@ def test_a_row_costs_24_bytes_beyond_values_and_state(launch: Launch, goal: Goal
 
 def test_memory_does_not_grow_beyond_the_live_set(launch: Launch, full: bool) -> None:
     seconds, samples = (600, 20) if full else (10, 5)
-    ranks = launch("tests.perf.server.load", 4, seconds + 240, seconds=seconds, samples=samples)
+    ranks = launch(load.main, 4, seconds + 240, seconds=seconds, samples=samples)
     for rank in ranks:
         print([{name: int(value) for name, value in sample.items()} for sample in rank["samples"]])
         assert rank["replicas"] + rank["relocations"] > 1_000  # among 300 keys in each of a thousand batches
@@ -92,9 +93,7 @@ def test_exports_hardly_hold_up_training(
 ) -> None:
     """Two nodes have 200,000 rows of 32 floats; each export holds the changes since the last one."""
     steps, rounds = (4_000, 9) if full or judged else (400, 3)
-    ranks = launch(
-        "tests.perf.server.exports", 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds
-    )
+    ranks = launch(exports.main, 2, 600, directory=str(tmp_path / "saved"), steps=steps, rounds=rounds)
     exporting, plain = (
         list(zip(*(rank[name] for rank in ranks), strict=True)) for name in ("exporting", "plain")
     )

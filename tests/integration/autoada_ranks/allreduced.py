@@ -12,6 +12,7 @@ import autoada
 from adaps.policy import Rule, Synchronization
 from autoada.parameters import dense_allreduce
 from tests.integration.autoada_ranks.task import RATE, Clicks, as_lists, batches, clicks, loss_of
+from tests.integration.guarantees.common import RANK
 
 STEPS = 12
 MORE = 3
@@ -70,13 +71,10 @@ def policy() -> adaps.Policy:
     return adaps.Policy("reduced", rules, synchronization=Synchronization(1))
 
 
-def main() -> None:
-    from tests.integration.guarantees.common import RANK, arguments, report  # only a rank has one
-
-    given = arguments()
+def trained(buckets: tuple[int, int], own_group: bool, checkpoint: str) -> dict[str, Any]:
     nodes = int(os.environ["WORLD_SIZE"])
-    dense_allreduce.FIRST_BUCKET, dense_allreduce.BUCKET = given["buckets"]
-    if given["own_group"]:
+    dense_allreduce.FIRST_BUCKET, dense_allreduce.BUCKET = buckets
+    if own_group:
         port = int(os.environ["MASTER_PORT"])
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=RANK, world_size=nodes)
     plain = branches(seed=RANK)
@@ -96,12 +94,12 @@ def main() -> None:
         return losses
 
     losses = train(range(STEPS // 2))
-    if given["checkpoint"]:
-        model.checkpoint(given["checkpoint"])
+    if checkpoint:
+        model.checkpoint(checkpoint)
         before = train(range(STEPS // 2, STEPS))
         if RANK == 0:
             backward(model, plain, 0, RANK)  # without a step: the all-reduce under way has no effect
-        model.restore(given["checkpoint"])
+        model.restore(checkpoint)
         losses += train(range(STEPS // 2, STEPS))
         assert losses[STEPS // 2 :] == before
     else:
@@ -113,13 +111,9 @@ def main() -> None:
     else:
         last = {}
     model.close()
-    if given["own_group"]:
+    if own_group:
         told = torch.tensor([1.0])
         dist.all_reduce(told)
         assert told.item() == nodes
         dist.destroy_process_group()
-    report(state=state, losses=losses, early=early, last=last, sent=model.bytes_allreduced)
-
-
-if __name__ == "__main__":
-    main()
+    return {"state": state, "losses": losses, "early": early, "last": last}

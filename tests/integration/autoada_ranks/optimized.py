@@ -5,7 +5,7 @@ chooses to, within the staleness limit.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import autoada
 from tests.integration.autoada_ranks.task import BATCH, FIELDS, ROWS, clicks
+from tests.integration.guarantees.common import RANK
 
 Optimizers = list[torch.optim.Optimizer]
 
@@ -70,13 +71,11 @@ def plainly(name: str) -> float:
     return quality(model)
 
 
-def main() -> None:
-    from tests.integration.guarantees.common import RANK, arguments, report
-
+def optimized(names: Sequence[str]) -> dict[str, Any]:
     # hides the warning about AdamW and idle rows
     logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)
     result = {}
-    for name in arguments()["names"]:
+    for name in names:
         plain = clicks(seed=RANK)
         optimizers = OPTIMIZERS[name](plain)
         model = autoada.AdaModel(plain, optimizers)
@@ -87,8 +86,4 @@ def main() -> None:
         result[name] = {"quality": quality(model), "dense": dense.tolist()}
         model.worker.barrier()
         model.close()
-    report(**result)
-
-
-if __name__ == "__main__":
-    main()
+    return result

@@ -5,7 +5,6 @@ mean of the gradients of two nodes is then half of its gradient.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 import adaps
 import autoada
 from tests.integration.autoada_ranks.task import FIELDS, ROWS, as_lists, clicks, settle
+from tests.integration.guarantees.common import RANK
 
 STEPS = 4
 OPTIMIZERS: dict[str, Any] = {
@@ -65,22 +65,20 @@ def numbers(optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:
 
 def moved(name: str, technique: str) -> dict[str, Any]:
     """The state after each part of the training, as this rank reads it."""
-    rank = int(os.environ["RANK"])
-    plain, optimizer = trained(name, seed=rank, steps=STEPS if rank == 0 else 0)
+    plain, optimizer = trained(name, seed=RANK, steps=STEPS if RANK == 0 else 0)
     model = autoada.AdaModel(plain, optimizer, policy=adaps.Policy.parse(POLICY.format(technique)))
     result = {"taken over": numbers(optimizer)}
     settle(model)
-    if rank == 0:
+    if RANK == 0:
         train(model, optimizer, 1)
     else:
         optimizer.step()
     result["trained"] = numbers(optimizer)
     result["weights"] = as_lists(model.state_dict())
     settle(model)
-    optimizer.load_state_dict(trained(name, seed=7, steps=2 if rank == 0 else 1)[1].state_dict())
-    result["loaded"] = (
-        numbers(optimizer) if rank == 0 else {}
-    )  # a rank may read alone, as programs that save do
+    optimizer.load_state_dict(trained(name, seed=7, steps=2 if RANK == 0 else 1)[1].state_dict())
+    # a rank may read alone, as programs that save do
+    result["loaded"] = numbers(optimizer) if RANK == 0 else {}
     model.worker.barrier()
     model.close()
     return result
@@ -112,7 +110,7 @@ def unfrozen_on_rank(technique: str) -> dict[str, Any]:
     model = autoada.AdaModel(plain, optimizer, policy=adaps.Policy.parse(POLICY.format(technique)))
 
     def step(model: Any) -> None:
-        if os.environ["RANK"] == "0":
+        if RANK == 0:
             train(model, optimizer, 1)
         else:
             optimizer.step()
@@ -123,12 +121,8 @@ def unfrozen_on_rank(technique: str) -> dict[str, Any]:
     return weights
 
 
-if __name__ == "__main__":
-    from tests.integration.guarantees.common import arguments, report
-
-    given = arguments()
-    logging.getLogger("autoada.optimizer.rules").setLevel(
-        logging.ERROR
-    )  # it reports how Adam treats idle rows
-    states = {name: moved(name, given["technique"]) for name in OPTIMIZERS}
-    report(unfrozen=unfrozen_on_rank(given["technique"]), **states)
+def on_rank(technique: str) -> dict[str, Any]:
+    # it reports how Adam treats idle rows
+    logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)
+    states = {name: moved(name, technique) for name in OPTIMIZERS}
+    return {"unfrozen": unfrozen_on_rank(technique), **states}

@@ -66,8 +66,5 @@ def resumed(directory: str, optimizer: str, restore: bool) -> dict[str, Any]:
     return {"before": before, "after": after, "next": number, "epoch": loader.epoch}
 
 
-if __name__ == "__main__":
-    from tests.integration.guarantees.common import arguments, report
-
-    given = arguments()
-    report(**{name: resumed(f"{given['directory']}/{name}", name, given["restore"]) for name in OPTIMIZERS})
+def all_resumed(directory: str, restore: bool) -> dict[str, Any]:
+    return {name: resumed(f"{directory}/{name}", name, restore) for name in OPTIMIZERS}

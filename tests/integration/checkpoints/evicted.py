@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import adaps
 import adaps.checkpoint
-from tests.integration.checkpoints.lives import EVICTING, Life, main
+from tests.integration.checkpoints.lives import EVICTING, Life, lives_of
 
 CAPACITY, IDS, BATCH, BATCHES = 64, 600, 12, 4
 TABLE = adaps.Table("items", length=2, keys="int64", capacity=CAPACITY, evict="lru")
@@ -77,5 +78,5 @@ def train(life: Life) -> None:
             node.checkpoint(life.directory, extra={"step": number, "ids": present})
 
 
-if __name__ == "__main__":
-    main(train, EVICTING)
+def main(**given: Any) -> dict[str, int]:
+    return lives_of(train, EVICTING, **given)

@@ -1,14 +1,16 @@
 """Trains in processes that are killed while they write checkpoints; the next ones go on from there."""
 
 import functools
-import os
+import json
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import adaps
 import adaps.checkpoint
-from tests.integration.checkpoints.lives import Life, main
+from tests.integration.checkpoints.lives import Life, lives_of
+from tests.processes import text_of_fork
 
 ROWS, LENGTH, RATE = 96, 4, 0.5
 INIT = adaps.Uniform(-1.0, 1.0, seed=4)
@@ -21,18 +23,14 @@ def table() -> adaps.Table:
 @functools.cache
 def start() -> npt.NDArray[np.float32]:
     """The initial values, read in a separate process because this process must not have a node."""
-    reader, writer = os.pipe()
-    if os.fork() == 0:
+
+    def read() -> str:
         with adaps.Node([table()]) as node:
             out = np.empty((ROWS, LENGTH), np.float32)
             node.worker(0).pull(np.arange(ROWS), out)
-        os.write(writer, out.tobytes())
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        data = pipe.read()
-    os.wait()
-    return np.frombuffer(data, np.float32).reshape(ROWS, LENGTH)
+        return json.dumps(out.tolist())
+
+    return np.array(json.loads(text_of_fork(read)), np.float32)
 
 
 def expected(step: int) -> npt.NDArray[np.float32]:
@@ -62,6 +60,6 @@ def train(life: Life) -> None:
             node.checkpoint(life.directory, extra={"step": number})
 
 
-if __name__ == "__main__":
+def main(**given: Any) -> dict[str, int]:
     start()
-    main(train)
+    return lives_of(train, **given)

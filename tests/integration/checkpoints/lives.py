@@ -9,16 +9,16 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import adaps
 from tests.conftest import free_port
 from tests.integration.checkpoints.faulty_disk import FaultyDisk, lose, received
+from tests.processes import environment_of_rank, exit_code, forked
 
 MOST_CALLS = 60
 """Limit of disk calls; one node makes about 20 for the writes of a step."""
@@ -78,8 +78,8 @@ class Life:
 Train = Callable[[Life], None]
 
 
-def main(train: Train, *moments: str) -> None:
-    """Kill as many processes as the command line asks for, and print how each of them ended.
+def lives_of(train: Train, *moments: str, kills: int, seed: int, nodes: int, folder: str) -> dict[str, int]:
+    """Kill processes, and count the kills, all lives, and the acknowledged steps.
 
     Parameters
     ----------
@@ -88,15 +88,17 @@ def main(train: Train, *moments: str) -> None:
     *moments : str
         Moments of faults in addition to those of `FaultyDisk`. With such a moment, all lives have the same
         number of nodes.
+    kills, seed, nodes : int
+        The number of processes to kill, the seed of the faults, and the largest number of nodes.
+    folder : str
+        Where the directories of the checkpoints are made and removed.
     """
-    given = json.loads(sys.argv[1])
-    if given["nodes"] > 1:
+    if nodes > 1:
         import torch.distributed  # once, not in every child  # noqa: F401
-    with tempfile.TemporaryDirectory(dir=given["folder"]) as folder:
-        nodes = range(given["nodes"] if moments else 1, given["nodes"] + 1)
-        moments = ("before", "amid", "after", *moments)
-        counts = rounds(Path(folder) / "saved", given["kills"], given["seed"], nodes, moments, train)
-    print(json.dumps(counts))
+    numbers = range(nodes if moments else 1, nodes + 1)
+    moments = ("before", "amid", "after", *moments)
+    with tempfile.TemporaryDirectory(dir=folder) as directory:
+        return rounds(Path(directory) / "saved", kills, seed, numbers, moments, train)
 
 
 def rounds(
@@ -111,20 +113,15 @@ def rounds(
         fault = (numbers.randint(1, MOST_CALLS), numbers.choice(moments))
         lives += 1
         reader, writer = os.pipe()
-        port = str(free_port())
+        port = free_port()
         processes = []
         for rank in range(nodes):
-            process = os.fork()
-            if process == 0:
-                os.close(reader)
-                place = {"RANK": rank, "WORLD_SIZE": nodes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                os.environ.update({name: str(value) for name, value in place.items()})
-                live(train, Life(directory, acknowledged, writer, fault if rank == victim else None))
-            processes.append(process)
+            life = Life(directory, acknowledged, writer, fault if rank == victim else None)
+            processes.append(forked(partial(live, train, life, environment_of_rank(rank, nodes, port))))
         os.close(writer)
         with open(reader, "rb") as pipe:
             steps, unsynced = received(pipe.read())
-        ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        ends = [exit_code(process) for process in processes]
         acknowledged = max([acknowledged, *steps])
         died = ends[victim] == -signal.SIGKILL
         others = {end for rank, end in enumerate(ends) if rank != victim}
@@ -137,14 +134,11 @@ def rounds(
     return {"kills": killed, "lives": lives, "acknowledged": acknowledged}
 
 
-def live(train: Train, life: Life) -> None:
-    """One process's life; ends the process."""
+def live(train: Train, life: Life, environment: Mapping[str, str]) -> int:
+    """Live as a process of the cluster; gives its exit code."""
+    os.environ.update(environment)
     try:
         train(life)
     except adaps.PeerLost:
-        os._exit(3)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+        return 3
+    return 0

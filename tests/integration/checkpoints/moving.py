@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 import adaps
 from tests.checkpoint_files import content
-from tests.integration.guarantees.common import RANK, Ids, arguments, on_threads, report
+from tests.integration.guarantees.common import RANK, Ids, on_threads
 
 ROWS, LENGTH, WORKERS, PUSHED = 400, 3, 2, 60
 EVERY = 3
@@ -60,30 +60,19 @@ def check(directory: Path, counts: Counts) -> None:
     assert np.array_equal(adagrad.state, np.repeat(counts[adagrad.rows, None], LENGTH, axis=1))
 
 
-def main() -> None:
-    given = arguments()
+def main(directory: str, counts: list[float] | None, turns: int, **managed: Any) -> dict[str, Any]:
+    if "policy" in managed:
+        managed["policy"] = adaps.Policy.parse(managed["policy"])
     init = adaps.Uniform(-1.0, 1.0, seed=1)
     tables = [
         adaps.Table("sums", ROWS, LENGTH),
         adaps.Table("adagrad", ROWS, LENGTH, optimizer=adaps.Adagrad(lr=0.5), init=init),
     ]
-    counts = np.array(given["counts"] or [0.0] * ROWS)
-    restore = given["counts"] is not None
-    managed: dict[str, Any] = (
-        {"policy": adaps.Policy.parse(given["policy"])}
-        if "policy" in given
-        else {"techniques": given["technique"]}
-    )
+    expected = np.array(counts or [0.0] * ROWS)
+    restore = counts is not None
     with adaps.Node(tables, workers=WORKERS, channels=2, **managed) as node:
-        on_threads(WORKERS, partial(work, node, Path(given["directory"]), counts, restore, given["turns"]))
+        on_threads(WORKERS, partial(work, node, Path(directory), expected, restore, turns))
     stats = node.stats()
-    report(
-        counts=counts.tolist(),
-        relocations=stats["relocations"],
-        replicas=stats["replicas"],
-        tables={table.name: table.stats() for table in node.tables},
-    )
-
-
-if __name__ == "__main__":
-    main()
+    counters = {table.name: table.stats() for table in node.tables}
+    moved = {name: stats[name] for name in ("relocations", "replicas")}
+    return {"counts": expected.tolist(), "tables": counters, **moved}

@@ -1,13 +1,10 @@
-"""Trains, and writes what came of it; if it is to die, rank 1 is killed once, amid the second epoch.
+"""Trains, and returns what came of it; if it is to die, rank 1 is killed once, amid the second epoch.
 
 That is between two checkpoints; the agent of torchrun has to start the ranks again.
 """
 
-import json
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +17,9 @@ from tests.integration.autoada_ranks.task import batches, clicks, loss_of
 EPOCHS, BATCHES, EVERY, DIES_AT = 3, 12, 5, 8
 
 
-def main() -> None:
-    given = json.loads(sys.argv[1])
-    directory = Path(given["directory"])
+def main(directory: str, dies: bool) -> dict[str, Any]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dies = given["dies"] and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    dies = dies and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     torch.manual_seed(rank)
     plain = clicks(seed=rank)
     optimizer = torch.optim.Adagrad(plain.parameters(), lr=0.1)
@@ -50,11 +45,4 @@ def main() -> None:
         losses = [loss_of(model.eval(), batch).item() for batch in batches(BATCHES, world, rank)]
     model.worker.barrier()
     model.close()
-    result = {"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}
-    # In one write, which no other rank's can come between: print writes the end of a line for itself if
-    # output is not buffered, and the ranks of torchrun share one pipe.
-    sys.stdout.write(f"{json.dumps(result)}\n")
-
-
-if __name__ == "__main__":
-    main()
+    return {"restored": restored, "steps": steps, "loss": sum(losses) / len(losses)}

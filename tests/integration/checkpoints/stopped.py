@@ -4,20 +4,14 @@ For each call in turn, a process writes checkpoints 1 and 2 on a file system wit
 before its n-th call of the second one. Another process then restores the directory and writes the next
 checkpoint, after which the first process continues. In the end, the directory must hold the complete
 checkpoint of the second process, and the first one must get an error unless it had published before the stop.
-The processes are forks of this one, so each costs some hundredths of a second. ``python -m
-tests.integration.checkpoints.stopped FOLDER`` prints the result as JSON.
+The processes are forks of this one, so each costs some hundredths of a second.
 """
 
 import errno
-import json
 import logging
 import os
 import signal
-import sys
-import tempfile
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +20,11 @@ import numpy as np
 import adaps
 import adaps.checkpoint
 from adaps.checkpoint import disk_calls
+from tests.processes import exit_code, forked
 
 ROWS = 40
 CALLS = [name for name in disk_calls.__all__ if name not in ("naming", "process")]
-TOLD, DONE, FAILED = 3, 0, 1
-
-
-def forked(work: Callable[[], int]) -> int:
-    """The number of a child that ends with what `work` gives."""
-    process = os.fork()
-    if process == 0:
-        try:
-            code = work()
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            code = FAILED
-        os._exit(code)
-    return process
+TOLD, DONE = 3, 0
 
 
 def train_and_write(node: adaps.Node, directory: Path, step: int) -> None:
@@ -100,10 +81,6 @@ def restored(directory: Path, then: int | None) -> int:
     return step
 
 
-def code_of(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
 def one(directory: Path, at: int) -> str:
     """How the process that is stopped at this call ended; ``done`` if there are fewer calls."""
     first = forked(lambda: is_stopped(directory, at))
@@ -111,24 +88,19 @@ def one(directory: Path, at: int) -> str:
     if not os.WIFSTOPPED(status):
         assert os.waitstatus_to_exitcode(status) == DONE
         return "done"
-    taken = code_of(forked(lambda: 10 + restored(directory, 7)))
+    taken = exit_code(forked(lambda: 10 + restored(directory, 7)))
     os.kill(first, signal.SIGCONT)
-    end = code_of(first)
-    left = code_of(forked(lambda: 10 + restored(directory, None)))
+    end = exit_code(first)
+    left = exit_code(forked(lambda: 10 + restored(directory, None)))
     assert (taken in (11, 12), end in (TOLD, DONE), left) == (True, True, 17), (at, taken, end, left)
     assert end == TOLD or taken == 12, f"{at}: step 2 was acknowledged, but step 1 was restored"
     return "told" if end == TOLD else "had published"
 
 
-def main() -> None:
+def main(folder: str) -> dict[str, int]:
     ends: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
-        at = 0
-        while not ends["done"]:
-            at += 1
-            ends[one(Path(folder) / str(at), at)] += 1
-    print(json.dumps(ends))
-
-
-if __name__ == "__main__":
-    main()
+    at = 0
+    while not ends["done"]:
+        at += 1
+        ends[one(Path(folder) / str(at), at)] += 1
+    return ends

@@ -1,12 +1,13 @@
 """Exports by processes that are killed while writing; the next processes continue from what they left."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import adaps
-from tests.integration.checkpoints.lives import Life, main
+from tests.integration.checkpoints.lives import Life, lives_of
 
 ROWS, LENGTH = 96, 4
 
@@ -48,5 +49,5 @@ def train(life: Life) -> None:
             node.export(life.directory).wait()
 
 
-if __name__ == "__main__":
-    main(train)
+def main(**given: Any) -> dict[str, int]:
+    return lives_of(train, **given)

@@ -7,13 +7,14 @@ Rank 0 reads and compares both.
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import adaps
 from adaps.checkpoint import Export
 from tests.checkpoint_files import manifest_path
-from tests.integration.guarantees.common import RANK, Ids, arguments, on_threads, report
+from tests.integration.guarantees.common import RANK, Ids, on_threads
 
 ROWS, LENGTH, WORKERS, PUSHED = 4000, 3, 2, 60
 EVERY = 3
@@ -61,8 +62,7 @@ def check(directory: Path, turn: int) -> list[int]:
     return [sum(file["rows"] for file in part["files"]) for part in body["parts"]]
 
 
-def main() -> None:
-    given = arguments()
+def main(directory: str, technique: Any, turns: int) -> dict[str, Any]:
     init = adaps.Uniform(-1.0, 1.0, seed=1)
     tables = [
         adaps.Table("sums", ROWS, LENGTH, init=init),
@@ -70,14 +70,8 @@ def main() -> None:
         adaps.Table("packed", ROWS, LENGTH, init=init, dtype="bfloat16"),
         adaps.Table("adam", ROWS, LENGTH, optimizer=adaps.Adam(lr=0.01), init=init),
     ]
-    directory, turns = Path(given["directory"]), given["turns"]
-    with adaps.Node(tables, workers=WORKERS, channels=2, techniques=given["technique"]) as node:
-        parts = on_threads(WORKERS, partial(work, node, directory, turns))[0]
+    with adaps.Node(tables, workers=WORKERS, channels=2, techniques=technique) as node:
+        parts = on_threads(WORKERS, partial(work, node, Path(directory), turns))[0]
     if RANK == 0:  # the node's end has waited for the last ones
-        parts.append(check(directory, turns - 1))
-    stats = node.stats()
-    report(parts=parts, relocations=stats["relocations"], replicas=stats["replicas"])
-
-
-if __name__ == "__main__":
-    main()
+        parts.append(check(Path(directory), turns - 1))
+    return {"parts": parts, **{name: node.stats()[name] for name in ("relocations", "replicas")}}

@@ -26,6 +26,7 @@ from tests.conftest import free_port
 from tests.integration.faults.forks import Forks
 from tests.integration.faults.network import Cable
 from tests.integration.faults.rank import PHASES, Orders, live, table, value_at
+from tests.processes import text_of_fork
 
 FAULTS = {
     "SIGKILL": "killed by SIGKILL",
@@ -242,33 +243,21 @@ def _left_behind(folder: Path) -> list[str]:
 
 def _unrestorable(cell: Cell, directory: Path, newest: int) -> list[str]:
     """The reasons why a new process, as a cluster of one node, cannot restore the checkpoint."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(reader)
-        _restore(cell, directory, newest, writer)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        text = pipe.read().decode()
-    os.waitpid(process, 0)
+    text = text_of_fork(partial(_restore, cell, directory, newest))
     return [] if text == "restored" else [f"the checkpoint: {text or 'its reader died'}"]
 
 
-def _restore(cell: Cell, directory: Path, newest: int, report: int) -> NoReturn:
-    try:
-        with adaps.Node([table()]) as node:
-            step = int(node.restore(directory).extra["step"])
-            keys = np.arange(node.num_keys)
-            out = np.empty((len(keys), node.table("emb").length), np.float32)
-            node.worker(0).pull(keys, out)
-            if step < newest:
-                raise AssertionError(f"step {newest} was complete; step {step} was restored")
-            if not (out == value_at(step, cell.nodes)).all():
-                raise AssertionError(f"rows hold {set(out.ravel())} in step {step}")
-        os.write(report, b"restored")
-    except BaseException as error:
-        os.write(report, f"{type(error).__name__}: {error}".encode())
-    os._exit(0)
+def _restore(cell: Cell, directory: Path, newest: int) -> str:
+    with adaps.Node([table()]) as node:
+        step = int(node.restore(directory).extra["step"])
+        keys = np.arange(node.num_keys)
+        out = np.empty((len(keys), node.table("emb").length), np.float32)
+        node.worker(0).pull(keys, out)
+        if step < newest:
+            raise AssertionError(f"step {newest} was complete; step {step} was restored")
+        if not (out == value_at(step, cell.nodes)).all():
+            raise AssertionError(f"rows hold {set(out.ravel())} in step {step}")
+    return "restored"
 
 
 def _raised(fault: str) -> type[Exception] | None:

@@ -35,6 +35,7 @@ from adaps.rendezvous import open_store
 from tests.conftest import free_port
 from tests.integration.faults.forks import Forks, report
 from tests.integration.faults.workload import EVERY, Workload
+from tests.processes import environment_of_rank
 
 NODES, WORKERS = 4, 2
 VICTIMS = (2, 3)
@@ -156,13 +157,7 @@ def be_rank(orders: Orders, rank: int, life: int, descriptor: int) -> NoReturn:
     os.close(orders.told)
     say = partial(report, descriptor)
     try:
-        os.environ.update(
-            RANK=str(rank),
-            WORLD_SIZE=str(NODES),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(orders.port),
-            TORCHELASTIC_USE_AGENT_STORE="True",
-        )
+        os.environ.update(environment_of_rank(rank, NODES, orders.port), TORCHELASTIC_USE_AGENT_STORE="True")
         while not one_life(orders, rank, life, say):
             life += 1
     except BaseException:

@@ -5,7 +5,9 @@ turn. The writer must always read exactly the result of its own calls in their o
 """
 
 import gc
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +17,9 @@ from tests.integration.guarantees.common import (
     RANK,
     Floats,
     Ids,
-    arguments,
-    lives,
     on_threads,
+    own_lives,
     random_generator,
-    report,
 )
 
 LENGTH = 3
@@ -86,22 +86,21 @@ class Writer:
         self.kv.intent(ids, start, start + int(self.rng.integers(1, 5)))
 
 
-def main() -> None:
-    given = arguments()
+def main(lives: Sequence[Any], workers: int, steps: int, counted: Sequence[str]) -> dict[str, Any]:
     reports = []
-    for number, (nodes, technique, everybody_wants_all) in enumerate(lives(given)):
-        rows = ROWS_A_WORKER * given["workers"] * nodes
+    for number, (nodes, technique, everybody_wants_all) in enumerate(own_lives(lives)):
+        rows = ROWS_A_WORKER * workers * nodes
         with adaps.Node(
             [adaps.Table("t", rows=rows, length=LENGTH)],
-            workers=given["workers"],
+            workers=workers,
             channels=1 + number % 3,
             techniques=technique,
             max_rounds_per_second=4000,
         ) as node:
-            on_threads(node.workers, partial(run_worker, node, number, given["steps"], everybody_wants_all))
+            on_threads(node.workers, partial(run_worker, node, number, steps, everybody_wants_all))
         stats = node.stats()
-        reports.append({name: stats[name] for name in given["counted"]})
-    report(lives=reports)
+        reports.append({name: stats[name] for name in counted})
+    return {"lives": reports}
 
 
 def run_worker(node: adaps.Node, life: int, steps: int, everybody_wants_all: bool, index: int) -> None:
@@ -120,7 +119,3 @@ def run_worker(node: adaps.Node, life: int, steps: int, everybody_wants_all: boo
     kv.end_setup()
     writer.pull()
     kv.barrier()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
-"""Functions that the scripts of the ranks share."""
+"""Functions that the programs of ranks share."""
 
-import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -17,16 +16,8 @@ Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 
-RANK = int(os.environ["RANK"])
+RANK = int(os.environ.get("RANK", "0"))
 FOREVER = 1 << 40
-
-
-def arguments() -> dict[str, Any]:
-    return dict(json.loads(sys.argv[1]))
-
-
-def report(**values: Any) -> None:
-    print(json.dumps(values))
 
 
 def cluster_of(nodes: int) -> bool:
@@ -38,9 +29,9 @@ def cluster_of(nodes: int) -> bool:
     return nodes > RANK
 
 
-def lives(given: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+def own_lives(lives: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """The clusters that this rank is part of, one after the other: each begins with its number of nodes."""
-    for nodes, *rest in given["lives"]:
+    for nodes, *rest in lives:
         if not cluster_of(nodes):
             return
         yield nodes, *rest

@@ -5,6 +5,9 @@ single node that applies them all. In the second part, all nodes apply gradients
 on every node must be the sums of all squares.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 import adaps
@@ -12,11 +15,9 @@ from tests.integration.guarantees.common import (
     FOREVER,
     RANK,
     Floats,
-    arguments,
-    lives,
+    own_lives,
     pulled,
     random_generator,
-    report,
 )
 
 ROWS = 40
@@ -32,14 +33,14 @@ OPTIMIZERS: dict[str, adaps.SGD | adaps.Adagrad | adaps.RowAdagrad | adaps.Adam]
 }
 
 
-def main() -> None:
+def main(lives: Sequence[Any]) -> dict[str, Any]:
     tables = [
         adaps.Table(name, rows=ROWS, length=LENGTH, optimizer=optimizer, init=adaps.Uniform(-1, 1, seed=3))
         for name, optimizer in OPTIMIZERS.items()
     ]
     largest: dict[str, float] = {}
     replica_gradients = 0.0
-    for _, technique in lives(arguments()):
+    for _, technique in own_lives(lives):
         with adaps.Node(tables, techniques=technique, max_rounds_per_second=4000) as node:
             kv = node.worker(0)
             kv.intent(np.arange(node.num_keys), 0, FOREVER)
@@ -50,7 +51,7 @@ def main() -> None:
             error = at_once(node, kv)
             largest["accumulator"] = max(largest.get("accumulator", 0.0), error)
         replica_gradients += node.stats()["pushed_replica"]
-    report(largest=largest, replica_gradients=replica_gradients)
+    return {"largest": largest, "replica_gradients": replica_gradients}
 
 
 def in_turns(node: adaps.Node, kv: adaps.Worker, name: str) -> float:
@@ -124,7 +125,3 @@ def accumulators(kv: adaps.Worker, keys: np.ndarray) -> np.ndarray:
     kv.push_gradients(keys, np.full((ROWS, LENGTH), PROBE, dtype=np.float32))
     moved = pulled(kv, keys, LENGTH).astype(np.float64)
     return (0.1 * PROBE / moved) ** 2 - PROBE**2
-
-
-if __name__ == "__main__":
-    main()

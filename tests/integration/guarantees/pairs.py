@@ -6,7 +6,9 @@ all the time and therefore stays their owner, or no node does.
 """
 
 import time
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,26 +17,23 @@ from tests.integration.guarantees.common import (
     FOREVER,
     RANK,
     Floats,
-    arguments,
-    lives,
     on_threads,
+    own_lives,
     random_generator,
-    report,
 )
 
 KEYS = 24
 
 
-def main() -> None:
-    given = arguments()
+def main(lives: Sequence[Any], workers: int) -> dict[str, Any]:
     totals: list[dict[str, float]] = []
-    for number, (nodes, technique, owner_has_intent, pairs) in enumerate(lives(given)):
-        columns = nodes * given["workers"]
+    for number, (nodes, technique, owner_has_intent, pairs) in enumerate(own_lives(lives)):
+        columns = nodes * workers
         table = adaps.Table("counts", rows=KEYS, length=columns)
         start = time.monotonic()
         with adaps.Node(
             [table],
-            workers=given["workers"],
+            workers=workers,
             channels=1 + number % 2,
             techniques=technique,
             max_rounds_per_second=5000,
@@ -46,7 +45,7 @@ def main() -> None:
         counted = ("replicas", "replicas_dropped", "relocations", "pulled_remote", "pulled_replica")
         timed = {"pairs": sum(results), "seconds": time.monotonic() - start}
         totals.append(timed | {name: stats[name] for name in counted})
-    report(lives=totals)
+    return {"lives": totals}
 
 
 def run_worker(node: adaps.Node, life: int, quota: int, permanent: bool, index: int) -> int:
@@ -92,7 +91,3 @@ def check(kv: adaps.Worker, keys: np.ndarray, written: Floats, seen: Floats, min
     if not (out >= seen[keys]).all():
         raise AssertionError(f"keys {keys} had {seen[keys]}, and then {out}")
     seen[keys] = out
-
-
-if __name__ == "__main__":
-    main()

@@ -5,25 +5,23 @@ reports the values that each worker saw, in the order in which it saw them.
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import FOREVER, RANK, arguments, on_threads, random_generator, report
+from tests.integration.guarantees.common import FOREVER, RANK, on_threads, random_generator
 
 ROWS = 4
 LENGTH = 6
 WRITER = 1 << 16  # value = writer × this + number
 
 
-def main() -> None:
-    given = arguments()
+def main(workers: int, technique: Any, steps: int) -> dict[str, Any]:
     table = adaps.Table("t", rows=ROWS, length=LENGTH)
-    with adaps.Node(
-        [table], workers=given["workers"], techniques=given["technique"], max_rounds_per_second=4000
-    ) as node:
-        seen = on_threads(node.workers, partial(run_worker, node, given["steps"]))
-    report(seen=seen, set_remote=node.stats()["set_remote"], pulled_replica=node.stats()["pulled_replica"])
+    with adaps.Node([table], workers=workers, techniques=technique, max_rounds_per_second=4000) as node:
+        seen = on_threads(node.workers, partial(run_worker, node, steps))
+    return {"seen": seen, **{name: node.stats()[name] for name in ("set_remote", "pulled_replica")}}
 
 
 def run_worker(node: adaps.Node, steps: int, index: int) -> list[list[int]]:
@@ -56,7 +54,3 @@ def run_worker(node: adaps.Node, steps: int, index: int) -> list[list[int]]:
 def note(values: list[int], value: int) -> None:
     if not values or values[-1] != value:
         values.append(value)
-
-
-if __name__ == "__main__":
-    main()

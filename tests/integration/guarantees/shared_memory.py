@@ -1,22 +1,20 @@
 """Two nodes exchange rows longer than a ring in shared memory and report whether they mapped a ring."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import RANK, Floats, arguments, report
+from tests.integration.guarantees.common import RANK, Floats
 
 ROWS = 40
 LENGTH = 400_000  # 1.6 MB
 
 
-def main() -> None:
-    given = arguments()
+def main(network: str, frame_mac: bool) -> dict[str, Any]:
     table = adaps.Table("t", rows=ROWS, length=LENGTH)
-    with adaps.Node(
-        [table], techniques="static", network=given["network"], frame_mac=given["frame_mac"]
-    ) as node:
+    with adaps.Node([table], techniques="static", network=network, frame_mac=frame_mac) as node:
         kv = node.worker(0)
         shared = "memfd:adaps" in Path("/proc/self/maps").read_text()
         kv.set(np.arange(RANK, ROWS, 2), content(RANK))
@@ -26,13 +24,9 @@ def main() -> None:
         same = bool((out == content(1 - RANK)).all())
         kv.barrier()  # the rows of the other node have been sent, too
         sent = node.stats()["bytes_sent"]
-    report(shared=shared, same=same, sent=sent)
+    return {"shared": shared, "same": same, "sent": sent}
 
 
 def content(rank: int) -> Floats:
     """The content of every other row, starting with `rank`: whole numbers that float32 represents exactly."""
     return np.add.outer(np.arange(rank, ROWS, 2), np.arange(LENGTH)).astype(np.float32)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import FOREVER, RANK, Floats, Ids, arguments, report
+from tests.integration.guarantees.common import FOREVER, RANK, Floats, Ids
 
 LENGTH = 16_384
 CHUNK = 8  # rows of a call
@@ -25,9 +26,7 @@ HERE = -1  # the ticket of a call that took no message
 ONES: Floats = np.ones((CHUNK, LENGTH), np.float32)
 
 
-def main() -> None:
-    given = arguments()
-    rows, limit = given["rows"], given["limit"]
+def main(rows: int, limit: int, seconds: float) -> dict[str, Any]:
     tables = [adaps.Table("copied", rows, LENGTH), adaps.Table("asked", 16 * CHUNK, LENGTH)]
     with adaps.Node(
         tables, techniques="replication", max_unsent_bytes=limit, max_queued_bytes=limit, peer_timeout=60.0
@@ -45,14 +44,14 @@ def main() -> None:
         grown = 0
         pushed = [0, 0]
         if RANK == 0:
-            grown, pushed = write(node, kv, copied, asked, given["seconds"])
+            grown, pushed = write(node, kv, copied, asked, seconds)
             kv.waitall()
             node.post("pushed", " ".join(map(str, pushed)))
         kv.end_setup()
         right = check(node, kv, copied, asked)
         kv.barrier()
         stats = node.stats()
-    report(grown=grown, pushed=pushed, right=right, stats=stats)
+    return {"grown": grown, "pushed": pushed, "right": right, "stats": stats}
 
 
 def write(
@@ -141,7 +140,3 @@ def slowed(process: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,26 +8,26 @@ import os
 import subprocess
 import sys
 import time
-import traceback
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch.distributed  # noqa: F401
 
 import adaps
 from tests.conftest import free_port
-from tests.integration.guarantees.common import arguments, report
+from tests.processes import exit_code, forked
 
 LENGTH = 4
 
 
-def main() -> None:
-    given = arguments()
-    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given["loops"])]
+def main(nodes: int, loops: int, starts: int) -> dict[str, Any]:
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     seconds = []
     try:
-        for number in range(given["starts"]):
+        for number in range(starts):
             begin = time.monotonic()
-            failed = start(given["nodes"], number)
+            failed = start(nodes, number)
             if failed:
                 raise RuntimeError(f"start {number}: ranks {failed} failed")
             seconds.append(time.monotonic() - begin)
@@ -35,31 +35,18 @@ def main() -> None:
         for process in spinning:
             process.kill()
             process.wait()
-    report(starts=len(seconds), slowest=max(seconds), mean=sum(seconds) / len(seconds))
+    return {"starts": len(seconds), "slowest": max(seconds), "mean": sum(seconds) / len(seconds)}
 
 
 def start(ranks: int, number: int) -> list[int]:
     """Start, use and end a cluster; gives the ranks that failed."""
     os.environ["MASTER_PORT"] = str(free_port())
-    children = {fork(rank, ranks, number): rank for rank in range(ranks)}
-    return [rank for child, rank in children.items() if os.waitpid(child, 0)[1] != 0]
+    children = [forked(partial(live_once, rank, ranks, number)) for rank in range(ranks)]
+    return [rank for rank, child in enumerate(children) if exit_code(child) != 0]
 
 
-def fork(rank: int, ranks: int, number: int) -> int:
-    child = os.fork()
-    if child != 0:
-        return child
-    try:
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
-        live_once(ranks, number)
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
-
-
-def live_once(ranks: int, number: int) -> None:
+def live_once(rank: int, ranks: int, number: int) -> int:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
     table = adaps.Table("t", rows=100, length=LENGTH)
     with adaps.Node([table], channels=1 + number % 3, peer_timeout=60.0) as node:
         kv = node.worker(0)
@@ -70,7 +57,4 @@ def live_once(ranks: int, number: int) -> None:
         kv.pull(keys, out)
         if not (out == ranks).all():
             raise AssertionError(f"{ranks} nodes added 1 to each value, and the sums are {out}")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -5,25 +5,22 @@ the end every worker reads the states and values of all rows.
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import RANK, arguments, on_threads, random_generator, report
+from tests.integration.guarantees.common import RANK, on_threads, random_generator
 
 ROWS = 24
 LENGTH = 3
 
 
-def main() -> None:
-    given = arguments()
+def main(workers: int, technique: Any, steps: int) -> dict[str, Any]:
     table = adaps.Table("t", ROWS, LENGTH, adaps.Adagrad())
-    with adaps.Node(
-        [table], workers=given["workers"], techniques=given["technique"], max_rounds_per_second=4000
-    ) as node:
-        ends = on_threads(node.workers, partial(run_worker, node, given["steps"]))
-    stats = node.stats()
-    report(ends=ends, pushed_replica=stats["pushed_replica"], pushed_remote=stats["pushed_remote"])
+    with adaps.Node([table], workers=workers, techniques=technique, max_rounds_per_second=4000) as node:
+        ends = on_threads(node.workers, partial(run_worker, node, steps))
+    return {"ends": ends, **{name: node.stats()[name] for name in ("pushed_replica", "pushed_remote")}}
 
 
 def run_worker(node: adaps.Node, steps: int, index: int) -> dict[str, list[float]]:
@@ -56,7 +53,3 @@ def run_worker(node: adaps.Node, steps: int, index: int) -> dict[str, list[float
         "mine": written[:, 0].tolist(),
         "sum": [float(values.sum(dtype=np.float64)), float(steps * (3 + len(mine)) * LENGTH)],
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,10 @@
 The actions of a worker depend on its seed alone, so every worker can compute what all have pushed.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +15,9 @@ from tests.integration.guarantees.common import (
     RANK,
     Floats,
     Ids,
-    arguments,
-    cluster_of,
     on_threads,
+    own_lives,
     random_generator,
-    report,
     skewed,
 )
 
@@ -35,28 +34,22 @@ class Step(NamedTuple):
     asynchronous: bool
 
 
-def main() -> None:
-    given = arguments()
-    lives = list(product(sorted(given["nodes"], reverse=True), given["workers"], given["techniques"]))
+def main(lives: Sequence[Any], steps: int, seed: int) -> dict[str, Any]:
     pushed = 0
     moved: dict[str, float] = {}
-    for number, (nodes, workers, technique) in enumerate(lives):
-        if not cluster_of(nodes):
-            break
+    for number, (_, workers, technique) in enumerate(own_lives(lives)):
         tables = [
             adaps.Table("narrow", rows=ROWS, length=NARROW),
             adaps.Table("wide", rows=ROWS, length=WIDE),
         ]
         channels = 1 + number % 3
         with adaps.Node(tables, workers=workers, channels=channels, techniques=technique) as node:
-            pushed += sum(
-                on_threads(workers, partial(run_worker, node, given["seed"] + number, given["steps"]))
-            )
+            pushed += sum(on_threads(workers, partial(run_worker, node, seed + number, steps)))
         stats = node.stats()
         for name in ("relocations", "replicas", "deltas_sent"):
             key = f"{technique} {name}"
             moved[key] = moved.get(key, 0.0) + stats[name]
-    report(pushed=pushed, moved=moved)
+    return {"pushed": pushed, "moved": moved}
 
 
 def plan(life: int, rank: int, worker: int, steps: int) -> list[Step]:
@@ -113,7 +106,3 @@ def check(kv: adaps.Worker, node: adaps.Node, life: int, steps: int) -> None:
             raise AssertionError(
                 f"{name} rows {wrong} hold {out[wrong]}; the sums are {expected[row][wrong]}"
             )
-
-
-if __name__ == "__main__":
-    main()

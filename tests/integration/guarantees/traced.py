@@ -1,11 +1,12 @@
 """Nodes that want the same keys one after the other, or at the same time; every node writes its trace."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import RANK, arguments, report
+from tests.integration.guarantees.common import RANK
 
 STEPS = 56
 LENGTH = 4
@@ -19,8 +20,7 @@ WANTED = [
 ]
 
 
-def main() -> None:
-    folder = Path(arguments()["folder"])
+def main(folder: str) -> dict[str, Any]:
     with adaps.Node(
         [adaps.Table("emb", rows=4, length=LENGTH)], timing=False, max_rounds_per_second=1e6
     ) as node:
@@ -37,10 +37,6 @@ def main() -> None:
             kv.push(keys, np.ones((len(keys), LENGTH), dtype=np.float32))
             kv.advance_clock()
             kv.end_setup()
-    adaps.trace_frame(node).to_csv(folder / f"{RANK}.csv", index=False)
-    adaps.write_chrome_trace(node, folder / f"{RANK}.json")
-    report(relocations=node.stats()["relocations"], replicas=node.stats()["replicas"])
-
-
-if __name__ == "__main__":
-    main()
+    adaps.trace_frame(node).to_csv(Path(folder) / f"{RANK}.csv", index=False)
+    adaps.write_chrome_trace(node, Path(folder) / f"{RANK}.json")
+    return {name: node.stats()[name] for name in ("relocations", "replicas")}

@@ -1,5 +1,8 @@
 """After `wait_sync; barrier; wait_sync` every node reads exactly what all have pushed, round after round."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 import adaps
@@ -7,25 +10,22 @@ from tests.integration.guarantees.common import (
     RANK,
     Floats,
     Ids,
-    arguments,
-    lives,
+    own_lives,
     random_generator,
-    report,
     skewed,
 )
 
 
-def main() -> None:
-    given = arguments()
+def main(lives: Sequence[Any], keys: int, rounds: int, pushed: int) -> dict[str, Any]:
     reports = []
-    for _, technique in lives(given):
-        table = adaps.Table("t", rows=given["keys"], length=2)
+    for _, technique in own_lives(lives):
+        table = adaps.Table("t", rows=keys, length=2)
         with adaps.Node([table], techniques=technique) as node:
-            misses = run(node, given["keys"], given["rounds"], given["pushed"])
+            misses = run(node, keys, rounds, pushed)
         reports.append(
             {"misses": misses, **{name: node.stats()[name] for name in ("replicas", "relocations")}}
         )
-    report(lives=reports)
+    return {"lives": reports}
 
 
 def run(node: adaps.Node, keys: int, rounds: int, pushed: int) -> int:
@@ -53,7 +53,3 @@ def run(node: adaps.Node, keys: int, rounds: int, pushed: int) -> int:
 
 def chosen(rank: int, number: int, keys: int, count: int) -> Ids:
     return skewed(random_generator(rank, number), keys, count)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,6 @@
 """Two nodes add changes to the same rows of node 0 over each wire format: bytes sent, and residuals."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,9 @@ from tests.integration.guarantees.common import (
     FOREVER,
     RANK,
     Floats,
-    arguments,
     cluster_of,
     pulled,
     random_generator,
-    report,
 )
 
 ROWS = 40
@@ -25,13 +24,12 @@ HEADER_BYTES = {"setup": 20, "refresh": 16, "delta": 16, "answer": 16}
 """Header bytes of the messages that carry rows."""
 
 
-def main() -> None:
-    given = arguments()
+def main(wires: Sequence[str], length: int, steps: int, directory: str) -> dict[str, Any]:
     results = {}
-    for wire in given["wires"]:
+    for wire in wires:
         assert cluster_of(2)
-        results[wire] = use(wire, given["length"], given["steps"], Path(given["directory"]) / wire)
-    report(**results)
+        results[wire] = use(wire, length, steps, Path(directory) / wire)
+    return results
 
 
 def use(wire: str, length: int, steps: int, directory: Path) -> dict[str, Any]:
@@ -109,7 +107,3 @@ def make_visible(kv: adaps.Worker) -> None:
 
 def distance(values: Floats, expected: np.ndarray[Any, Any]) -> float:
     return float(np.abs(values - expected).max())
-
-
-if __name__ == "__main__":
-    main()

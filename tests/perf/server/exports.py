@@ -14,33 +14,28 @@ import numpy as np
 
 import adaps
 from tests.checkpoint_files import manifest_path
-from tests.integration.guarantees.common import RANK, arguments, random_generator, report, skewed
+from tests.integration.guarantees.common import RANK, random_generator, skewed
 
 ROWS, LENGTH, BATCH = 200_000, 32, 2_000
 AHEAD = 3
 
 
-def main() -> None:
-    given = arguments()
+def main(directory: str, steps: int, rounds: int) -> dict[str, Any]:
     table = adaps.Table(
         "t", ROWS, LENGTH, optimizer=adaps.Adagrad(lr=0.01), init=adaps.Uniform(-1, 1, seed=1)
     )
-    directory = Path(given["directory"])
     with adaps.Node([table]) as node:
-        blocks = Blocks(node, directory)
-        blocks.run(given["steps"], exports=0)  # until rows are where they are used
-        first = blocks.run(given["steps"], exports=1)
-        pairs = [
-            (blocks.run(given["steps"], exports=1), blocks.run(given["steps"], exports=0))
-            for _ in range(given["rounds"])
-        ]
+        blocks = Blocks(node, Path(directory))
+        blocks.run(steps, exports=0)  # until rows are where they are used
+        first = blocks.run(steps, exports=1)
+        pairs = [(blocks.run(steps, exports=1), blocks.run(steps, exports=0)) for _ in range(rounds)]
     if RANK == 0:
         shutil.rmtree(directory)
-    report(
-        first=first._asdict(),
-        exporting=[one._asdict() for one, _ in pairs],
-        plain=[other._asdict() for _, other in pairs],
-    )
+    return {
+        "first": first._asdict(),
+        "exporting": [one._asdict() for one, _ in pairs],
+        "plain": [other._asdict() for _, other in pairs],
+    }
 
 
 class Block(NamedTuple):
@@ -99,7 +94,3 @@ def newest_part(directory: Path) -> list[dict[str, Any]]:
     """The files that the newest export has added."""
     parts = json.loads(manifest_path(directory).read_text())["export"]["parts"]
     return list(parts[-1]["files"])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,13 @@
 """Random load for some time: keys are wanted and forgotten, replicated and moved, read and changed."""
 
 import time
+from typing import Any
 
 import numpy as np
 import psutil
 
 import adaps
-from tests.integration.guarantees.common import RANK, arguments, on_threads, random_generator, report, skewed
+from tests.integration.guarantees.common import RANK, on_threads, random_generator, skewed
 
 ROWS = 50_000
 LENGTH = 16
@@ -15,13 +16,11 @@ LOOKAHEAD = 8
 LEAST_BATCHES = 1_000
 
 
-def main() -> None:
-    given = arguments()
+def main(seconds: float, samples: int) -> dict[str, Any]:
     table = adaps.Table("t", rows=ROWS, length=LENGTH, optimizer=adaps.Adagrad(lr=0.01))
     with adaps.Node([table], workers=2) as node:
-        samples = on_threads(2, lambda index: run_worker(node, index, given["seconds"], given["samples"]))[0]
-    stats = node.stats()
-    report(samples=samples, replicas=stats["replicas"], relocations=stats["relocations"])
+        found = on_threads(2, lambda index: run_worker(node, index, seconds, samples))[0]
+    return {"samples": found, **{name: node.stats()[name] for name in ("replicas", "relocations")}}
 
 
 def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> list[dict[str, float]]:
@@ -63,7 +62,3 @@ def run_worker(node: adaps.Node, index: int, seconds: float, samples: int) -> li
     kv.waitall()
     kv.end_setup()
     return found
-
-
-if __name__ == "__main__":
-    main()

@@ -1,24 +1,23 @@
 """Resident memory of a node: of a large untouched table, and for each touched row."""
 
 import time
+from typing import Any
 
 import numpy as np
 import psutil
 
 import adaps
-from tests.integration.guarantees.common import RANK, arguments, report
+from tests.integration.guarantees.common import RANK
 
 STEP = 1 << 16
 
 
-def main() -> None:
-    given = arguments()
-    length = given["length"]
+def main(rows: int, length: int, touched: int) -> dict[str, Any]:
     # The rendezvous imports torch; this is not the node's.
     import torch.distributed  # noqa: F401
 
     resident, wall, cpu = psutil.Process().memory_info().rss, time.monotonic(), time.process_time()
-    table = adaps.Table("t", rows=given["rows"], length=length, optimizer=adaps.Adagrad())
+    table = adaps.Table("t", rows=rows, length=length, optimizer=adaps.Adagrad())
     with adaps.Node([table]) as node:
         kv = node.worker(0)
         kv.barrier()
@@ -30,14 +29,10 @@ def main() -> None:
         out = np.ones((STEP, length), dtype=np.float32)  # resident before the rows are
         slots = node.stats()["slots"]
         resident = psutil.Process().memory_info().rss
-        for first in range(0, given["touched"], STEP):
+        for first in range(0, touched, STEP):
             kv.pull(np.arange(first, first + STEP), out)
         kv.barrier()
-        touched = node.stats()["slots"] - slots
+        added = node.stats()["slots"] - slots
         resident = psutil.Process().memory_info().rss - resident
         kv.barrier()
-    report(rank=RANK, start=start, touched=touched, resident=resident)
-
-
-if __name__ == "__main__":
-    main()
+    return {"rank": RANK, "start": start, "touched": added, "resident": resident}

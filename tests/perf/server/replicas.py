@@ -1,29 +1,28 @@
 """CPU seconds of nodes that share replicas, for rounds with some changed keys and for idling."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import FOREVER, RANK, arguments, cluster_of, random_generator, report
+from tests.integration.guarantees.common import FOREVER, RANK, own_lives, random_generator
 
 LENGTH = 16
 FIRST_KEYS = 10_000  # the changing keys, for tables of every size: only the number of replicas differs
 
 
-def main() -> None:
-    given = arguments()
-    cases = []
-    for nodes, rows, changing in given["cases"]:
-        if not cluster_of(nodes):
-            break
+def main(cases: Sequence[Any], seconds: float) -> dict[str, Any]:
+    found = []
+    for _, rows, changing in own_lives(cases):
         with adaps.Node([adaps.Table("t", rows=rows, length=LENGTH)], max_rounds_per_second=1e6) as node:
             kv = node.worker(0)
             kv.intent(np.arange(rows), 0, FOREVER)
             replicate(node, kv)
             measure = rounds_of if changing else idleness_of
-            cases.append(measure(node, kv, changing, given["seconds"]))
-    report(cases=cases)
+            found.append(measure(node, kv, changing, seconds))
+    return {"cases": found}
 
 
 def replicate(node: adaps.Node, kv: adaps.Worker) -> None:
@@ -76,7 +75,3 @@ def bytes_sent(node: adaps.Node) -> float:
     """The bytes of all messages but those that end a barrier, which node 0 may still be sending after it."""
     kinds = {name: sent for name, sent in node.stats().items() if name.startswith("bytes_sent_")}
     return sum(kinds.values()) - kinds["bytes_sent_release"]
-
-
-if __name__ == "__main__":
-    main()

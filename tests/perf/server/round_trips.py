@@ -6,19 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import RANK, Ids, arguments, report
+from tests.integration.guarantees.common import RANK, Ids
 
 
-def main() -> None:
+def main(keys: int, length: int, rounds: int, trips: int) -> dict[str, Any]:
     # A core each: where the scheduler puts the threads that wake each other moves the figure fourfold.
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[RANK % len(cores)]})
-    given = arguments()
-    keys, length = given["keys"], given["length"]
     rows = 100_000
     # Without intent nothing moves: half of the rows stay on the other node.
     tables = [adaps.Table("t", rows=rows, length=length), adaps.Table("note", rows=1, length=3)]
@@ -30,28 +29,26 @@ def main() -> None:
         sizes = [0.0, 0.0]
         if RANK == 0:
             before = node.stats()
-            for _ in range(given["trips"]):
+            for _ in range(trips):
                 kv.pull(remote, out)
             after = node.stats()
-            sizes = [
-                (after[name] - before[name]) / given["trips"] for name in ("bytes_sent", "bytes_received")
-            ]
+            sizes = [(after[name] - before[name]) / trips for name in ("bytes_sent", "bytes_received")]
         raw = RawPeer(node, kv, *map(round, sizes))
-        ratios, pulls, trips = [], [], []
+        ratios, pulls, exchanges = [], [], []
         if RANK == 0:
-            for _ in range(given["rounds"]):
-                trips.append(timed(given["trips"], raw.round_trip))
-                pulls.append(timed(given["trips"], lambda: kv.pull(remote, out)))
-                ratios.append(pulls[-1] / trips[-1])
+            for _ in range(rounds):
+                exchanges.append(timed(trips, raw.round_trip))
+                pulls.append(timed(trips, lambda: kv.pull(remote, out)))
+                ratios.append(pulls[-1] / exchanges[-1])
         raw.close()
         kv.barrier()
-    report(
-        ratio=median(ratios) if ratios else None,
-        pull_microseconds=1e6 * median(pulls) if pulls else None,
-        raw_microseconds=1e6 * median(trips) if trips else None,
-        sent=raw.sent,
-        received=raw.received,
-    )
+    return {
+        "ratio": median(ratios) if ratios else None,
+        "pull_microseconds": 1e6 * median(pulls) if pulls else None,
+        "raw_microseconds": 1e6 * median(exchanges) if exchanges else None,
+        "sent": raw.sent,
+        "received": raw.received,
+    }
 
 
 def remote_keys(node: adaps.Node, kv: adaps.Worker, rows: int, keys: int) -> Ids:
@@ -125,7 +122,3 @@ def timed(count: int, call: Callable[[], object]) -> float:
         call()
         seconds.append(time.perf_counter() - start)
     return median(seconds)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,19 +6,17 @@ from typing import Any
 import numpy as np
 
 import adaps
-from tests.integration.guarantees.common import FOREVER, RANK, arguments, cluster_of, pulled, report
+from tests.integration.guarantees.common import FOREVER, RANK, cluster_of, pulled
 
 
-def main() -> None:
-    given = arguments()
-    directory = Path(given.pop("directory"))
+def main(directory: str, **sizes: Any) -> dict[str, Any]:
     results = {}
     for technique in ("relocation", "replication"):
         for dtype in ("float32", "bfloat16"):
             assert cluster_of(2)
-            folder = directory / f"{technique}-{dtype}"
-            results[f"{technique} {dtype}"] = use(technique, dtype, folder, **given)
-    report(**results)
+            folder = Path(directory) / f"{technique}-{dtype}"
+            results[f"{technique} {dtype}"] = use(technique, dtype, folder, **sizes)
+    return results
 
 
 def use(
@@ -68,7 +66,3 @@ def use(
         "halves": not (saved.view(np.uint32) & 0xFFFF).any(),
         "same": bool(np.array_equal(saved, restored)),
     }
-
-
-if __name__ == "__main__":
-    main()
