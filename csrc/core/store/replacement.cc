@@ -77,7 +77,7 @@ constexpr int kOldestSteps = 4 * kHalfLifeSteps;
 // Number of periods in which as many rows are created as the share has.
 constexpr std::uint64_t kPeriods = 16;
 // Bytes per row for the ids whose rows were retired. On the trace of docs/guides/raw-ids.md, two bytes find
-// up to 0.003 fewer rows, and four bytes up to 0.001 more.
+// up to 0.002 fewer rows, and four bytes up to 0.001 more.
 constexpr std::uint64_t kReturningBytes = 3;
 
 // Returns a word that is not 0, because 0 marks a free row. Time 0 becomes the time before it.
