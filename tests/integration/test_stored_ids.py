@@ -38,7 +38,7 @@ def announce(kv, items, node, step):
 
 table = adaps.Table(
     "items", length=4, keys="int64", capacity=share * nodes, evict="lru", optimizer=adaps.Adagrad(lr=1.0),
-    init=adaps.Constant(0.0), memory=resident * (8 * 4 + 25), path=folder,
+    init=adaps.Constant(0.0), memory=resident * (8 * 4 + 21), path=folder,
 )
 with adaps.Node([table], channels=2) as node:
     kv, items = node.worker(0), node.table("items")
@@ -136,7 +136,7 @@ import numpy as np, adaps
 rank = int(os.environ["RANK"])
 table = adaps.Table(
     "items", length=2, keys="int64", capacity=6, evict="lru", init=adaps.Constant(0.5),
-    memory=(2 if rank == 1 else 1) * (2 * 4 + 25), path=sys.argv[1],
+    memory=(2 if rank == 1 else 1) * (2 * 4 + 21), path=sys.argv[1],
 )
 probe = adaps.Table("probe", length=1, keys="int64", capacity=600)
 with adaps.Node([table, probe], channels=1, techniques="relocation") as node:
