@@ -16,8 +16,9 @@ namespace {
 void come_and_go(std::uint64_t seed, std::size_t nodes, std::size_t most) {
   Random random(seed, 0x686f6c64);
   StablePool<Holder> pool;
-  std::uint32_t first = 0;
-  Holders holders(pool, first);
+  SlotHeader owner;
+  owner.state = State::kOwner;
+  Holders holders(pool, owner);
   std::map<NodeId, Version> there;
   for (Version version = 1; version < 4000; ++version) {
     const auto node = static_cast<NodeId>(random.below(nodes));
@@ -63,8 +64,9 @@ TEST(holders_are_the_nodes_that_were_added_and_not_removed) {
 
 TEST(a_key_that_all_nodes_hold_has_as_many_holders) {
   StablePool<Holder> pool;
-  std::uint32_t first = 0;
-  Holders holders(pool, first);
+  SlotHeader owner;
+  owner.state = State::kOwner;
+  Holders holders(pool, owner);
   for (std::size_t node = 0; node < kMaxNodes; ++node) holders.add(static_cast<NodeId>(node), 7);
   CHECK(!holders.any_behind(7));
   holders.find(kMaxNodes - 1)->sent = 6;

@@ -55,11 +55,11 @@ TEST(requests_are_counted_up_to_the_largest_count) {
   CHECK_EQ(sketch.count(-5), 1);
 }
 
-TEST(an_id_is_forgotten_only_after_42_newer_ids_of_its_line) {
-  SeenSketch sketch(64);  // one line
-  CHECK_EQ(sketch.bytes(), std::uint64_t{64});
+TEST(an_id_is_forgotten_only_after_six_newer_ids_of_its_word) {
+  SeenSketch sketch(8);  // one word
+  CHECK_EQ(sketch.bytes(), std::uint64_t{8});
   std::set<std::int64_t> counted;
-  for (std::int64_t id = 0; counted.size() < 42; ++id) {
+  for (std::int64_t id = 0; counted.size() < 6; ++id) {
     if (sketch.seen(id) == 0) {  // its fingerprint differs from those of the ids before
       sketch.count(id);
       counted.insert(id);
@@ -175,11 +175,15 @@ TEST(only_rows_that_were_not_used_for_the_given_time_are_retired_with_ttl) {
 TEST(frequent_and_recent_rows_and_ids_that_return_stay_with_intent) {
   Replacement rows(Evict::kIntent, 5, 0);
   for (std::uint64_t row = 0; row < 5; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
-  rows.used(1, 2);
-  rows.retired(4, 4);
-  rows.created(4, 40, 3);  // a period of the share ends
-  rows.used(1, 4);
-  rows.used(3, 4);
+  const auto replace_row_4 = [&](std::int64_t before, std::int64_t id, Tick now) {
+    rows.retired(4, before);
+    rows.created(4, id, now);
+  };
+  replace_row_4(4, 40, 2);  // a period begins
+  rows.used(1, 3);
+  replace_row_4(40, 41, 4);  // the next period begins
+  rows.used(1, 5);
+  rows.used(3, 5);
   const std::vector<std::uint64_t> expected{0, 2, 4, 3, 1};
   CHECK(order_of(rows, 5, 5) == expected);
   // The id of row 0 returns, so it is worth more than row 2, which was created at the same time.
@@ -189,17 +193,20 @@ TEST(frequent_and_recent_rows_and_ids_that_return_stay_with_intent) {
   CHECK_EQ(order_of(rows, 5, 7)[0], std::uint64_t{2});
 }
 
-// With one tick for each row or one for all, a period counts one use.
+// Whether the rows were created in one tick or in many, a period counts one use.
 TEST(uses_in_quick_succession_count_once_with_intent) {
   for (const bool is_one_tick : {false, true}) {
     Replacement rows(Evict::kIntent, 64, 0);
     for (std::uint64_t row = 0; row < 64; ++row)
       rows.created(row, static_cast<std::int64_t>(row), is_one_tick ? 1 : 1 + static_cast<Tick>(row));
-    rows.used(0, 100);
-    rows.used(1, 100);
+    rows.retired(63, 63);
+    rows.created(63, 64, 99);  // a period begins
     for (Tick now = 100; now < 200; ++now) rows.used(0, now);
+    rows.used(1, 100);
+    rows.refused(1, 100);
     CHECK_EQ(order_of(rows, 64, 200)[62], std::uint64_t{0});
-    rows.refused(0, 200);
+    CHECK_EQ(order_of(rows, 64, 200)[63], std::uint64_t{1});
+    for (int i = 0; i < 2; ++i) rows.refused(0, 200);
     CHECK_EQ(order_of(rows, 64, 200)[63], std::uint64_t{0});
   }
 }
@@ -233,18 +240,18 @@ TEST(a_row_that_was_refused_goes_after_others) {
 }
 
 TEST(the_order_takes_few_bytes_per_row) {
-  CHECK(Replacement(Evict::kIntent, 100'000, 0).bytes() <= 10 * 100'000);
+  CHECK(Replacement(Evict::kIntent, 100'000, 0).bytes() <= (4 * 8 + 1) * 100'000 / 8 + 64);
   CHECK(Replacement(Evict::kLru, 100'000, 0).bytes() <= 4 * 100'000 + 64);
-  CHECK(Replacement(Evict::kLfu, 100'000, 0).bytes() <= 8 * 100'000 + 64);
+  CHECK(Replacement(Evict::kLfu, 100'000, 0).bytes() <= 4 * 100'000 + 64);
 }
 
-// Time wraps in the row's word while 40,000 other rows are created.
+// Time wraps in the row's byte while 4,000 other rows are created.
 TEST(a_row_that_is_kept_for_long_is_the_first_to_go) {
   Replacement rows(Evict::kIntent, 4, 0);
   for (std::uint64_t row = 0; row < 4; ++row) rows.created(row, static_cast<std::int64_t>(row), 1);
   std::array<std::uint64_t, 1> chosen{};
   const auto is_other = [](std::uint64_t row) { return row != 2; };
-  for (Tick now = 2; now < 40'000; ++now) {
+  for (Tick now = 2; now < 4'000; ++now) {
     REQUIRE(rows.choose(now, chosen, is_other) == 1);
     const auto id = static_cast<std::int64_t>(now);
     rows.retired(chosen[0], id);

@@ -109,8 +109,8 @@ TEST(readers_find_the_ids_that_stay_while_others_come_and_go) {
 
 // A use lasts until its worker's clock advances, however many ticks of other workers come before or after.
 TEST(a_use_lasts_exactly_until_the_clock_of_its_worker_advances) {
-  constexpr std::uint64_t kFewTicks = 70'000;
-  constexpr std::uint64_t kManyTicks = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kFewTicks = 300;
+  constexpr std::uint64_t kManyTicks = std::uint64_t{1} << 14;
   constexpr std::uint64_t kRows = 100'000;
   RowUses uses(kRows);
   std::uint64_t tick = 1;
@@ -144,6 +144,30 @@ TEST(a_use_lasts_exactly_until_the_clock_of_its_worker_advances) {
     advance(1);
     CHECK(!is_used(0) && !is_used(kRows - 1) && !is_used(kRows / 2));
   }
+}
+
+// Pins and the last use share a word.
+TEST(pins_and_uses_of_a_row_do_not_affect_each_other) {
+  RowUses uses(3);
+  const auto is_over = [](RowUse) { return true; };
+  std::thread other([&] {
+    for (int i = 0; i < 100; ++i) {
+      for (int up = 0; up < 300; ++up) uses.pin(1);
+      for (int down = 0; down < 300; ++down) uses.unpin(1);
+    }
+    for (int i = 0; i < 260; ++i) uses.pin(1);
+  });
+  for (std::uint64_t tick = 1; tick <= 20'000; ++tick) {
+    uses.use(1, tick, static_cast<std::uint32_t>(tick % 2), is_over);
+    CHECK_EQ(uses.last_use(1, tick).last, tick);
+    CHECK_EQ(uses.last_use(1, tick).worker, static_cast<std::uint32_t>(tick % 2));
+  }
+  other.join();
+  CHECK_EQ(uses.pins(1), 260U);
+  for (std::uint64_t tick = 20'000; tick < 21'000; ++tick) uses.renew(tick, is_over);
+  CHECK_EQ(uses.last_use(1, 21'000).last, std::uint64_t{0});
+  CHECK_EQ(uses.pins(1), 260U);
+  CHECK_EQ(uses.pins(0) + uses.pins(2), 0U);
 }
 
 TEST(a_use_of_several_workers_lasts_until_each_has_advanced_once) {

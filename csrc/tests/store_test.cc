@@ -189,7 +189,7 @@ TEST(the_key_word_shows_the_allowed_operations) {
     {
       LockedKey key(f.store, name);
       key.header().state = state;
-      if (state == State::kOwner) key.header().first_holder() = holder;
+      if (state == State::kOwner) key.header().set_first_holder(holder);
       key.header().flags = flags;
     }
     CHECK_EQ(f.store.peek(name) & (kReadable | kPush | kSet | kAlone), bits);

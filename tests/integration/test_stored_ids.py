@@ -40,7 +40,7 @@ def announce(node: adaps.Node, step: int) -> tuple[Ids, Ids]:
 
 def retired(directory: str, folder: str, nodes: int) -> dict[str, Any]:
     """Train with the ids of each step; all changes are visible before the next step."""
-    table = items_table(capacity=SHARE * nodes, evict="lru", memory=RESIDENT * (8 * 4 + 25), path=folder)
+    table = items_table(capacity=SHARE * nodes, evict="lru", memory=RESIDENT * (8 * 4 + 21), path=folder)
     with adaps.Node([table], channels=2) as node:
         kv, items = node.worker(0), node.table("items")
         used, before, most = [], [], 0.0
@@ -122,7 +122,7 @@ def test_rows_of_ids_equal_a_dictionary_although_few_are_in_memory_and_ids_lose_
 
 # The ids `a`, `b` and `c` are assigned by node 0, which has two rows for ids and memory for one of them.
 def given_back(folder: str) -> dict[str, Any]:
-    memory, half = (2 if RANK == 1 else 1) * (2 * 4 + 25), adaps.Constant(0.5)
+    memory, half = (2 if RANK == 1 else 1) * (2 * 4 + 21), adaps.Constant(0.5)
     table = adaps.Table(
         "items", length=2, keys="int64", capacity=6, evict="lru", init=half, memory=memory, path=folder
     )

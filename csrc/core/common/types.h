@@ -17,7 +17,7 @@ using NodeId = std::uint16_t;
 using Clock = std::int64_t;
 // Counts changes of the owner's value; compared modulo 2^32.
 using Version = std::uint32_t;
-// Counts relocations of a key; a location entry keeps its low 18 bits.
+// Counts relocations of a key, modulo 2^18.
 using RelocationCount = std::uint32_t;
 // Microseconds of a monotonic clock. The driver of a channel provides it, since the protocol reads no clock.
 using Micros = std::int64_t;

@@ -44,14 +44,15 @@ struct ChannelContext {
   void trace(Key key, TraceKind kind) {
     if (node.trace.wants(key)) node.trace.add(now, key, kind);
   }
-  Holders holders_of(LockedKey& key) { return {partition.tables.holders, key.header().first_holder()}; }
+  Holders holders_of(LockedKey& key) { return {partition.tables.holders, key.header()}; }
   std::uint32_t intents(const LockedKey& key) const { return node.store.intents(key.key()); }
   // Changes of a replica that its owner has not received, or nullptr if there are none.
   Unapplied* changes_of(LockedKey& key) {
     return key.header().has_changes() ? &partition.tables.unapplied.at(key.header().changes()) : nullptr;
   }
   void release_changes(LockedKey& key) {
-    partition.tables.unapplied.release(std::exchange(key.header().changes(), 0));
+    partition.tables.unapplied.release(key.header().changes());
+    key.header().set_changes(0);
   }
   // Whether other nodes are asked to give up the row of a key, which this node assigns.
   bool is_retiring(Key number);

@@ -175,7 +175,7 @@ NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_
     if (tables[i].ids() != nullptr) tables[i].ids()->set_admission(spec.admit_seen, share);
     if (tables[i].uses() == nullptr) continue;
     tables[i].uses()->set_order(spec.evict, share, static_cast<Tick>(spec.ttl * settings.workers),
-                                partitions.size());
+                                partitions.size(), settings.workers);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/types.h"
 #include "store/stable_pool.h"
+#include "store/store.h"
 
 namespace adaps {
 
@@ -30,17 +31,17 @@ static_assert(kMaxNodes <= std::size_t{1} << 12);
 // The holders of one key. `first` is the name of the root, 0 if there are none.
 class Holders {
  public:
-  Holders(StablePool<Holder>& pool, std::uint32_t& first) : pool_(pool), first_(first) {}
+  Holders(StablePool<Holder>& pool, SlotHeader& owner) : pool_(pool), owner_(owner) {}
 
-  bool empty() const { return first_ == 0; }
+  bool empty() const { return !owner_.has_holders(); }
   // Returns the holder if there is exactly one, otherwise nullptr.
   Holder* only() const {
     if (empty()) return nullptr;
-    Holder& holder = pool_.at(first_);
+    Holder& holder = pool_.at(first());
     return holder.even == 0 && holder.odd == 0 ? &holder : nullptr;
   }
   Holder* find(NodeId node) const {
-    std::uint32_t at = first_;
+    std::uint32_t at = first();
     for (NodeId bits = node; at != 0; bits >>= 1) {
       Holder& holder = pool_.at(at);
       if (holder.node == node) return &holder;
@@ -53,7 +54,7 @@ class Holders {
   bool all(Function function) const {
     std::array<std::uint32_t, kDeepest + 1> waiting;  // at most one more entry than levels
     std::size_t count = 0;
-    if (!empty()) waiting[count++] = first_;
+    if (!empty()) waiting[count++] = first();
     while (count > 0) {
       Holder& holder = pool_.at(waiting[--count]);
       if (holder.odd != 0) waiting[count++] = static_cast<std::uint32_t>(holder.odd);
@@ -78,10 +79,10 @@ class Holders {
     const std::uint32_t added = pool_.allocate();
     pool_.at(added) = {.sent = sent, .node = node};
     if (empty()) {
-      first_ = added;
+      owner_.set_first_holder(added);
       return;
     }
-    Holder* above = &pool_.at(first_);
+    Holder* above = &pool_.at(first());
     NodeId bits = node;
     for (; next(*above, bits) != 0; bits >>= 1) above = &pool_.at(next(*above, bits));
     set_next(*above, bits, added);
@@ -90,7 +91,7 @@ class Holders {
   void remove(NodeId node) {
     Holder* above = nullptr;
     NodeId bits = node;  // bits of the branch from `above`
-    std::uint32_t at = first_;
+    std::uint32_t at = first();
     for (NodeId below = node; at != 0 && pool_.at(at).node != node; below >>= 1) {
       above = &pool_.at(at);
       bits = below;
@@ -113,7 +114,7 @@ class Holders {
     gone.held_back = leaf.held_back;
     gone.node = leaf.node;
     if (above == nullptr) {
-      first_ = 0;
+      owner_.set_first_holder(0);
     } else {
       set_next(*above, bits, 0);
     }
@@ -123,6 +124,7 @@ class Holders {
  private:
   static constexpr std::size_t kDeepest = 13;
 
+  std::uint32_t first() const { return owner_.first_holder(); }
   static std::uint32_t next(const Holder& holder, NodeId bits) {
     return static_cast<std::uint32_t>((bits & 1) != 0 ? holder.odd : holder.even);
   }
@@ -135,7 +137,7 @@ class Holders {
   }
 
   StablePool<Holder>& pool_;
-  std::uint32_t& first_;
+  SlotHeader& owner_;
 };
 
 }  // namespace adaps

@@ -199,7 +199,7 @@ void write(const Table& table, float* value, const float* in) {
 Delta& unsent_changes(NodeContext& node, Partition& partition, OperationKind kind, LockedKey& key,
                       const float* in, const UpdateStep& step) {
   SlotHeader& header = key.header();
-  if (!header.has_changes()) header.changes() = partition.tables.unapplied.allocate();
+  if (!header.has_changes()) header.set_changes(partition.tables.unapplied.allocate());
   Unapplied& changes = partition.tables.unapplied.at(header.changes());
   Delta& unsent = changes.unsent;
   if (unsent) {

@@ -87,9 +87,9 @@ void Partition::on_clock(int worker, Clock clock) {
 }
 
 void Partition::mark_dirty(LockedKey& key) {
-  std::uint8_t& flags = key.header().flags;
-  if ((flags & kOnDirtyList) != 0) return;
-  flags |= kOnDirtyList;
+  SlotHeader& header = key.header();
+  if ((header.flags & kOnDirtyList) != 0) return;
+  header.flags |= kOnDirtyList;
   if (dirty.add(key.key())) request_round();
 }
 

@@ -57,9 +57,8 @@ class Directory {
   std::vector<Key> distances_;  // modulo 2^64
 };
 
-// A location entry contains 18 bits of the relocation count, which are compared modulo 2^18. No relocation
-// has the count 0. The count 0 means that the location is unknown, and that requests must be sent to the home
-// node.
+// Relocation counts have 18 bits, and are compared modulo 2^18. No relocation has the count 0. The count 0
+// means that the location is unknown, and that requests must be sent to the home node.
 inline constexpr RelocationCount kEntryMask = (1U << 18) - 1;
 
 inline bool newer_entry(RelocationCount a, RelocationCount b) {
@@ -69,7 +68,8 @@ inline bool newer_entry(RelocationCount a, RelocationCount b) {
 }
 
 inline RelocationCount next_relocation(RelocationCount rc) {
-  return ((rc + 1) & kEntryMask) == 0 ? rc + 2 : rc + 1;
+  const RelocationCount next = (rc + 1) & kEntryMask;
+  return next == 0 ? 1 : next;
 }
 
 }  // namespace adaps

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/reserved.h"
+#include "store/used_rows.h"
 
 namespace adaps {
 
@@ -23,19 +24,20 @@ using Tick = std::uint32_t;
 //
 // TinyLFU (Einziger, Friedman, Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
 // Storage 13(4), 2017) counts with Bloom filters. At one byte per id they would be too full to tell one use
-// from three. This sketch stores a fingerprint of nine bits and a count of three bits for an id, in the cache
-// line that its hash selects, and only for ids that have no row. So few ids share a count, and an id that
-// gets a row leaves its space to others.
+// from three. This sketch stores a fingerprint of seven bits and a count of three bits for an id, in the word
+// that its hash selects, and only for ids that have no row. So few ids share a count, and an id that gets a
+// row leaves its space to others.
 //
-// A line has space for 42 ids. If it is full, a new id takes the place of the oldest. An id is therefore
-// forgotten only after 42 newer ids of its line, which on average are as many ids as the sketch has space
-// for. Until then its count is exact, or too high if another id of the line has the same fingerprint.
+// A word has space for six ids. If it is full, a new id takes the place of the id that was not counted for
+// the longest time. An id is therefore forgotten only after six other ids of its word, which on average are
+// as many ids as the sketch has space for. Until then its count is exact, or too high if another id of the
+// word has the same fingerprint.
 class SeenSketch {
  public:
   // The largest count that is stored.
   static constexpr int kMost = 7;
 
-  // Uses at most `bytes` bytes of memory, and at least one cache line.
+  // Uses at most `bytes` bytes of memory, and at least one word.
   explicit SeenSketch(std::uint64_t bytes);
 
   // Counts a request of the id. Returns the number of its requests, including this one, up to kMost + 1.
@@ -45,33 +47,31 @@ class SeenSketch {
   // Sets the number of requests of the id, from 1 to kMost.
   void set(std::int64_t id, int count);
   // Removes the id, because it has a row.
-  void forget(std::int64_t id);
+  void forget(std::int64_t id) { take(place(id)); }
   // Bytes of memory that are reserved. Only used pages are resident.
-  std::uint64_t bytes() const { return lines_ * sizeof(Line); }
+  std::uint64_t bytes() const { return words_ * sizeof(std::uint64_t); }
 
  private:
-  static constexpr int kOfLine = 42;
-  static constexpr int kFingerprintBits = 9;
-  // Entries of twelve bits, the oldest first: the count above the fingerprint.
-  struct alignas(64) Line {
-    std::array<std::uint8_t, kOfLine * 12 / 8> entries;
-    std::uint8_t used;
+  static constexpr int kFingerprintBits = 7;
+  static constexpr int kEntryBits = 10;
+  static constexpr int kEntries = 6;
+  static constexpr std::uint64_t kFingerprintMask = (1U << kFingerprintBits) - 1;
+  static constexpr std::uint64_t kEntryMask = (1U << kEntryBits) - 1;
 
-    unsigned get(int index) const;
-    void put(int index, unsigned entry);
-    // Returns the index of the entry with a fingerprint, or `used`.
-    int find(unsigned fingerprint) const;
-    void remove(int index);
-    void append(unsigned entry);
-  };
-  static_assert(sizeof(Line) == 64);
+  // A word has entries of ten bits, the newest in the lowest bits: the count above the fingerprint. Entries
+  // without an id are 0.
   struct Place {
-    Line* line;
-    unsigned fingerprint;
+    std::uint64_t* word;
+    std::uint64_t fingerprint;
   };
   Place place(std::int64_t id) const;
+  // Returns the position of the id's entry in its word, or kEntries.
+  static int find(Place place);
+  // Removes the id's entry. Returns its count, or 0.
+  static int take(Place place);
+  static void put(Place place, int count);
 
-  const std::uint64_t lines_;
+  const std::uint64_t words_;
   const Reserved memory_;
 };
 
@@ -86,9 +86,9 @@ class SeenSketch {
 // not change while neither row is used, so one number is sufficient: the time at which the weight was, or
 // will be, one. Time is the number of rows created, as a multiple of the share, because a row has to compete
 // with those that are created after it. Uses in quick succession belong together, so a row has at most one
-// counted use in a period, the time in which a sixteenth of the share is created. The weight of a new row is
-// higher if its id had a row before. The order does not contain announced uses, because the caller retires no
-// row with intent.
+// counted use in a period, in which a sixteenth of the share is created. The weight of a new row is higher if
+// its id had a row before. The order does not contain announced uses, because the caller retires no row with
+// intent.
 class Replacement {
  public:
   // `ttl` is the maximum number of ticks since a row's last use, for kTtl.
@@ -106,50 +106,53 @@ class Replacement {
   std::size_t choose(Tick now, std::span<std::uint64_t> rows, const MayRetire& may_retire);
 
   // These calls need no lock. An update that another thread overwrites is lost, which only changes the order.
-  // A row is used. Several uses in one tick count once; kIntent also counts several uses in a period once.
+  // A row is used. Several uses in one tick count once, and with kIntent, several uses in a period.
   void used(std::uint64_t row, Tick now);
   // A row could not be retired, because another node uses it. This counts as a use.
   void refused(std::uint64_t row, Tick now);
 
   // Bytes of memory that are reserved. Only used pages are resident.
   std::uint64_t bytes() const {
-    return (evict_ == Evict::kLfu ? 2 : 1) * rows_ * sizeof(std::uint32_t) + returning_.bytes();
+    return rows_ * (evict_ == Evict::kIntent ? sizeof(std::uint8_t) : sizeof(std::uint32_t)) +
+           counted_.bytes() + returning_.bytes();
   }
 
  private:
   // Number of rows that are examined for each row that is chosen.
   static constexpr std::size_t kExamined = 64;
   struct Candidate {
-    std::uint64_t order;  // the smallest goes first
+    std::uint32_t order;  // the smallest goes first
     std::uint64_t row;
     bool operator<(const Candidate& other) const { return order < other.order; }
   };
 
   bool may_be_chosen(std::uint64_t row, Tick now);
-  std::uint64_t order(std::uint64_t row, Tick now) const;
+  std::uint32_t order(std::uint64_t row, Tick now) const;
   // Writes the best candidates to `rows`.
   std::size_t best(std::span<std::uint64_t> rows);
   void count_use(std::uint64_t row, Tick now);
-  // The time of a use, for kIntent. All uses in a tick have the time at which it began.
-  std::uint32_t time_of(Tick now) const;
-  // Returns the word of a row with a weight, for kIntent.
-  std::uint32_t weighed(float weight, Tick now) const;
+  // Returns a word of uses_ with the tick of its last use replaced.
+  std::uint32_t used_at(std::uint32_t word, Tick now) const;
+  // Gives a row a weight, for kIntent, and counts its use in this period. `before` is the row's present word.
+  void set_weight(std::uint64_t row, std::uint8_t before, float weight);
 
   const Evict evict_;
   const std::uint64_t rows_;
   const Tick ttl_;
-  const Reserved use_memory_;
-  const Reserved count_memory_;
-  // By row; 0: the row is free. Tick of the last use. For kIntent, the lower halves of two times: that of
-  // weight one in the upper half, and that of the last counted use.
+  const Reserved memory_;
+  // By row; 0: the row is free. For kIntent, the time at which the row's weight is one, in steps modulo 2^8.
+  // For kLfu, the number of uses, up to 4095, above 20 bits of the tick of the last use. Otherwise, this
+  // tick.
+  std::atomic<std::uint8_t>* const ones_;
   std::atomic<std::uint32_t>* const uses_;
-  std::atomic<std::uint32_t>* const counts_;  // by row, for kLfu: number of uses
+  // For kIntent.
   SeenSketch returning_;
+  UsedRows counted_;  // the rows with a counted use in this period
+  std::atomic<std::uint8_t> time_{0};
   std::uint64_t created_ = 0;
-  std::atomic<std::uint32_t> time_{1};       // for kIntent
-  std::atomic<Tick> tick_{0};                // of the last creation
-  std::atomic<std::uint32_t> tick_time_{1};  // time at which this tick began
-  std::uint64_t hand_ = 0;                   // the row that is examined next
+  std::uint64_t next_period_ = 0;  // the value of created_ at which the next period begins
+  Tick tick_ = 0;                  // of the last creation
+  std::uint64_t hand_ = 0;         // the row that is examined next
   std::vector<Candidate> candidates_;
 };
 

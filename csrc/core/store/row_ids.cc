@@ -104,7 +104,8 @@ std::size_t RowIds::find(std::span<const std::int64_t> ids, std::int64_t* rows) 
 
 std::uint64_t RowIds::resident_bytes() const {
   const std::uint64_t known = most_known_.load(std::memory_order_relaxed);
-  return std::min(known, buckets_) * sizeof(Bucket) + known * sizeof(std::int64_t) +
+  const std::uint64_t bits = 2 * known;  // the id is known, the row was used
+  return std::min(known, buckets_) * sizeof(Bucket) + known * sizeof(std::int64_t) + bits / 8 +
          (seen_ == nullptr ? 0 : seen_->bytes());
 }
 

@@ -1,4 +1,4 @@
-// A pool of objects with stable addresses and 32-bit names.
+// A pool of objects with stable addresses and 26-bit names.
 #pragma once
 
 #include <array>
@@ -14,6 +14,9 @@
 #include "common/spin_lock.h"
 
 namespace adaps {
+
+// Number of bits of a name.
+inline constexpr int kNameBits = 26;
 
 // allocate() and release() may be called from any thread. at() takes no lock. Therefore a thread that passes
 // a name to another thread must synchronize with it; in this code, the key's lock does this. The name 0 is
@@ -70,6 +73,7 @@ class StablePool {
   // Chunk i contains 64 * 2^i objects, so that a small pool takes little memory.
   static constexpr std::size_t kFirst = 64;
   static constexpr std::size_t kChunks = 20;
+  static_assert(kFirst << kChunks == std::size_t{1} << kNameBits);
   struct Place {
     std::size_t chunk;
     std::size_t offset;

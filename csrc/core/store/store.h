@@ -28,6 +28,7 @@
 #include "store/byte_counts.h"
 #include "store/directory.h"
 #include "store/reserved.h"
+#include "store/stable_pool.h"
 #include "store/table.h"
 
 namespace adaps {
@@ -71,13 +72,16 @@ inline bool is_uncounted(std::uint32_t seen) {
 
 enum class State : std::uint8_t { kNone, kPending, kReplica, kDropping, kOwner, kStored };
 
-// The state of a key with a slot. The header takes 16 bytes; with key word and intent count, a slot takes 21
+// The state of a key with a slot. The header takes 12 bytes; with key word and intent count, a slot takes 17
 // bytes in addition to value and optimizer state. Two fields have a different meaning in each state, so they
 // are private, and each accessor asserts the state.
 class SlotHeader {
- public:
-  RelocationCount rc = 0;  // owner, replica: relocation count of the owner; otherwise: of the location entry
+  static constexpr int kNodeBits = 12;
+  static constexpr int kNodeMask = (1 << kNodeBits) - 1;
+  static constexpr int kMostTimes = 3;
+  static_assert(kMaxNodes <= kNodeMask + 1);
 
+ public:
   // Owner: version of the value. Replica, dropping: version of the owner's value from which the copy was
   // made.
   Version version() const {
@@ -103,7 +107,8 @@ class SlotHeader {
     version_ = micros;
   }
 
-  // Owner: records that `node` was the only interested node. Returns how often it was in a row.
+  // Owner: records that `node` was the only interested node. Returns how often it was in a row, up to three
+  // times.
   int note_alone(NodeId node) {
     ADAPS_ASSERT(state == State::kOwner);
     const int times = (location & kNodeMask) == node ? std::min(location >> kNodeBits, kMostTimes - 1) : 0;
@@ -116,48 +121,47 @@ class SlotHeader {
     location = 0;
   }
 
-  // Owner: whether other nodes hold replicas, and the index of the first of these holders, 0 for none.
-  bool has_holders() const {
-    ADAPS_ASSERT(state == State::kOwner);
-    return entry_ != 0;
-  }
-  std::uint32_t& first_holder() {
+  // Owner: the index of the first holder of a replica, 0 for none.
+  std::uint32_t first_holder() const {
     ADAPS_ASSERT(state == State::kOwner);
     return entry_;
   }
-  // Replica, dropping: whether the copy has changes that the owner has not received, and their index, 0 for
-  // none.
-  bool has_changes() const {
-    ADAPS_ASSERT(is_copy());
-    return entry_ != 0;
+  void set_first_holder(std::uint32_t index) {
+    ADAPS_ASSERT(state == State::kOwner);
+    entry_ = index;
   }
-  std::uint32_t& changes() {
+  bool has_holders() const { return first_holder() != 0; }
+  // Replica, dropping: the index of changes that the owner has not received, 0 for none.
+  std::uint32_t changes() const {
     ADAPS_ASSERT(is_copy());
     return entry_;
   }
+  void set_changes(std::uint32_t index) {
+    ADAPS_ASSERT(is_copy());
+    entry_ = index;
+  }
+  bool has_changes() const { return changes() != 0; }
 
   // The index of holders or changes, as a hint for prefetching. It is read without the key's lock.
   std::uint32_t entry_hint() const { return entry_; }
 
-  // Replica, dropping: the owner. Pending: location entry. Owner: the node of note_alone() in the lower
-  // kNodeBits bits, and its number of times in the others.
-  NodeId location = 0;
-  State state = State::kNone;
-  std::uint8_t flags = 0;
-
  private:
-  static constexpr int kNodeBits = 12;
-  static constexpr int kNodeMask = (1 << kNodeBits) - 1;
-  static constexpr int kMostTimes = 15;
-  static_assert(kMaxNodes <= kNodeMask + 1);
-
   bool is_copy() const { return state == State::kReplica || state == State::kDropping; }
   bool has_value() const { return state == State::kOwner || is_copy(); }
 
   std::uint32_t version_ = 0;
-  std::uint32_t entry_ = 0;  // index in a table of the key's partition
+  std::uint32_t entry_ : kNameBits = 0;  // name in a pool of the key's partition
+
+ public:
+  State state : 3 = State::kNone;
+  std::uint8_t flags : 3 = 0;
+  // Owner, replica: relocation count of the owner; otherwise: of the location entry.
+  RelocationCount rc : 18 = 0;
+  // Replica, dropping: the owner. Pending: location entry. Owner: the node of note_alone() in the lower
+  // kNodeBits bits, and its number of times in the others.
+  NodeId location : kNodeBits + 2 = 0;
 };
-static_assert(sizeof(SlotHeader) == 16);
+static_assert(sizeof(SlotHeader) == 12);
 inline constexpr std::uint8_t kOnDirtyList = 1;  // the key is on its channel's dirty list
 inline constexpr std::uint8_t kUnreadable = 2;   // dropping: a newer answer was seen
 inline constexpr std::uint8_t kKeptBack = 4;     // its change is on the list of changes that wait for space

@@ -102,7 +102,7 @@ struct TableSpec {
 
 // Bytes of memory that a row takes in addition to its value and state, if the memory of its table is limited:
 // its header, its key, and a mark.
-inline constexpr std::size_t kLimitedSlotBytes = 25;
+inline constexpr std::size_t kLimitedSlotBytes = 21;
 // Bytes of memory for the last record of each row of such a table; see RowFile::Entry.
 inline constexpr std::size_t kRecordEntryBytes = 12;
 

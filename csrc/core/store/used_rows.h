@@ -1,4 +1,4 @@
-// The rows of a table with ids that this node has used (docs/concepts/protocol.md, section 20).
+// Sets of rows of a table with ids.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace adaps {
 
-// The rows that workers of this node have read or written, one bit each. Any number of threads may call any
+// The rows that were used since the start or since clear(), one bit each. Any number of threads may call any
 // function. A row that is added while another thread calls clear() may be lost.
 class UsedRows {
  public:
@@ -27,6 +27,8 @@ class UsedRows {
   void clear();
   // Returns the first added row in [row, end), or `end`, which is at most the number of rows.
   std::uint64_t next(std::uint64_t row, std::uint64_t end) const;
+  // Bytes of memory that are reserved. Only used pages are resident.
+  std::uint64_t bytes() const { return words_ * sizeof(std::uint64_t); }
 
  private:
   const std::uint64_t words_;

@@ -167,7 +167,7 @@ class World {
   void check_rows(Caller& caller, const Pending& pending);
   void check_used_ids(const Pending& pending) const;
   void check_full(const Pending& pending, NodeId full) const;
-  bool shares_count(std::uint32_t position) const;
+  bool may_be_forgotten(const Table& table, std::uint32_t position) const;
   bool may_use(const Caller& caller, std::uint32_t position);
   bool is_needed(NodeId node, std::uint32_t position);
   // Pins the row of a position for an intent, if the row may be retired.

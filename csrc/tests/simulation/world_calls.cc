@@ -560,7 +560,8 @@ void World::check_rows(Caller& caller, const Pending& pending) {
           throw Violation("ids: k", position, " is not found");
         continue;
       }
-      if (!any_retired && pending.refused[position] + 1 >= table.spec().admit_seen && !shares_count(position))
+      if (!any_retired && pending.refused[position] + 1 >= table.spec().admit_seen &&
+          !may_be_forgotten(table, position))
         throw Violation("ids: k", position, " is not admitted");
       if (!any_retired) refused.insert(position);
       continue;
@@ -577,13 +578,21 @@ void World::check_rows(Caller& caller, const Pending& pending) {
   for (const std::uint32_t position : refused) ++refused_[position];
 }
 
-// Whether the sketch counts another id together with this one, and so forgets both when one of them gets a
-// row.
-bool World::shares_count(std::uint32_t position) const {
-  SeenSketch sketch(1);
-  sketch.set(spec_.ids[position], 1);
-  return std::ranges::any_of(
-      spec_.ids, [&](std::int64_t id) { return id != spec_.ids[position] && sketch.seen(id) > 0; });
+// Whether the sketch may forget the requests of an id. If it counts another id together with this one, it
+// forgets both when one of them gets a row. If it has no space for all ids, it forgets some of them.
+bool World::may_be_forgotten(const Table& table, std::uint32_t position) const {
+  const std::int64_t own = spec_.ids[position];
+  const Directory directory(spec_.settings.nodes, 1);
+  const NodeId node = directory.node_of_id(own);
+  SeenSketch sketch(share_of(table.spec().rows, spec_.settings.nodes, node).size());
+  sketch.set(own, 1);
+  const auto is_other = [&](std::int64_t id) { return id != own && directory.node_of_id(id) == node; };
+  const auto is_same = [&](std::int64_t id) { return is_other(id) && sketch.seen(id) > 0; };
+  if (std::ranges::any_of(spec_.ids, is_same)) return true;
+  for (const std::int64_t id : spec_.ids) {
+    if (is_other(id)) sketch.set(id, 1);
+  }
+  return sketch.seen(own) == 0;
 }
 
 bool World::may_use(const Caller& caller, std::uint32_t position) {

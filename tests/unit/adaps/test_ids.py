@@ -184,6 +184,18 @@ def test_a_rule_replaces_a_tables_own_order_and_admission() -> None:
     assert (TABLE.spec().evict, TABLE.spec().admit_seen) == (_core.Evict.NONE, 1)
 
 
+@pytest.mark.parametrize(("evict", "most"), [(None, 32), ("intent", 40), ("lru", 40), ("lfu", 40)])
+def test_a_full_table_takes_few_bytes_per_id(evict: str | None, most: int) -> None:
+    count = 20_000
+    table = dataclasses.replace(TABLE, capacity=count, rows=0, evict=evict)
+    with adaps.Node([table]) as node:
+        ids = np.arange(count) << 32
+        rows = np.empty(count, np.int64)
+        node.worker(0).rows_of(node.table("items"), ids, rows)
+        node.worker(0).push(node.table("items").keys(rows), np.ones((count, 3), np.float32))
+        assert node.stats()["resident_bytes"] <= count * (most + 3 * 4)
+
+
 def test_rows_whose_use_has_ended_are_given_to_other_ids_in_the_same_clock() -> None:
     with adaps.Node([dataclasses.replace(TABLE, capacity=4, rows=0, evict="lru")]) as node:
         rows_of(node, range(4))

@@ -34,7 +34,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         ),
         (lambda: loose.Table("t", 9, 4, memory="1GB", path="."), ValueError, 'text such as "2GiB" with a'),
         (lambda: loose.Table("t", 9, 4, memory=0, path="."), ValueError, "memory of table 't' is 0"),
-        (lambda: loose.Table("t", 9, 4, memory=40, path="."), ValueError, "one of its rows takes 41 bytes"),
+        (lambda: loose.Table("t", 9, 4, memory=36, path="."), ValueError, "one of its rows takes 37 bytes"),
         (lambda: loose.Table("t", 9, 4, memory=99), ValueError, "has memory and no path; give both"),
         (lambda: loose.Table("t", 9, 4, path="."), ValueError, "has path and no memory; give both"),
         (
