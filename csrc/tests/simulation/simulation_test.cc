@@ -172,11 +172,6 @@ TEST(a_world_is_the_same_every_time) {
   CHECK(first == second);
 }
 
-TEST(reordered_links_are_detected) {
-  const Exploration result = explore({.seed = 3, .worlds = 100, .reordering = true});
-  CHECK(!result.failures.empty());
-}
-
 TEST(a_failing_world_is_minimized) {
   const Exploration result = explore({.seed = 4, .worlds = 500, .mutant = Mutant::refresh_forgets_unsent});
   REQUIRE(result.failures.size() == 1);
