@@ -5,14 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "node_handle.h"
-#include "protocol/local_access.h"
-#include "store/update_rule.h"
 
 namespace adaps::bindings {
 
@@ -29,28 +27,14 @@ class NodeTable {
   // Returns the table on `node`. Throws ValueError if it belongs to another node.
   const Table& of(NodeHandle& node) const;
   // Returns the keys of row ids. Throws IndexError that names the first row id that the table does not have.
-  py::object keys(const py::object& ids) const;
   std::vector<Key> keys_of(std::span<const std::int64_t> ids) const;
 
-  std::map<std::string, double> stats() const;
-  double learning_rate() const;
-  void set_learning_rate(double lr);
-  // Throws ValueError if the rule is of another kind, or needs state that the table's rows do not have.
-  void set_hyperparameters(const UpdateRule& rule);
-  std::uint64_t step() const;
-  // Throws ValueError if more than one node would apply the missed steps to its rows.
-  void set_step(std::uint64_t number, bool idle_rows);
-  // Applies missed steps to the rows of the keys, or without keys to all rows. Throws IndexError that names
-  // the first key that does not belong to the table.
-  void catch_up(const py::object& keys);
-  void forget_missed();
-  // Records that this node has used no row of a table with ids.
-  void forget_used();
-  bool retires_rows() const;
+  NodeHandle& node() const { return *node_; }
+  std::size_t index() const { return index_; }
+  // The table on its node. Throws Failure if the node is closed.
+  Table& table() const { return node_->node().tables()[index_]; }
 
  private:
-  void for_all_rows(MissedSteps missed);
-
   const std::shared_ptr<NodeHandle> node_;
   const std::size_t index_;
   std::string name_;

@@ -15,10 +15,11 @@ namespace py = pybind11;
 
 namespace {
 
-py::object error_class(const char* name) { return py::module_::import("adaps.errors").attr(name); }
-
-void raise(const py::object& type, const py::object& instance) {
-  PyErr_SetObject(type.ptr(), instance.ptr());
+// Raises an exception of adaps.errors.
+template <typename... Arguments>
+void raise(const char* name, const Arguments&... arguments) {
+  const auto type = py::module_::import("adaps.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(arguments...).ptr());
 }
 
 // Passed by value, as pybind11 declares translators.
@@ -28,21 +29,16 @@ void translate(std::exception_ptr raised) {
   try {
     std::rethrow_exception(raised);
   } catch (const PeerLost& lost) {
-    const auto type = error_class("PeerLost");
-    raise(type, type(lost.rank(), lost.what()));
+    raise("PeerLost", lost.rank(), lost.what());
   } catch (const ProtocolError& error) {
-    const auto type = error_class("AdapsError");
-    raise(type, type(error.what()));
+    raise("AdapsError", error.what());
   } catch (const TableFull& full) {
-    const auto type = error_class("AdapsError");
-    raise(type, type(full.what()));
+    raise("AdapsError", full.what());
   } catch (const Failure& failure) {
-    const auto type = error_class("AdapsError");
-    raise(type, type(failure.what()));
+    raise("AdapsError", failure.what());
   } catch (const std::logic_error& error) {
     if (typeid(error) != typeid(std::logic_error)) throw;  // pybind11 translates the derived classes
-    const auto type = error_class("AdapsError");
-    raise(type, type(error.what()));
+    raise("AdapsError", error.what());
   }
 }
 

@@ -16,10 +16,6 @@
 
 namespace adaps::bindings {
 
-namespace {
-constexpr std::size_t kAtOnce = 4096;
-}
-
 NodeTable::NodeTable(std::shared_ptr<NodeHandle> node, std::size_t index)
     : node_(std::move(node)), index_(index) {
   const Table& table = node_->node().tables()[index];
@@ -37,14 +33,6 @@ const Table& NodeTable::of(NodeHandle& node) const {
   return node.node().tables()[index_];
 }
 
-py::object NodeTable::keys(const py::object& ids) const {
-  const Array input = Array::of_int64(ids, "ids");
-  py::object keys = new_int64(ids, shape_of(ids, input.size()));
-  std::ranges::copy(keys_of(input.int64()),
-                    Array::of_int64(keys, "keys", Access::kWrite).mutable_int64().begin());
-  return keys;
-}
-
 std::vector<Key> NodeTable::keys_of(std::span<const std::int64_t> ids) const {
   std::vector<Key> keys(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -57,89 +45,70 @@ std::vector<Key> NodeTable::keys_of(std::span<const std::int64_t> ids) const {
   return keys;
 }
 
-std::map<std::string, double> NodeTable::stats() const { return node_->table_stats(index_); }
+namespace {
 
-double NodeTable::learning_rate() const {
-  return node_->node().tables()[index_].hyperparameters().learning_rate;
+py::object keys(const NodeTable& of, const py::object& ids) {
+  const Array input = Array::of_int64(ids, "ids");
+  py::object keys = new_int64(ids, shape_of(ids, input.size()));
+  std::ranges::copy(of.keys_of(input.int64()),
+                    Array::of_int64(keys, "keys", Access::kWrite).mutable_int64().begin());
+  return keys;
 }
 
-void NodeTable::set_learning_rate(double lr) {
-  if (!std::isfinite(lr) || lr < 0) {
-    throw py::value_error("learning rate " + std::to_string(lr) + " of table '" + name_ +
-                          "': it must be finite and not negative");
-  }
-  Table& table = node_->node().tables()[index_];
+[[noreturn]] void refuse(const std::string& what, const NodeTable& of, const std::string& why) {
+  throw py::value_error(what + " of table '" + of.name() + "': " + why);
+}
+
+void set_learning_rate(const NodeTable& of, double lr) {
+  if (!std::isfinite(lr) || lr < 0)
+    refuse("learning rate " + std::to_string(lr), of, "it must be finite and not negative");
+  Table& table = of.table();
   Hyperparameters with = table.hyperparameters();
   with.learning_rate = static_cast<float>(lr);
   table.set_hyperparameters(with);
 }
 
-void NodeTable::set_hyperparameters(const UpdateRule& rule) {
-  Table& table = node_->node().tables()[index_];
+void set_hyperparameters(const NodeTable& of, const UpdateRule& rule) {
+  Table& table = of.table();
   const UpdateRule& own = table.spec().rule;
   const bool alike = rule.kind == own.kind && rule.decoupled == own.decoupled &&
                      rule.nesterov == own.nesterov && rule.centered == own.centered && rule.eps == own.eps;
   if (!alike)
     throw py::value_error(
-        "the optimizer of table '" + name_ +
+        "the optimizer of table '" + of.name() +
         "' can change its lr, momentum, betas and weight decay, but not its kind or its eps");
   if (rule.weight_decay != 0.0F && own.weight_decay == 0.0F && !own.moves_idle_rows())
-    throw py::value_error("weight decay " + std::to_string(rule.weight_decay) + " of table '" + name_ +
-                          "': it was 0 at first, so rows have no record of missed steps; start with a small "
-                          "one, such as 1e-12");
+    refuse(
+        "weight decay " + std::to_string(rule.weight_decay), of,
+        "it was 0 at first, so rows have no record of missed steps; start with a small one, such as 1e-12");
   if (rule.momentum != 0.0F && own.momentum == 0.0F)
-    throw py::value_error("momentum " + std::to_string(rule.momentum) + " of table '" + name_ +
-                          "': it was 0 at first, so rows have no space for it; start with a small one, such "
-                          "as 1e-12");
+    refuse("momentum " + std::to_string(rule.momentum), of,
+           "it was 0 at first, so rows have no space for it; start with a small one, such as 1e-12");
   table.set_hyperparameters(rule.hyperparameters());
 }
 
-std::uint64_t NodeTable::step() const { return node_->node().tables()[index_].step(); }
-
-void NodeTable::set_step(std::uint64_t number, bool idle_rows) {
-  Node& node = node_->node();
-  Table& table = node.tables()[index_];
-  if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && node.settings().nodes > 1) {
-    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
-                          "': rows catch up with steps on a single node only, and there are " +
-                          std::to_string(node.settings().nodes) + "; set idle_rows=False");
-  }
-  if (number != 0 && idle_rows && table.spec().rule.moves_idle_rows() && table.is_limited()) {
-    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ +
-                          "': rows catch up with steps only if all of them are in memory; set "
-                          "idle_rows=False, or create the table without memory");
-  }
-  if (number > std::numeric_limits<std::uint32_t>::max()) {
-    throw py::value_error("step " + std::to_string(number) + " of table '" + name_ + "': steps go to " +
-                          std::to_string(std::numeric_limits<std::uint32_t>::max()));
-  }
+void set_step(const NodeTable& of, std::uint64_t number, bool idle_rows) {
+  constexpr std::uint32_t kLargest = std::numeric_limits<std::uint32_t>::max();
+  Table& table = of.table();
+  const std::string what = "step " + std::to_string(number);
+  const NodeId nodes = of.node().settings().nodes;
+  const bool catches_up = number != 0 && idle_rows && table.spec().rule.moves_idle_rows();
+  if (catches_up && nodes > 1)
+    refuse(what, of,
+           "rows catch up with steps on a single node only, and there are " + std::to_string(nodes) +
+               "; set idle_rows=False");
+  if (catches_up && table.is_limited())
+    refuse(what, of,
+           "rows catch up with steps only if all of them are in memory; set idle_rows=False, or create the "
+           "table without memory");
+  if (number > kLargest) refuse(what, of, "steps go to " + std::to_string(kLargest));
   table.set_step(number, idle_rows);
 }
 
-void NodeTable::catch_up(const py::object& keys) {
-  Node& node = node_->node();
-  const Table& table = node.tables()[index_];
-  if (!keys.is_none()) {
-    const Array array = Array::of_int64(keys, "keys");
-    for (const Key key : array.keys()) {
-      if (!table.contains(key)) {
-        throw py::index_error("key " + std::to_string(static_cast<std::int64_t>(key)) +
-                              " does not belong to table '" + name_ + "': its keys are " +
-                              std::to_string(first_key_) + " to " + std::to_string(table.end_key() - 1));
-      }
-    }
-    const py::gil_scoped_release release;
-    adaps::catch_up(node.context(), table, array.keys());
-    return;
-  }
-  for_all_rows(MissedSteps::kApply);
-}
-
-void NodeTable::forget_missed() { for_all_rows(MissedSteps::kForget); }
-
-void NodeTable::for_all_rows(MissedSteps missed) {
-  Node& node = node_->node();
-  const Table& table = node.tables()[index_];
+void for_all_rows(const NodeTable& of, MissedSteps missed) {
+  constexpr std::size_t kAtOnce = 4096;
+  Node& node = of.node().node();
+  const Table& table = of.table();
   if (table.now().history == nullptr) return;  // no row has missed anything
   const py::gil_scoped_release release;
   std::vector<Key> some(kAtOnce);
@@ -150,16 +119,29 @@ void NodeTable::for_all_rows(MissedSteps missed) {
   }
 }
 
-bool NodeTable::retires_rows() const { return node_->node().tables()[index_].uses() != nullptr; }
+// Without keys, all rows catch up.
+void catch_up(const NodeTable& of, const py::object& keys) {
+  if (keys.is_none()) return for_all_rows(of, MissedSteps::kApply);
+  Node& node = of.node().node();
+  const Table& table = of.table();
+  const Array array = Array::of_int64(keys, "keys");
+  for (const Key key : array.keys()) {
+    if (!table.contains(key))
+      throw py::index_error("key " + std::to_string(static_cast<std::int64_t>(key)) +
+                            " does not belong to table '" + of.name() + "': its keys are " +
+                            std::to_string(of.first_key()) + " to " + std::to_string(table.end_key() - 1));
+  }
+  const py::gil_scoped_release release;
+  adaps::catch_up(node.context(), table, array.keys());
+}
 
-void NodeTable::forget_used() {
-  RowIds* ids = node_->node().tables()[index_].ids();
-  if (ids == nullptr) throw py::value_error("table '" + name_ + "' has no ids: its rows are numbered from 0");
+void forget_used(const NodeTable& of) {
+  RowIds* ids = of.table().ids();
+  if (ids == nullptr)
+    throw py::value_error("table '" + of.name() + "' has no ids: its rows are numbered from 0");
   const py::gil_scoped_release release;
   ids->used().clear();
 }
-
-namespace {
 
 constexpr char kForgetUsed[] =
     R"(Forget which rows this node has used, so that `Worker.used_ids` does not list them.
@@ -284,19 +266,26 @@ void register_node_table(py::module_& module) {
       .def_property_readonly("length", &NodeTable::length, "int: Floats in a row.")
       .def_property_readonly("state_length", &NodeTable::state_length,
                              "int: Floats of optimizer state of a row; see `Worker.pull_state`.")
-      .def_property_readonly("retires_rows", &NodeTable::retires_rows,
-                             "bool: Whether the rows of a full table are given to other ids.")
-      .def("keys", &NodeTable::keys, py::arg("ids"), kKeys)
-      .def("stats", &NodeTable::stats, kStats)
-      .def_property_readonly("learning_rate", &NodeTable::learning_rate,
-                             "float: The learning rate on this node.")
-      .def("set_learning_rate", &NodeTable::set_learning_rate, py::arg("lr"), kSetLearningRate)
-      .def_property_readonly("step", &NodeTable::step, "int: The number of the last `set_step`, initially 0.")
-      .def("set_hyperparameters", &NodeTable::set_hyperparameters, py::arg("rule"), kSetHyperparameters)
-      .def("set_step", &NodeTable::set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
-      .def("catch_up", &NodeTable::catch_up, py::arg("keys") = py::none(), kCatchUp)
-      .def("forget_used", &NodeTable::forget_used, kForgetUsed)
-      .def("forget_missed", &NodeTable::forget_missed, kForgetMissed);
+      .def_property_readonly(
+          "retires_rows", [](const NodeTable& of) { return of.table().uses() != nullptr; },
+          "bool: Whether the rows of a full table are given to other ids.")
+      .def("keys", &keys, py::arg("ids"), kKeys)
+      .def(
+          "stats", [](const NodeTable& of) { return of.node().table_stats(of.index()); }, kStats)
+      .def_property_readonly(
+          "learning_rate", [](const NodeTable& of) { return of.table().hyperparameters().learning_rate; },
+          "float: The learning rate on this node.")
+      .def("set_learning_rate", &set_learning_rate, py::arg("lr"), kSetLearningRate)
+      .def_property_readonly(
+          "step", [](const NodeTable& of) { return of.table().step(); },
+          "int: The number of the last `set_step`, initially 0.")
+      .def("set_hyperparameters", &set_hyperparameters, py::arg("rule"), kSetHyperparameters)
+      .def("set_step", &set_step, py::arg("number"), py::arg("idle_rows") = true, kSetStep)
+      .def("catch_up", &catch_up, py::arg("keys") = py::none(), kCatchUp)
+      .def("forget_used", &forget_used, kForgetUsed)
+      .def(
+          "forget_missed", [](const NodeTable& of) { for_all_rows(of, MissedSteps::kForget); },
+          kForgetMissed);
 }
 
 }  // namespace adaps::bindings

@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <string>
+
 #include "register.h"
 #include "worker_handle.h"
 
@@ -36,122 +38,47 @@ device) and IndexError (a key that does not exist) name the wrong value. After t
 that needs the cluster raises `PeerLost`. After this node was closed or this worker was finalized, calls raise
 `AdapsError`.)";
 
-constexpr char kPull[] = R"(Write the values of the keys to `out`, one after the other.
+// A call that reads or writes one row of an array for each key.
+struct RowCall {
+  const char* name;
+  OperationKind kind;
+  const char* text;
+  const char* keys;   // description of the argument `keys`
+  const char* array;  // name of the other argument, and its description
+  const char* content;
+  const char* unchanged;  // effect of the call if a key does not exist
+};
+
+constexpr RowCall kRowCalls[] = {
+    {"pull", OperationKind::kPull, R"(Write the values of the keys to `out`, one after the other.
 
 Blocks until every row has been read: from this node's memory if it owns the row or holds a replica, otherwise
-by a message to the owner.
-
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to read. Duplicates are allowed, and each is written.
-out : float32 array or CPU tensor
-    Output for the rows, in the order of the keys. It must be writable.
-asynchronous : bool
-    Whether to return at once. If so, `out` must not be changed or freed until the call is complete.
-
-Returns
--------
-int or None
-    Ticket of the call if it is asynchronous.
-
-Raises
-------
-IndexError
-    If a key does not exist. The error names the first one, and `out` is unchanged.
-TypeError, ValueError
-    If an array has another dtype, size or layout, is read-only or is not on the CPU.
-PeerLost
-    If a node of the cluster is lost.)";
-
-constexpr char kPush[] = R"(Add a delta to the value of each key.
+by a message to the owner.)",
+     "Keys of the rows to read. Duplicates are allowed, and each is written.", "out",
+     "Output for the rows, in the order of the keys. It must be writable.", "`out` is unchanged"},
+    {"push", OperationKind::kPush, R"(Add a delta to the value of each key.
 
 Blocks until each delta is in the row at its owner, or in a replica on this node. The next exchange sends the
-changes of replicas to the owner.
-
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to change. The deltas of duplicates are added up.
-deltas : float32 array or CPU tensor
-    Deltas to add, one row per key.
-asynchronous : bool
-    Whether to return at once. If so, `deltas` must not be changed until the call is complete.
-
-Returns
--------
-int or None
-    Ticket of the call if it is asynchronous.
-
-Raises
-------
-IndexError
-    If a key does not exist. The error names the first one, and nothing is added.
-TypeError, ValueError
-    If an array has another dtype, size or layout, or is not on the CPU.
-PeerLost
-    If a node of the cluster is lost.)";
-
-constexpr char kPushGradients[] = R"(Update the value of each key with its table's optimizer.
+changes of replicas to the owner.)",
+     "Keys of the rows to change. The deltas of duplicates are added up.", "deltas",
+     "Deltas to add, one row per key.", "nothing is added"},
+    {"push_gradients", OperationKind::kPushGradients,
+     R"(Update the value of each key with its table's optimizer.
 
 Blocks until each gradient is applied at the row's owner, or to a replica on this node. The next exchange
-sends the changes of replicas to the owner.
+sends the changes of replicas to the owner. If a gradient contains NaN or infinity and the node has
+``nonfinite="raise"``, ValueError names table and row, and nothing is applied.)",
+     "Keys of the rows to update. Duplicates are separate steps, one after the other. To apply the sum of\n"
+     "    their gradients instead, like torch's sparse gradients, sum them first, for example with\n"
+     "    `deduplicate`.",
+     "gradients", "Gradients, one row per key.", "nothing is applied"},
+    {"set", OperationKind::kSet, R"(Overwrite the value of each key; the optimizer's state is unchanged.
 
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to update. Duplicates are separate steps, one after the other. To apply the sum of their
-    gradients instead, like torch's sparse gradients, sum them first, for example with `deduplicate`.
-gradients : float32 array or CPU tensor
-    Gradients, one row per key.
-asynchronous : bool
-    Whether to return at once. If so, `gradients` must not be changed until the call is complete.
-
-Returns
--------
-int or None
-    Ticket of the call if it is asynchronous.
-
-Raises
-------
-IndexError
-    If a key does not exist. The error names the first one, and nothing is applied.
-ValueError
-    If a gradient contains NaN or infinity and the node has ``nonfinite="raise"``; the error names table and
-    row. Or if an array has another size or layout. Nothing is applied.
-TypeError
-    If an array has another dtype.
-PeerLost
-    If a node of the cluster is lost.)";
-
-constexpr char kSet[] = R"(Overwrite the value of each key; the optimizer's state is unchanged.
-
-Blocks until every value has reached its owner, which orders it with all other updates.
-
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to write. Of several duplicates, the last one takes effect.
-values : float32 array or CPU tensor
-    New values, one row per key.
-asynchronous : bool
-    Whether to return at once. If so, `values` must not be changed until the call is complete.
-
-Returns
--------
-int or None
-    Ticket of the call if it is asynchronous.
-
-Raises
-------
-IndexError
-    If a key does not exist. The error names the first one, and nothing is written.
-TypeError, ValueError
-    If an array has another dtype, size or layout, or is not on the CPU.
-PeerLost
-    If a node of the cluster is lost.)";
-
-constexpr char kPullState[] = R"(Write the optimizer states of the keys to `out`, one after the other.
+Blocks until every value has reached its owner, which orders it with all other updates.)",
+     "Keys of the rows to write. Of several duplicates, the last one takes effect.", "values",
+     "New values, one row per key.", "nothing is written"},
+    {"pull_state", OperationKind::kPullState,
+     R"(Write the optimizer states of the keys to `out`, one after the other.
 
 Blocks until every state has been read from the row's owner. The states include all earlier pushes of this node.
 A state is one row of `NodeTable.state_length` float32 numbers. It contains the buffers of `torch.optim` that the
@@ -159,45 +86,26 @@ rule has, each as long as the value, one after the other: ``momentum_buffer`` of
 ``exp_avg`` and ``exp_avg_sq`` of Adam; ``square_avg``, ``momentum_buffer`` and ``grad_avg`` of RMSprop. One more
 number follows: the step that last changed the row, if `NodeTable.set_step` numbers steps, and otherwise the number
 of gradients that Adam has applied. Adagrad and SGD without momentum have this number only with weight decay. The
-state of `RowAdagrad` is one accumulator.
-
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to read. Duplicates are allowed, and each is written.
-out : float32 array or CPU tensor
-    Output for the states, in the order of the keys. It must be writable.
-asynchronous : bool
-    Whether to return at once. If so, `out` must not be changed or freed until the call is complete.
-
-Returns
--------
-int or None
-    Ticket of the call if it is asynchronous.
-
-Raises
-------
-IndexError
-    If a key does not exist. The error names the first one, and `out` is unchanged.
-TypeError, ValueError
-    If an array has another dtype, size or layout, is read-only or is not on the CPU.
-PeerLost
-    If a node of the cluster is lost.)";
-
-constexpr char kSetState[] = R"(Overwrite the optimizer state of each key; the value is unchanged.
+state of `RowAdagrad` is one accumulator.)",
+     "Keys of the rows to read. Duplicates are allowed, and each is written.", "out",
+     "Output for the states, in the order of the keys. It must be writable.", "`out` is unchanged"},
+    {"set_state", OperationKind::kSetState,
+     R"(Overwrite the optimizer state of each key; the value is unchanged.
 
 Blocks until every state has reached the row's owner, which orders it with all other updates. If the `wire` of a
 table rounds, other nodes may still have rounding errors of the old state, which can make the new state negative.
-Write the states of such rows before their first gradient.
+Write the states of such rows before their first gradient.)",
+     "Keys of the rows to write. Of several duplicates, the last one takes effect.", "states",
+     "New states, one row per key, in the form that `pull_state` returns.", "nothing is written"},
+};
 
-Parameters
-----------
-keys : int64 array, CPU tensor or sequence of int
-    Keys of the rows to write. Of several duplicates, the last one takes effect.
-states : float32 array or CPU tensor
-    New states, one row per key, in the form that `pull_state` returns.
-asynchronous : bool
-    Whether to return at once. If so, `states` must not be changed until the call is complete.
+std::string description(const RowCall& call) {
+  const std::string array = call.array;
+  return std::string(call.text) +
+         "\n\nParameters\n----------\nkeys : int64 array, CPU tensor or sequence of int\n    " + call.keys +
+         "\n" + array + " : float32 array or CPU tensor\n    " + call.content +
+         "\nasynchronous : bool\n    Whether to return at once. If so, `" + array +
+         R"(` must not be changed or freed until the call is complete.
 
 Returns
 -------
@@ -207,11 +115,23 @@ int or None
 Raises
 ------
 IndexError
-    If a key does not exist. The error names the first one, and nothing is written.
+    If a key does not exist. The error names the first one, and )" +
+         call.unchanged + R"(.
 TypeError, ValueError
-    If an array has another dtype, size or layout, or is not on the CPU.
+    If an array has another dtype, size or layout, is not on the CPU, or is an output and read-only.
 PeerLost
     If a node of the cluster is lost.)";
+}
+
+// Appends the errors of a call for which every worker waits.
+std::string collective(const char* text) {
+  return std::string(text) + R"(
+
+Raises
+------
+PeerLost
+    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
+}
 
 constexpr char kUsedIds[] = R"(Return the ids of the rows that any node has read or written.
 
@@ -603,12 +523,7 @@ PeerLost
 
 constexpr char kBarrier[] = R"(Block until every worker of every node has called this. Collective.
 
-A barrier alone does not make writes visible; see `wait_sync`.
-
-Raises
-------
-PeerLost
-    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
+A barrier alone does not make writes visible; see `wait_sync`.)";
 
 constexpr char kAgree[] =
     R"(Block like `barrier`, and return whether any worker has reported a failure. Collective.
@@ -621,12 +536,7 @@ well : bool
 Returns
 -------
 int or None
-    Rank of a node with a worker that reported a failure, equal for all workers; None if there is none.
-
-Raises
-------
-PeerLost
-    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
+    Rank of a node with a worker that reported a failure, equal for all workers; None if there is none.)";
 
 constexpr char kSkipToClock[] =
     R"(Continue from a later clock, for example after a restore. An earlier clock has no effect.
@@ -644,20 +554,10 @@ ValueError
     If it is greater than the largest clock.)";
 
 constexpr char kBeginSetup[] =
-    R"(Block until every worker has called this, before the first values are set. Collective.
-
-Raises
-------
-PeerLost
-    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
+    R"(Block until every worker has called this, before the first values are set. Collective.)";
 
 constexpr char kEndSetup[] =
-    R"(Block until the writes of all workers before this call are visible to all workers. Collective.
-
-Raises
-------
-PeerLost
-    If a node of the cluster is lost, or does not arrive within `stall_timeout`.)";
+    R"(Block until the writes of all workers before this call are visible to all workers. Collective.)";
 
 constexpr char kFinalize[] = R"(Exclude this worker from collective calls, which then do not wait for it.
 
@@ -672,19 +572,16 @@ PeerLost
 }  // namespace
 
 void register_worker(py::module_& module) {
-  py::class_<WorkerHandle, std::shared_ptr<WorkerHandle>>(module, "Worker", kWorker)
-      .def("pull", &WorkerHandle::pull, py::arg("keys"), py::arg("out"), py::arg("asynchronous") = false,
-           kPull)
-      .def("push", &WorkerHandle::push, py::arg("keys"), py::arg("deltas"), py::arg("asynchronous") = false,
-           kPush)
-      .def("push_gradients", &WorkerHandle::push_gradients, py::arg("keys"), py::arg("gradients"),
-           py::arg("asynchronous") = false, kPushGradients)
-      .def("set", &WorkerHandle::set, py::arg("keys"), py::arg("values"), py::arg("asynchronous") = false,
-           kSet)
-      .def("pull_state", &WorkerHandle::pull_state, py::arg("keys"), py::arg("out"),
-           py::arg("asynchronous") = false, kPullState)
-      .def("set_state", &WorkerHandle::set_state, py::arg("keys"), py::arg("states"),
-           py::arg("asynchronous") = false, kSetState)
+  py::class_<WorkerHandle, std::shared_ptr<WorkerHandle>> worker(module, "Worker", kWorker);
+  for (const RowCall& call : kRowCalls) {
+    const auto run = [kind = call.kind, array = call.array](WorkerHandle& handle, py::handle keys,
+                                                            py::handle values, bool asynchronous) {
+      return handle.access_rows(kind, keys, values, array, asynchronous);
+    };
+    worker.def(call.name, run, py::arg("keys"), py::arg(call.array), py::arg("asynchronous") = false,
+               description(call).c_str());
+  }
+  worker
       .def("rows_of", &WorkerHandle::rows_of, py::arg("table"), py::arg("ids"), py::arg("rows_out"),
            py::arg("asynchronous") = false, py::arg("create") = true, kRowsOf)
       .def("used_ids", &WorkerHandle::used_ids, py::arg("table"), kUsedIds)
@@ -710,11 +607,11 @@ void register_worker(py::module_& module) {
       .def("wait", &WorkerHandle::wait, py::arg("ticket"), kWait)
       .def("waitall", &WorkerHandle::waitall, kWaitAll)
       .def("wait_sync", &WorkerHandle::wait_sync, py::arg("asynchronous") = false, kWaitSync)
-      .def("barrier", &WorkerHandle::barrier, kBarrier)
-      .def("agree", &WorkerHandle::agree, py::arg("well"), kAgree)
+      .def("barrier", &WorkerHandle::barrier, collective(kBarrier).c_str())
+      .def("agree", &WorkerHandle::agree, py::arg("well"), collective(kAgree).c_str())
       .def("skip_to_clock", &WorkerHandle::skip_to_clock, py::arg("clock"), kSkipToClock)
-      .def("begin_setup", &WorkerHandle::begin_setup, kBeginSetup)
-      .def("end_setup", &WorkerHandle::end_setup, kEndSetup)
+      .def("begin_setup", &WorkerHandle::begin_setup, collective(kBeginSetup).c_str())
+      .def("end_setup", &WorkerHandle::end_setup, collective(kEndSetup).c_str())
       .def("finalize", &WorkerHandle::finalize, kFinalize);
 }
 

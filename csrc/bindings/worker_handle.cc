@@ -42,30 +42,16 @@ WorkerHandle::ExclusiveCall::ExclusiveCall(WorkerHandle& handle) : handle_(handl
                        "adaps.Node(..., workers=...)"));
 }
 
-std::optional<Ticket> WorkerHandle::pull(py::handle keys, py::handle out, bool asynchronous) {
-  return access_rows<&Worker::pull>(keys, Array::of_float32(out, "out", Access::kWrite), asynchronous);
-}
-
-std::optional<Ticket> WorkerHandle::push(py::handle keys, py::handle deltas, bool asynchronous) {
-  return access_rows<&Worker::push>(keys, Array::of_float32(deltas, "deltas", Access::kRead), asynchronous);
-}
-
-std::optional<Ticket> WorkerHandle::push_gradients(py::handle keys, py::handle gradients, bool asynchronous) {
-  return access_rows<&Worker::push_gradients>(keys, Array::of_float32(gradients, "gradients", Access::kRead),
-                                              asynchronous);
-}
-
-std::optional<Ticket> WorkerHandle::set(py::handle keys, py::handle values, bool asynchronous) {
-  return access_rows<&Worker::set>(keys, Array::of_float32(values, "values", Access::kRead), asynchronous);
-}
-
-std::optional<Ticket> WorkerHandle::pull_state(py::handle keys, py::handle out, bool asynchronous) {
-  return access_rows<&Worker::pull_state>(keys, Array::of_float32(out, "out", Access::kWrite), asynchronous);
-}
-
-std::optional<Ticket> WorkerHandle::set_state(py::handle keys, py::handle states, bool asynchronous) {
-  return access_rows<&Worker::set_state>(keys, Array::of_float32(states, "states", Access::kRead),
-                                         asynchronous);
+std::optional<Ticket> WorkerHandle::access_rows(OperationKind kind, py::handle keys, py::handle values,
+                                                const char* argument, bool asynchronous) {
+  const bool writes = is_write(kind);
+  const Array floats = Array::of_float32(values, argument, writes ? Access::kRead : Access::kWrite);
+  // The keys are copied during the call, so only the values must be kept alive.
+  const Array given = Array::of_int64(keys, "keys");
+  float* const out = writes ? nullptr : floats.floats();
+  const float* const in = writes ? floats.floats() : nullptr;
+  return access(floats, asynchronous,
+                [&] { return worker_.run(kind, given.keys(), out, in, floats.size(), asynchronous); });
 }
 
 std::optional<Ticket> WorkerHandle::rows_of(const NodeTable& table, py::handle ids, py::handle rows,
@@ -287,14 +273,6 @@ std::optional<Ticket> WorkerHandle::access(const Array& array, bool asynchronous
   release_finished();
   if (ticket != kDone) held_.emplace(ticket, std::move(keeper));
   return ticket;
-}
-
-template <auto kCall>
-std::optional<Ticket> WorkerHandle::access_rows(py::handle keys, const Array& values, bool asynchronous) {
-  // The keys are copied during the call, so only the values must be kept alive.
-  const Array given = Array::of_int64(keys, "keys");
-  return access(values, asynchronous,
-                [&] { return (worker_.*kCall)(given.keys(), values.floats(), values.size(), asynchronous); });
 }
 
 // Releases the arrays of completed calls, because a caller may never wait for them. Checks a few arrays per

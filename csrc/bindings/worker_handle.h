@@ -21,13 +21,9 @@ class WorkerHandle {
  public:
   WorkerHandle(std::shared_ptr<NodeHandle> node, Worker& worker, int index, HeldArrays& held);
 
-  std::optional<Ticket> pull(py::handle keys, py::handle out, bool asynchronous);
-  std::optional<Ticket> push(py::handle keys, py::handle deltas, bool asynchronous);
-  std::optional<Ticket> push_gradients(py::handle keys, py::handle gradients, bool asynchronous);
-  std::optional<Ticket> set(py::handle keys, py::handle values, bool asynchronous);
-
-  std::optional<Ticket> pull_state(py::handle keys, py::handle out, bool asynchronous);
-  std::optional<Ticket> set_state(py::handle keys, py::handle states, bool asynchronous);
+  // Makes a call that reads or writes one row of `values` for each key. Errors call the array `argument`.
+  std::optional<Ticket> access_rows(OperationKind kind, py::handle keys, py::handle values,
+                                    const char* argument, bool asynchronous);
   std::optional<Ticket> rows_of(const NodeTable& table, py::handle ids, py::handle rows, bool asynchronous,
                                 bool create);
   py::object used_ids(const NodeTable& table);
@@ -77,9 +73,6 @@ class WorkerHandle {
   // Makes a call that may be asynchronous, and keeps `array` alive until it is complete.
   template <typename Function>
   std::optional<Ticket> access(const Array& array, bool asynchronous, Function function);
-  // Like access(), for a call of Worker that reads or writes a row of `values` for each key.
-  template <auto kCall>
-  std::optional<Ticket> access_rows(py::handle keys, const Array& values, bool asynchronous);
   void release_finished();
 
   const std::shared_ptr<NodeHandle> node_;

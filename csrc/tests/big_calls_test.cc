@@ -2,8 +2,6 @@
 // the bytes on the network are limited.
 #include <atomic>
 #include <future>
-#include <numeric>
-#include <stdexcept>
 #include <thread>
 
 #include "check.h"
@@ -178,39 +176,6 @@ TEST(the_first_of_many_requests_and_answers_are_sent_early) {
   }
 }
 
-TEST(a_mark_is_echoed_after_all_slices_of_the_refreshes) {
-  Pair pair(Technique::kReplication);
-  const std::vector<Key> keys = pair.keys_of(0);
-  pair.channel(1).partition().submit_intent(0, keys, 0, kForever);
-  pair.settle();
-  REQUIRE(pair.channel(1).counters().replicas_set_up.get() == keys.size());
-  std::vector<float> ones(keys.size(), 1.0F);
-  Completion completion;
-  Operation push(OperationKind::kPush, 0, completion);
-  push.in = ones.data();
-  start(pair.node(0), push, keys);
-  REQUIRE(push.done.load());  // node 0 owns all of the keys
-  Operation sync(OperationKind::kSync, 0, completion);
-  sync.left.store(2);
-  pair.node(1).epochs.wait(sync);
-  pair.channel(1).partition().submit_sync(sync);
-  pair.tick(1);
-  pair.deliver(1);
-  std::size_t ticks = 0;
-  for (; !sync.done.load() && ticks < 10'000; ++ticks) {
-    CHECK(pair.channel(0).counters().refreshes_sent.get() <= (ticks + 2) * 3 * kSlice);
-    pair.deliver(0);
-    pair.tick(0);
-  }
-  CHECK(ticks > 5);
-  std::vector<float> values(keys.size());
-  Operation pull(OperationKind::kPull, 0, completion);
-  pull.out = values.data();
-  start(pair.node(1), pull, keys);
-  REQUIRE(pull.done.load());
-  CHECK(values == ones);
-}
-
 TEST(no_frame_is_longer_than_a_peer_accepts) {
   Outbox outbox(2);
   const std::vector<float> row(kMaxRowFloats);
@@ -237,31 +202,6 @@ TEST(gradients_of_one_key_that_exceed_a_frame_are_divided) {
   std::vector<float> value(kLength);
   nodes[0]->worker(0).pull(key, value.data(), value.size(), false);
   CHECK(value == std::vector<float>(kLength, static_cast<float>(kCopies)));
-  close_all(nodes);
-}
-
-TEST(asynchronous_calls_wait_at_the_limit_of_queued_bytes) {
-  Settings settings{.nodes = 2, .technique = Technique::kStatic, .max_queued_bytes = 100'000};
-  ConnectOptions options = connect_options();
-  options.shape.bits_per_second = 10e6;
-  constexpr std::size_t kLength = 1'000, kCalls = 200;  // each call takes 3.2 ms on the wire
-  auto nodes = connected({table(64, kLength)}, settings, options);
-  const std::vector<Key> key = keys_at(nodes[0]->context().directory, 1, 1);
-  const std::vector<float> ones(kLength, 1.0F);
-  Worker& worker = nodes[0]->worker(0);
-  double most = 0;
-  for (std::size_t i = 0; i < kCalls; ++i) {
-    worker.push(key, ones.data(), ones.size(), true);
-    most = std::max(most, nodes[0]->stats().at("queued_bytes"));
-  }
-  CHECK(most > 10'000);
-  CHECK(most <= 105'000);  // the limit plus one call
-  CHECK(nodes[0]->stats().at("queue_full_micros") > 0);
-  worker.waitall();
-  CHECK_EQ(nodes[0]->stats().at("queued_bytes"), 0.0);
-  std::vector<float> value(kLength);
-  worker.pull(key, value.data(), value.size(), false);
-  CHECK(value == std::vector<float>(kLength, static_cast<float>(kCalls)));
   close_all(nodes);
 }
 

@@ -78,6 +78,11 @@ inline int run(const std::string& filter) {
     if (!(condition))                                                                                     \
       throw std::runtime_error(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " #condition); \
   } while (false)
+#define CHECK_CONTAINS(text, part)                                                                     \
+  do {                                                                                                 \
+    if (const std::string found = (text); found.find(part) == std::string::npos)                       \
+      check::fail(__FILE__, __LINE__, "'" + found + "' does not contain '" + std::string(part) + "'"); \
+  } while (false)
 // Checks that the expression throws `Kind` with a message that contains `part`.
 #define CHECK_THROWS(expression, Kind, part)                                                \
   do {                                                                                      \

@@ -21,44 +21,6 @@ struct Waiting {
 
 }  // namespace
 
-TEST(without_writes_a_wait_ends_at_once) {
-  Epochs epochs;
-  Waiting waiting;
-  epochs.wait(waiting.operation);
-  CHECK(waiting.done());
-  CHECK(!epochs.anyone_waits());
-}
-
-TEST(a_wait_ends_with_the_last_write_before_it) {
-  Epochs epochs;
-  const std::uint64_t first = epochs.add();
-  const std::uint64_t second = epochs.add();
-  Waiting waiting;
-  epochs.wait(waiting.operation);
-  const std::uint64_t later = epochs.add();
-  CHECK(later != first);
-  epochs.remove(second);
-  CHECK(!waiting.done());
-  CHECK(epochs.anyone_waits());
-  epochs.remove(first);
-  CHECK(waiting.done());
-  CHECK_EQ(epochs.outstanding(), 1);
-  epochs.remove(later);
-  CHECK_EQ(epochs.outstanding(), 0);
-}
-
-TEST(a_wait_includes_all_earlier_epochs) {
-  Epochs epochs;
-  const std::uint64_t old = epochs.add();
-  Waiting first, second;
-  epochs.wait(first.operation);
-  epochs.wait(second.operation);
-  CHECK(!second.done());
-  epochs.remove(old);
-  CHECK(first.done());
-  CHECK(second.done());
-}
-
 TEST(a_patient_wait_hurries_as_soon_as_a_worker_waits) {
   Epochs epochs;
   const std::uint64_t write = epochs.add();

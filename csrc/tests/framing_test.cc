@@ -155,9 +155,15 @@ TEST(frames_too_long_or_out_of_order_are_refused) {
   Frame stream = stream_of({8, 8});
   stream[16 + 4] = std::byte{2};  // the number of the second frame
   CHECK_THROWS(feed(stream, random, 100, ignore), ProtocolError, "frame 2 where frame 1 was due");
-  const framing::Header header{kMaxFrameBytes + 1, 0};
-  const auto head = std::as_bytes(std::span(&header, 1));
-  CHECK_THROWS(feed(Frame(head.begin(), head.end()), random, 100, ignore), ProtocolError, "67108865 bytes");
+  const std::pair<framing::Header, const char*> cases[] = {
+      {{kMaxFrameBytes + 1, 0}, "frame of 67108865 bytes"},
+      {{0xfffffffe, 0}, "frame of 4294967294 bytes"},
+      {{framing::kKeepAlive, 7}, "frame 7 where frame 0 was due"},
+  };
+  for (const auto& [header, reason] : cases) {
+    const auto head = std::as_bytes(std::span(&header, 1));
+    CHECK_THROWS(feed(Frame(head.begin(), head.end()), random, 100, ignore), ProtocolError, reason);
+  }
 }
 
 TEST(modified_sealed_frames_are_refused) {

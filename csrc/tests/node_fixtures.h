@@ -1,6 +1,7 @@
 // Keys, reads, and nodes of one process that are connected by sockets.
 #pragma once
 
+#include <cstring>
 #include <future>
 #include <memory>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include "node/node.h"
 #include "node/worker.h"
+#include "protocol/message.h"
 #include "store/directory.h"
 
 namespace adaps::testing {
@@ -33,6 +35,14 @@ inline std::vector<float> pulled(Worker& worker, std::span<const Key> keys, std:
   std::vector<float> values(keys.size() * length);
   worker.pull(keys, values.data(), values.size(), false);
   return values;
+}
+
+// A message and the floats behind it.
+template <typename Message>
+Frame frame_of(const Message& message, std::size_t floats = 0) {
+  Frame frame(sizeof(Message) + floats * sizeof(float));
+  std::memcpy(frame.data(), &message, sizeof(Message));
+  return frame;
 }
 
 using Nodes = std::vector<std::unique_ptr<Node>>;

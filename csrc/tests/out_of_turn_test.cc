@@ -34,35 +34,35 @@ std::vector<TableSpec> tables(Technique technique = Technique::kAdaptive, RuleKi
 
 Settings settings(NodeId rank) { return {.rank = rank, .nodes = kNodes, .channels = 2, .timing = false}; }
 
-// A message and the floats behind it.
-template <typename Message>
-Frame frame_of(const Message& message, std::size_t floats = 0) {
-  Frame frame(sizeof(Message) + floats * sizeof(float));
-  std::memcpy(frame.data(), &message, sizeof(Message));
-  return frame;
-}
-
 // --- messages about a key ---
 
-// The state of a key at the receiver. If the name of a state contains a node, that node is the owner or the
-// holder.
-enum class KeyState {
-  kUntouched,         // its home is this node, and it was never used
-  kElsewhere,         // its home is the sender, and it was never used on this node
-  kPending,           // this node has requested it from the sender
-  kReplicaOfSender,   // a copy without changes
-  kReplicaOfOther,    // a copy of a row of node 0
-  kDroppingToSender,  // DROP has been sent to the sender
-  kDroppingToOther,   // DROP has been sent to node 0
-  kOwned,             // this node owns it, and no other node has a copy
-  kHeldBySender,      // this node owns it, and the sender has a copy
-  kGivenAway,         // its home is this node, and node 0 owns it
+// The state of a key at the receiver, by the events that led to it.
+struct KeyState {
+  NodeId home;
+  bool wanted = false;        // this node has signalled intent
+  bool copied = false;        // the home node has sent a copy
+  bool dropped = false;       // the intent has ended, so this node has sent DROP
+  bool written = false;       // this node has written the row
+  NodeId wanted_by = kNodes;  // another node that has signalled intent
 };
-constexpr std::array kKeyStates = {KeyState::kUntouched,       KeyState::kElsewhere,
-                                   KeyState::kPending,         KeyState::kReplicaOfSender,
-                                   KeyState::kReplicaOfOther,  KeyState::kDroppingToSender,
-                                   KeyState::kDroppingToOther, KeyState::kOwned,
-                                   KeyState::kHeldBySender,    KeyState::kGivenAway};
+constexpr KeyState kUntouched{.home = 1};
+constexpr KeyState kElsewhere{.home = kSender};
+constexpr KeyState kPending{.home = kSender, .wanted = true};
+constexpr KeyState kOwned{.home = 1, .written = true};
+constexpr KeyState kHeldBySender{.home = 1, .wanted = true, .wanted_by = kSender};
+constexpr KeyState kGivenAway{.home = 1, .wanted_by = 0};
+constexpr KeyState kKeyStates[] = {
+    kUntouched,
+    kElsewhere,
+    kPending,
+    {.home = kSender, .wanted = true, .copied = true},                   // a replica of a row of the sender
+    {.home = 0, .wanted = true, .copied = true},                         // a replica of a row of node 0
+    {.home = kSender, .wanted = true, .copied = true, .dropped = true},  // DROP was sent to the sender
+    {.home = 0, .wanted = true, .copied = true, .dropped = true},        // DROP was sent to node 0
+    kOwned,
+    kHeldBySender,
+    kGivenAway,
+};
 
 // All kinds of requests, and the content of the answer to each.
 struct RequestKind {
@@ -82,63 +82,26 @@ constexpr RequestKind kRequestKinds[] = {
 // Node 1, with one key that is in a given state.
 class Receiver {
  public:
-  explicit Receiver(KeyState state, const std::vector<TableSpec>& specs = tables())
+  explicit Receiver(const KeyState& state, const std::vector<TableSpec>& specs = tables())
       : node_(specs, settings(1)), worker_(node_, 0) {
     for (const auto& partition : node_.partitions) partition->set_waker([] {});
-    key_ = keys_at(node_.directory, home_of(state), 1).front();
+    key_ = keys_at(node_.directory, state.home, 1).front();
     channel_ = node_.channels[static_cast<std::size_t>(node_.directory.channel(key_))].get();
-    float value = 1;
-    switch (state) {
-      case KeyState::kUntouched:
-      case KeyState::kElsewhere:
-        return;
-      case KeyState::kPending:
-        signal();
-        return;
-      case KeyState::kReplicaOfSender:
-      case KeyState::kReplicaOfOther:
-      case KeyState::kDroppingToSender:
-      case KeyState::kDroppingToOther:
-        signal();
-        give(home_of(state));
-        if (state == KeyState::kReplicaOfSender || state == KeyState::kReplicaOfOther) return;
-        worker_.advance_clock();
-        tick();
-        return;
-      case KeyState::kOwned:
-        worker_.push(std::span(&key_, 1), &value, 1, false);
-        return;
-      case KeyState::kHeldBySender:
-        signal();
-        ask(kSender);
-        return;
-      case KeyState::kGivenAway:
-        ask(0);
-    }
+    if (state.written) call(OperationKind::kPush);
+    if (state.wanted) worker_.intent(std::span(&key_, 1), 0, 1);
+    if (state.wanted) tick();
+    const SetupMessage copy{.payload = Payload::kValue, .key = key_, .version = 1};
+    if (state.copied) channel_->on_frame(state.home, frame_of(copy, 1));
+    if (state.dropped) worker_.advance_clock();
+    if (state.dropped) tick();
+    const IntentMessage intent{.origin = state.wanted_by, .key = key_};
+    if (state.wanted_by != kNodes) channel_->on_frame(state.wanted_by, frame_of(intent));
   }
 
   Key key() const { return key_; }
   // Makes a call of the worker, which sends a request if another node owns the key.
   void call(OperationKind kind) {
-    switch (kind) {
-      case OperationKind::kPull:
-        worker_.pull(std::span(&key_, 1), &floats_, 1, true);
-        break;
-      case OperationKind::kPush:
-        worker_.push(std::span(&key_, 1), &floats_, 1, true);
-        break;
-      case OperationKind::kPushGradients:
-        worker_.push_gradients(std::span(&key_, 1), &floats_, 1, true);
-        break;
-      case OperationKind::kSet:
-        worker_.set(std::span(&key_, 1), &floats_, 1, true);
-        break;
-      case OperationKind::kPullState:
-        worker_.pull_state(std::span(&key_, 1), &floats_, 1, true);
-        break;
-      default:
-        worker_.set_state(std::span(&key_, 1), &floats_, 1, true);
-    }
+    worker_.run(kind, std::span(&key_, 1), &floats_, &floats_, 1, true);
     tick();
   }
   // Handles a frame of the sender; returns the reason if it is refused.
@@ -153,36 +116,9 @@ class Receiver {
   }
 
  private:
-  static NodeId home_of(KeyState state) {
-    switch (state) {
-      case KeyState::kElsewhere:
-      case KeyState::kPending:
-      case KeyState::kReplicaOfSender:
-      case KeyState::kDroppingToSender:
-        return kSender;
-      case KeyState::kReplicaOfOther:
-      case KeyState::kDroppingToOther:
-        return 0;
-      default:
-        return 1;
-    }
-  }
   void tick() {
     channel_->set_now(now_ += 1'000'000);
     channel_->on_tick();
-  }
-  void signal() {
-    worker_.intent(std::span(&key_, 1), 0, 1);
-    tick();
-  }
-  void give(NodeId owner) {
-    SetupMessage message{.payload = Payload::kValue, .key = key_};
-    message.version = 1;
-    channel_->on_frame(owner, frame_of(message, 1));
-  }
-  void ask(NodeId origin) {
-    IntentMessage message{.origin = origin, .key = key_};
-    channel_->on_frame(origin, frame_of(message));
   }
 
   NodeState node_;
@@ -341,8 +277,8 @@ TEST(the_tables_have_every_message_type) {
 
 TEST(a_message_about_a_key_is_tolerated_or_a_violation_as_the_table_says) {
   for (const KeyRow& row : kKeyRows) {
-    REQUIRE(row.outcomes.size() == kKeyStates.size());
-    for (std::size_t i = 0; i < kKeyStates.size(); ++i) {
+    REQUIRE(row.outcomes.size() == std::size(kKeyStates));
+    for (std::size_t i = 0; i < std::size(kKeyStates); ++i) {
       Receiver receiver(kKeyStates[i]);
       const std::string refused = receiver.handle(about(row.type, receiver.key()));
       if (refused.empty() != (row.outcomes[i] == 't'))
@@ -442,13 +378,12 @@ TEST(rows_are_requested_from_the_node_that_assigns_them) {
   Assigning receiver;
   CHECK_EQ(receiver.handle(kSender, resolve(receiver.id_of(1))), "");
   CHECK_EQ(receiver.node.tables[0].ids()->find(receiver.id_of(1)), std::int64_t{3});
-  CHECK(receiver.handle(kSender, resolve(receiver.id_of(0))).find("another node assigns") !=
-        std::string::npos);
-  CHECK(receiver.handle(kSender, resolve(receiver.id_of(1), 0)).find("of 0 ids") != std::string::npos);
-  CHECK(receiver.handle(kSender, resolve(receiver.id_of(1), 5000)).find("of 5000 ids") != std::string::npos);
+  CHECK_CONTAINS(receiver.handle(kSender, resolve(receiver.id_of(0))), "another node assigns");
+  CHECK_CONTAINS(receiver.handle(kSender, resolve(receiver.id_of(1), 0)), "of 0 ids");
+  CHECK_CONTAINS(receiver.handle(kSender, resolve(receiver.id_of(1), 5000)), "of 5000 ids");
   Frame of_other_table = resolve(receiver.id_of(1));
   of_other_table[offsetof(ResolveMessage, table)] = std::byte{1};
-  CHECK(receiver.handle(kSender, of_other_table).find("table 1, which has no ids") != std::string::npos);
+  CHECK_CONTAINS(receiver.handle(kSender, of_other_table), "table 1, which has no ids");
 }
 
 TEST(rows_are_answered_once_by_the_node_that_was_asked_and_from_its_share) {
@@ -458,11 +393,11 @@ TEST(rows_are_answered_once_by_the_node_that_was_asked_and_from_its_share) {
     std::int64_t row = -1;
     const Ticket ticket = receiver.worker.rows_of(receiver.node.tables[0], {&id, 1}, {&row, 1}, true);
     receiver.node.channels[0]->on_tick();
-    CHECK(receiver.handle(0, resolved(6)).find("did not receive") != std::string::npos);
-    CHECK(receiver.handle(kSender, resolved(6, 2)).find("answers 2 of 1 ids") != std::string::npos);
-    CHECK(receiver.handle(kSender, resolved(wrong)).find("another node assigns") != std::string::npos);
+    CHECK_CONTAINS(receiver.handle(0, resolved(6)), "did not receive");
+    CHECK_CONTAINS(receiver.handle(kSender, resolved(6, 2)), "answers 2 of 1 ids");
+    CHECK_CONTAINS(receiver.handle(kSender, resolved(wrong)), "another node assigns");
     CHECK_EQ(receiver.handle(kSender, resolved(6)), "");
-    CHECK(receiver.handle(kSender, resolved(6)).find("did not receive") != std::string::npos);
+    CHECK_CONTAINS(receiver.handle(kSender, resolved(6)), "did not receive");
     receiver.worker.wait(ticket);
     CHECK_EQ(row, std::int64_t{6});
   }
@@ -480,7 +415,7 @@ TEST(a_row_is_the_answer_for_one_id) {
   Frame other = resolved(7);
   other[offsetof(ResolvedMessage, request)] = std::byte{1};
   CHECK_EQ(receiver.handle(kSender, other), "");
-  CHECK(receiver.handle(kSender, resolved(7)).find("another id's") != std::string::npos);
+  CHECK_CONTAINS(receiver.handle(kSender, resolved(7)), "another id's");
   receiver.node.fail(kSender, "the end");
 }
 
@@ -488,10 +423,9 @@ TEST(ids_of_used_rows_are_listed_from_any_existing_row_on) {
   Assigning receiver;
   CHECK_EQ(receiver.handle(kSender, frame_of(ListIdsMessage{})), "");
   CHECK_EQ(receiver.handle(kSender, frame_of(ListIdsMessage{.first = 8})), "");
-  CHECK(receiver.handle(kSender, frame_of(ListIdsMessage{.first = 9})).find("from row 9, which does not") !=
-        std::string::npos);
-  CHECK(receiver.handle(kSender, frame_of(ListIdsMessage{.table = 1})).find("table 1, which has no ids") !=
-        std::string::npos);
+  CHECK_CONTAINS(receiver.handle(kSender, frame_of(ListIdsMessage{.first = 9})),
+                 "from row 9, which does not");
+  CHECK_CONTAINS(receiver.handle(kSender, frame_of(ListIdsMessage{.table = 1})), "table 1, which has no ids");
 }
 
 TEST(ids_are_answered_once_by_the_node_that_was_asked_and_for_the_rows_that_were_asked_for) {
@@ -506,14 +440,14 @@ TEST(ids_are_answered_once_by_the_node_that_was_asked_and_for_the_rows_that_were
     message.request = request;
     return receiver.handle(from, frame_of(message, floats));
   };
-  CHECK(answer(0, {.next = 9}).find("did not receive") != std::string::npos);
-  CHECK(answer(kSender, {.next = 0}).find("from row 0 up to row 0 of 9") != std::string::npos);
-  CHECK(answer(kSender, {.next = 10}).find("from row 0 up to row 10 of 9") != std::string::npos);
-  CHECK(answer(kSender, {.count = 6, .next = 5}, 12).find("answers 6 ids of 5 rows") != std::string::npos);
+  CHECK_CONTAINS(answer(0, {.next = 9}), "did not receive");
+  CHECK_CONTAINS(answer(kSender, {.next = 0}), "from row 0 up to row 0 of 9");
+  CHECK_CONTAINS(answer(kSender, {.next = 10}), "from row 0 up to row 10 of 9");
+  CHECK_CONTAINS(answer(kSender, {.count = 6, .next = 5}, 12), "answers 6 ids of 5 rows");
   CHECK_EQ(answer(kSender, {.count = 1, .next = 5}, 2), "");
-  CHECK(answer(kSender, {.next = 5}).find("from row 5 up to row 5 of 9") != std::string::npos);
+  CHECK_CONTAINS(answer(kSender, {.next = 5}), "from row 5 up to row 5 of 9");
   CHECK_EQ(answer(kSender, {.count = 1, .next = 9}, 2), "");
-  CHECK(answer(kSender, {.next = 9}).find("did not receive") != std::string::npos);
+  CHECK_CONTAINS(answer(kSender, {.next = 9}), "did not receive");
   CHECK(!listing.done.load());
   CHECK_EQ(receiver.handle(0, frame_of(IdsMessage{.next = 9})), "");
   CHECK(listing.done.load());
@@ -530,34 +464,33 @@ TEST(a_row_without_an_id_is_not_used) {
 
 TEST(a_message_that_no_node_passed_on_comes_from_its_origin) {
   for (const NodeId origin : {NodeId{0}, NodeId{1}, kNodes}) {
-    Receiver receiver(KeyState::kOwned);
+    Receiver receiver(kOwned);
     IntentMessage intent{.origin = origin, .key = receiver.key()};
-    CHECK(receiver.handle(frame_of(intent)).find("did not send") != std::string::npos);
+    CHECK_CONTAINS(receiver.handle(frame_of(intent)), "did not send");
     const Frame request = frame_of(request_of(origin, receiver.key()));
-    CHECK(receiver.handle(request).find("did not send") != std::string::npos);
+    CHECK_CONTAINS(receiver.handle(request), "did not send");
   }
 }
 
 TEST(an_own_message_comes_back_only_while_it_is_open) {
-  Receiver receiver(KeyState::kElsewhere);
+  Receiver receiver(kElsewhere);
   IntentMessage intent{.origin = 1, .key = receiver.key()};
   intent.route.hops = 1;
   CHECK(!receiver.handle(frame_of(intent)).empty());
   RequestMessage request = request_of(1, receiver.key());
   request.route.hops = 1;
-  CHECK(receiver.handle(frame_of(request)).find("not open") != std::string::npos);
+  CHECK_CONTAINS(receiver.handle(frame_of(request)), "not open");
 }
 
 TEST(an_intent_for_a_static_key_is_a_violation) {
-  Receiver receiver(KeyState::kUntouched, tables(Technique::kStatic));
+  Receiver receiver(kUntouched, tables(Technique::kStatic));
   CHECK(!receiver.handle(about(MessageType::kIntent, receiver.key())).empty());
 }
 
 TEST(a_request_of_every_kind_is_tolerated_in_every_state) {
   const std::vector<TableSpec> with_state = tables(Technique::kAdaptive, RuleKind::kAdagrad);
   for (const RequestKind& kind : kRequestKinds) {
-    for (const KeyState state : {KeyState::kUntouched, KeyState::kElsewhere, KeyState::kPending,
-                                 KeyState::kOwned, KeyState::kHeldBySender, KeyState::kGivenAway}) {
+    for (const KeyState state : {kUntouched, kElsewhere, kPending, kOwned, kHeldBySender, kGivenAway}) {
       Receiver receiver(state, with_state);
       const RequestMessage request = request_of(kSender, receiver.key(), kind.kind);
       CHECK_EQ(receiver.handle(frame_of(request, kind.floats)), "");
@@ -571,10 +504,10 @@ TEST(a_request_of_an_unknown_kind_is_a_violation) {
       return kind == static_cast<std::uint64_t>(row.kind);
     });
     if (known) continue;
-    Receiver receiver(KeyState::kOwned);
+    Receiver receiver(kOwned);
     RequestMessage request = request_of(kSender, receiver.key());
     request.kind = kind;
-    CHECK(receiver.handle(frame_of(request)).find("unknown kind of request") != std::string::npos);
+    CHECK_CONTAINS(receiver.handle(frame_of(request)), "unknown kind of request");
   }
 }
 
@@ -582,12 +515,12 @@ TEST(an_answer_has_the_content_that_its_request_is_for) {
   const std::vector<TableSpec> with_state = tables(Technique::kAdaptive, RuleKind::kAdagrad);
   for (const RequestKind& kind : kRequestKinds) {
     for (const Answered content : {Answered::kNothing, Answered::kValue, Answered::kState}) {
-      Receiver receiver(KeyState::kElsewhere, with_state);
+      Receiver receiver(kElsewhere, with_state);
       receiver.call(kind.kind);
       const AnswerMessage answer{.content = content};
       const std::string refused = receiver.handle(frame_of(answer, content == Answered::kNothing ? 0 : 1));
       CHECK_EQ(refused.empty(), content == kind.content);
-      if (content != kind.content) CHECK(refused.find("other contents") != std::string::npos);
+      if (content != kind.content) CHECK_CONTAINS(refused, "other contents");
     }
   }
 }

@@ -1,7 +1,5 @@
 #include "replay/replay.h"
 
-#include <cstdlib>
-#include <numeric>
 #include <string>
 
 #include "check.h"
@@ -279,73 +277,6 @@ TEST(workers_and_channels_are_threads_of_their_node) {
   CHECK(both > result.elapsed * 18 / 10 && both < result.elapsed * 22 / 10);
 }
 
-TEST(slow_nodes_and_links_affect_only_their_nodes) {
-  const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
-  const ReplayResult even = Replay(accesses, settings).run();
-  ReplaySettings slow_node = settings;
-  slow_node.machines[1].speed = 0.25;
-  const ReplayResult uneven = Replay(accesses, slow_node).run();
-  CHECK(uneven.elapsed > 3 * even.elapsed);
-  CHECK_EQ(uneven.nodes[0].computing, even.nodes[0].computing);
-  CHECK(uneven.nodes[1].computing > 39 * even.nodes[1].computing / 10);
-  ReplaySettings slow_link = settings;
-  slow_link.links[0 * 4 + 1].latency = slow_link.links[1 * 4 + 0].latency = 20'000.0;
-  const ReplayResult far = Replay(accesses, slow_link).run();
-  CHECK(far.nodes[0].waiting > even.nodes[0].waiting + 20'000);
-  CHECK(far.nodes[1].waiting > even.nodes[1].waiting + 20'000);
-  CHECK(far.nodes[2].waiting < even.nodes[2].waiting + 20'000);
-  CHECK_EQ(of_all_types(far, "bytes"), of_all_types(even, "bytes"));
-}
-
-TEST(a_straggler_and_a_stall_delay_the_nodes_that_depend_on_them) {
-  const Accesses accesses = scattered_rows(4);
-  ReplaySettings settings = without_warm_up(accesses, Technique::kStatic);
-  const ReplayResult even = Replay(accesses, settings).run();
-  ReplaySettings slow = settings;
-  slow.incidents = {{Incident::Kind::kSpeed, 2, 10, 0.25}, {Incident::Kind::kSpeed, 2, 20, 1.0}};
-  const ReplayResult straggled = Replay(accesses, slow).run();
-  // Ten of thirty steps take four times as long.
-  CHECK(std::abs(straggled.nodes[2].computing - even.nodes[2].computing * 2) < 100);
-  CHECK(straggled.nodes[2].last_step > even.nodes[2].last_step + 10 * 30'000);
-  CHECK_EQ(straggled.elapsed, straggled.nodes[2].last_step);
-  CHECK_EQ(straggled.nodes[1].computing, even.nodes[1].computing);
-  CHECK_EQ(of_all_types(straggled, "bytes"), of_all_types(even, "bytes"));
-  ReplaySettings stops = settings;
-  stops.incidents = {{Incident::Kind::kStall, 1, 15, 400'000.0}};
-  const ReplayResult stalled = Replay(accesses, stops).run();
-  CHECK(stalled.nodes[1].last_step > even.nodes[1].last_step + 390'000);
-  // The stalled node's rows are not available during the stall, so all nodes wait for most of that time.
-  for (const NodeId node : {0, 2, 3}) CHECK(stalled.nodes[node].waiting > even.nodes[node].waiting + 300'000);
-  CHECK_EQ(of_all_types(stalled, "bytes"), of_all_types(even, "bytes"));
-  for (const NodeReplay& node : stalled.nodes) CHECK(!node.lost && !node.peer_lost);
-}
-
-TEST(a_lost_node_ends_the_training_of_the_others_at_the_timeout) {
-  const Accesses accesses = scattered_rows(4);
-  for (const Technique technique : {Technique::kStatic, Technique::kAdaptive, Technique::kFullReplication}) {
-    ReplaySettings settings = without_warm_up(accesses, technique);
-    settings.incidents = {{Incident::Kind::kLoss, 3, 12, 0.0}};
-    settings.peer_timeout = 800'000;
-    const ReplayResult result = Replay(accesses, settings).run();
-    const NodeReplay& lost = result.nodes[3];
-    CHECK_EQ(lost.steps, std::uint64_t{12});
-    REQUIRE(lost.lost.has_value());
-    CHECK(!lost.peer_lost);
-    CHECK_EQ(*lost.lost, lost.last_step);
-    for (const NodeId node : {0, 1, 2}) {
-      CHECK(!result.nodes[node].lost);
-      REQUIRE(result.nodes[node].peer_lost_at.has_value());
-      CHECK_EQ(*result.nodes[node].peer_lost, NodeId{3});
-      const Micros after = *result.nodes[node].peer_lost_at - *lost.lost;
-      CHECK(after >= 700'000 && after <= 800'000);
-      if (technique == Technique::kStatic)
-        CHECK(result.nodes[node].steps < kSteps);  // it needs rows from the lost node
-      CHECK(result.nodes[node].last_step <= *result.nodes[node].peer_lost_at);
-    }
-  }
-}
-
 TEST(finished_nodes_detect_a_loss_at_the_end) {
   Accesses accesses = own_rows(3);
   ReplaySettings settings = without_warm_up(accesses, Technique::kAdaptive);
@@ -360,13 +291,6 @@ TEST(finished_nodes_detect_a_loss_at_the_end) {
   const ReplayResult two = Replay(accesses, settings).run();
   CHECK(two.nodes[0].lost && two.nodes[1].lost);
   CHECK_EQ(*two.nodes[2].peer_lost, NodeId{0});
-}
-
-TEST(a_loss_before_all_are_warm_is_refused) {
-  const Accesses accesses = own_rows(2);
-  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
-  settings.incidents = {{Incident::Kind::kLoss, 1, 5, 0.0}};
-  CHECK_THROWS(Replay(accesses, settings).run(), std::invalid_argument, "node 1 is lost after 5 steps");
 }
 
 TEST(links_of_a_node_share_its_network_card) {
@@ -503,36 +427,4 @@ TEST(a_lost_node_ends_workers_that_wait_for_it_at_the_end_of_an_epoch) {
     CHECK_EQ(result.nodes[node].steps, std::uint64_t{4});  // the fifth step ends when all workers have met
     CHECK_EQ(*result.nodes[node].peer_lost, NodeId{2});
   }
-}
-
-TEST(traced_steps_are_spans) {
-  const Accesses accesses = scattered_rows(2);
-  ReplaySettings settings = settings_of(accesses, Technique::kStatic);
-  settings.traced_steps = 3;
-  const ReplayResult result = Replay(accesses, settings).run();
-  std::size_t computing = 0;
-  std::size_t frames = 0;
-  for (const ReplaySpan& span : result.spans) {
-    CHECK(span.begin <= span.end);
-    computing += span.kind == ReplaySpan::Kind::kCompute ? 1 : 0;
-    frames += span.kind == ReplaySpan::Kind::kFrame ? 1 : 0;
-  }
-  CHECK(computing >= 3 && computing <= 8);
-  CHECK(frames > 0);
-}
-
-TEST(equal_seeds_give_equal_results) {
-  const Accesses accesses = scattered_rows(6);
-  const ReplayResult a = replay(accesses, Technique::kAdaptive);
-  const ReplayResult b = replay(accesses, Technique::kAdaptive);
-  CHECK_EQ(a.elapsed, b.elapsed);
-  for (std::size_t node = 0; node < 6; ++node) CHECK(a.nodes[node].tables == b.nodes[node].tables);
-  CHECK(counted(a, "relocations") > 0);
-}
-
-TEST(streams_with_too_few_steps_are_refused) {
-  const Accesses accesses = own_rows(2);
-  ReplaySettings settings = settings_of(accesses, Technique::kAdaptive);
-  settings.lookahead = {20};
-  CHECK_THROWS(Replay(accesses, settings), std::invalid_argument, "30 steps");
 }

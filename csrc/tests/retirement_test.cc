@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <set>
-#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -217,39 +215,6 @@ TEST(a_call_that_only_finds_rows_does_not_affect_which_rows_are_retired) {
   }
 }
 
-TEST(ids_share_rows_over_time_and_restart_with_the_initial_value) {
-  for (const Evict evict : {Evict::kIntent, Evict::kLru, Evict::kLfu}) {
-    MemoryCluster cluster(tables(100, evict), {.channels = 2});
-    Caller caller(cluster, 0, 0);
-    const RowIds& known = *caller.table.ids();
-    std::map<std::int64_t, float> model;
-    std::uint64_t restarts = 0;
-    Random random(7);
-    for (int step = 0; step < 300; ++step) {
-      std::set<std::int64_t> batch;
-      while (batch.size() < 20) batch.insert(static_cast<std::int64_t>(random.below(200)));
-      const std::vector<std::int64_t> ids(batch.begin(), batch.end());
-      const std::vector<Key> keys = caller.keys_of(ids);
-      CHECK_EQ(std::set<Key>(keys.begin(), keys.end()).size(), ids.size());
-      CHECK(known.assigned() <= 100);
-      const std::vector<float> values = caller.pull(keys);
-      for (std::size_t i = 0; i < ids.size(); ++i) {
-        float& expected = model[ids[i]];
-        if (values[i] != expected) {
-          CHECK_EQ(values[i], 0.0F);
-          expected = 0.0F;
-          ++restarts;
-        }
-        expected += 1.0F;
-      }
-      caller.push(keys, 1.0F);
-      caller.worker.advance_clock();
-    }
-    CHECK(restarts > 0);
-    CHECK(restarts <= known.retired());
-  }
-}
-
 TEST(rows_that_are_in_use_are_not_retired) {
   MemoryCluster cluster(tables(10), {.workers = 2});
   Caller caller(cluster, 0, 0);
@@ -275,19 +240,6 @@ TEST(few_more_rows_are_retired_than_are_needed) {
   }
   CHECK(caller.table.ids()->retired() >= 50);
   CHECK(caller.table.ids()->retired() <= 60);
-}
-
-TEST(a_worker_that_pauses_keeps_only_its_own_rows) {
-  MemoryCluster cluster(tables(4), {.workers = 2});
-  Caller paused(cluster, 0, 0);
-  Caller caller(cluster, 0, 1);
-  const std::vector<Key> keys = paused.keys_of(range(0, 2));
-  paused.push(keys, 1.0F);
-  for (std::int64_t id = 2; id < 40; ++id) {
-    caller.keys_of(range(id, id + 1));
-    caller.worker.advance_clock();
-  }
-  CHECK(paused.pull(keys) == std::vector<float>(2, 1.0F));
 }
 
 TEST(an_intent_keeps_its_rows) {
@@ -322,15 +274,6 @@ TEST(a_call_keeps_a_row_that_only_the_intent_of_another_worker_needed) {
     other.keys_of(range(id, id + 1));
   }
   CHECK_EQ(paused.pull(keys)[0], 1.0F);
-}
-
-TEST(a_row_of_an_earlier_clock_is_refused) {
-  MemoryCluster cluster(tables(4), {});
-  Caller caller(cluster, 0, 0);
-  const std::vector<Key> keys = caller.keys_of(range(0, 1));
-  caller.pull(keys);
-  caller.worker.advance_clock();
-  CHECK_THROWS(caller.pull(keys), std::out_of_range, "from an earlier clock");
 }
 
 TEST(rows_are_retired_by_age_only_after_their_ttl) {

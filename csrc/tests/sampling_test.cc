@@ -384,26 +384,6 @@ TEST(announced_samples_are_read_without_a_message) {
   }
 }
 
-TEST(a_sample_can_be_read_once_into_arrays_of_its_size) {
-  MemoryCluster cluster(one_table(sampling(weighted(kRows), SamplingScheme::kLocal, 1)), alone());
-  Worker& worker = cluster.worker(0, 0);
-  const Table& table = cluster.node(0).tables[0];
-  const Ticket ticket = worker.prepare_sample(table, 10, 0, 1);
-  std::vector<std::int64_t> rows(10);
-  std::vector<float> values(10);
-  CHECK_THROWS(worker.pull_sample(7, rows, values.data(), 10, false), std::invalid_argument,
-               "never prepared");
-  CHECK_THROWS(worker.pull_sample(ticket, std::span(rows).first(9), values.data(), 9, false),
-               std::invalid_argument, "room for 9 rows, but the sample has 10");
-  CHECK_THROWS(worker.pull_sample(ticket, rows, values.data(), 9, false), std::invalid_argument,
-               "holds 9 values, but 10 rows need 10");
-  CHECK_EQ(worker.pull_sample(ticket, rows, values.data(), 10, true), kDone);
-  CHECK_THROWS(worker.pull_sample(ticket, rows, values.data(), 10, false), std::invalid_argument,
-               "read already");
-  CHECK_THROWS(worker.prepare_sample(table, 0, 0, 1), std::invalid_argument, "at least 1");
-  CHECK_THROWS(worker.prepare_sample(table, 1, 1, 1), std::invalid_argument, "end must be greater");
-}
-
 TEST(invalid_weights_are_refused) {
   CHECK_THROWS(Distribution::weighted(std::vector<double>{1.0, -1.0}), std::invalid_argument, "row 1 is -1");
   CHECK_THROWS(Distribution::weighted(std::vector<double>{NAN}), std::invalid_argument, "row 0 is nan");

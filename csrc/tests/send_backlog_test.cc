@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,13 +25,9 @@ constexpr std::size_t kRefreshBytes = sizeof(RefreshMessage) + kLength * sizeof(
 // Node 0 owns the keys, and all other nodes have replicas.
 class Nodes {
  public:
-  explicit Nodes(NodeId nodes, std::size_t max_unsent_bytes = Settings{}.max_unsent_bytes)
-      : links_(static_cast<std::size_t>(nodes) * nodes) {
+  explicit Nodes(NodeId nodes) : links_(static_cast<std::size_t>(nodes) * nodes) {
     TableSpec table{.name = "t", .rows = 64 * kKeys, .length = kLength};
-    Settings settings{.nodes = nodes,
-                      .technique = Technique::kReplication,
-                      .slice = kKeys / 3,
-                      .max_unsent_bytes = max_unsent_bytes};
+    Settings settings{.nodes = nodes, .technique = Technique::kReplication, .slice = kKeys / 3};
     for (NodeId rank = 0; rank < nodes; ++rank) {
       settings.rank = rank;
       nodes_.push_back(std::make_unique<NodeState>(std::vector<TableSpec>{table}, settings));
@@ -48,13 +43,6 @@ class Nodes {
   Worker& worker(NodeId rank) { return *workers_[rank]; }
   std::uint64_t refreshes() { return channel(0).outbox().bytes_of(MessageType::kRefresh) / kRefreshBytes; }
 
-  // Number of bytes that wait on a link.
-  std::size_t waiting(NodeId from, NodeId to) {
-    std::size_t bytes = 0;
-    for (const Frame& frame : link(from, to)) bytes += frame.size();
-    return bytes;
-  }
-
   void write(NodeId rank = 0) {
     workers_[rank]->push(keys, std::vector<float>(kKeys * kLength, 1.0F).data(), kKeys * kLength, false);
   }
@@ -64,7 +52,6 @@ class Nodes {
     workers_[rank]->hurry(ticket);
     return ticket;
   }
-  NodeId home(Key key) { return nodes_[0]->directory.home(key); }
   std::vector<float> read(NodeId rank) {
     std::vector<float> values(kKeys * kLength);
     CHECK_EQ(workers_[rank]->pull(keys, values.data(), values.size(), true), kDone);
@@ -142,23 +129,6 @@ TEST(a_blocked_link_does_not_delay_other_holders) {
   CHECK(nodes.read(1) == all(kRounds));
 }
 
-TEST(wait_sync_makes_held_back_refreshes_visible) {
-  Nodes nodes(2);
-  for (int i = 0; i < 3; ++i) {
-    nodes.write();
-    nodes.run({{0, 1}});
-  }
-  const Ticket sync = nodes.sync(1);
-  nodes.run({{0, 1}});
-  CHECK(!nodes.worker(1).is_done(sync));
-  nodes.write();
-  nodes.run({{0, 1}});  // held back again, which does not concern the call
-  nodes.run({});
-  CHECK(nodes.worker(1).is_done(sync));
-  CHECK(nodes.read(1) == all(4));
-  CHECK_EQ(nodes.refreshes(), 3 * kKeys);
-}
-
 TEST(wait_syncs_of_other_nodes_do_not_fill_a_blocked_link) {
   Nodes nodes(3);
   for (int i = 0; i < kRounds; ++i) {
@@ -188,56 +158,4 @@ TEST(patient_wait_syncs_of_all_nodes_share_the_refreshes_of_an_owner) {
     CHECK(nodes.read(rank) == all(kHolders));
   }
   CHECK_EQ(nodes.refreshes(), kHolders * kKeys);
-}
-
-TEST(waiting_bytes_have_a_limit_and_all_are_sent_in_the_end) {
-  constexpr std::size_t kLimit = 5 * kRefreshBytes;
-  Nodes nodes(3, kLimit);
-  for (int i = 0; i < 3; ++i) {
-    nodes.write();   // refreshes of 50 keys for each other node
-    nodes.write(1);  // changes of the same number of keys
-    nodes.run({{0, 1}, {0, 2}, {1, 0}});
-    // Only the last message may exceed the limit.
-    for (const NodeId to : {1, 2}) CHECK(nodes.waiting(0, to) < kLimit + kRefreshBytes);
-    CHECK(nodes.waiting(1, 0) < kLimit + sizeof(DeltaMessage) + kLength * sizeof(float));
-    CHECK(nodes.waiting(1, 0) > 0);
-  }
-  CHECK(nodes.read(1) == all(3));  // its own changes
-  const Ticket sync = nodes.sync(1);
-  nodes.run({});
-  CHECK(nodes.worker(1).is_done(sync));
-  for (const NodeId rank : {0, 1, 2}) CHECK(nodes.read(rank) == all(6));
-}
-
-TEST(two_nodes_with_full_links_to_each_other_both_continue) {
-  Nodes nodes(2, 1);
-  for (int i = 0; i < 3; ++i) {
-    nodes.write(0);
-    nodes.write(1);
-    nodes.run({{0, 1}, {1, 0}});
-  }
-  const Ticket syncs[] = {nodes.sync(0), nodes.sync(1)};
-  nodes.run({{0, 1}, {1, 0}});
-  for (const NodeId rank : {0, 1}) CHECK(!nodes.worker(rank).is_done(syncs[rank]));
-  nodes.run({});
-  for (const NodeId rank : {0, 1}) CHECK(nodes.worker(rank).is_done(syncs[rank]));
-  for (const NodeId rank : {0, 1}) CHECK(nodes.read(rank) == all(6));
-}
-
-TEST(a_node_that_requests_rows_faster_than_it_reads_gets_all_of_them) {
-  constexpr std::size_t kLimit = 5 * kRefreshBytes;
-  Nodes nodes(2, kLimit);
-  std::vector<Key> more;
-  for (Key key = 0; more.size() < kKeys; ++key) {
-    if (nodes.home(key) == 0 && key > nodes.keys.back()) more.push_back(key);
-  }
-  const std::vector<float> ones(kKeys * kLength, 1.0F);
-  nodes.worker(0).push(more, ones.data(), ones.size(), false);
-  nodes.worker(1).intent(more, 0, kForever);
-  nodes.run({{0, 1}});
-  CHECK(nodes.waiting(0, 1) < kLimit + sizeof(SetupMessage) + kLength * sizeof(float));
-  nodes.run({});
-  std::vector<float> values(kKeys * kLength);
-  CHECK_EQ(nodes.worker(1).pull(more, values.data(), values.size(), true), kDone);
-  CHECK(values == ones);
 }

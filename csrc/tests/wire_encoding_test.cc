@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -116,43 +114,5 @@ TEST(the_sent_change_and_its_rest_add_up_to_the_change) {
     whole.in_flight = delta_of(tables[0], {1.0F, -3.0F, 5.0F, 0.0F, 127.0F});
     REQUIRE(keep_rest(tables[0], wire, whole, words));
     CHECK(!whole.unsent);
-  }
-}
-
-TEST(without_rests_the_error_of_changes_grows) {
-  constexpr int kChanges = 2000;
-  constexpr std::size_t kLength = 16;
-  for (const Wire wire : kLossy) {
-    const Tables tables = one_table(wire, kLength);
-    const Table& table = tables[0];
-    Random random(8, 1);
-    std::vector<double> all(kLength), with(kLength), without(kLength);
-    std::vector<float> words, change(kLength);
-    Unapplied changes;
-    for (int step = 0; step < kChanges; ++step) {
-      for (std::size_t i = 0; i < kLength; ++i) {
-        change[i] = i == 0 ? 1.0F : static_cast<float>(random.uniform(0.0, 0.004));
-        all[i] += static_cast<double>(change[i]);
-      }
-      Delta next = delta_of(table, change);
-      for (std::size_t i = 0; changes.unsent && i < kLength; ++i) next.floats[i] += changes.unsent.floats[i];
-      changes.unsent.floats.reset();
-      changes.in_flight = std::move(next);
-      REQUIRE(keep_rest(table, wire, changes, words));
-      for (std::size_t i = 0; i < kLength; ++i) with[i] += static_cast<double>(changes.in_flight.floats[i]);
-      Unapplied alone;
-      alone.in_flight = delta_of(table, change);
-      REQUIRE(keep_rest(table, wire, alone, words));
-      for (std::size_t i = 0; i < kLength; ++i) without[i] += static_cast<double>(alone.in_flight.floats[i]);
-    }
-    double lost_with = 0.0, lost_without = 0.0;
-    for (std::size_t i = 0; i < kLength; ++i) {
-      lost_with = std::max(lost_with, std::abs(all[i] - with[i]));
-      lost_without = std::max(lost_without, std::abs(all[i] - without[i]));
-    }
-    CHECK(lost_with <= 2.0 * static_cast<double>(rounding_bound(wire, 1.0F)));
-    CHECK(lost_without > 2.0 * lost_with);
-    // without the rest, small changes are never sent
-    if (wire == Wire::kInt8) CHECK(lost_without > 100.0 * lost_with);
   }
 }

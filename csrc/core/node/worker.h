@@ -70,6 +70,9 @@ class Worker {
   // node has replicas.
   Ticket pull_state(std::span<const Key> keys, float* out, std::size_t floats, bool asynchronous);
   Ticket set_state(std::span<const Key> keys, const float* states, std::size_t floats, bool asynchronous);
+  // Any of the calls above. Of the two arrays, it uses the one that its kind reads or writes.
+  Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
+             bool asynchronous);
   // Writes the row of each id, and assigns rows to new ids. The table must have ids. Needs a message only for
   // ids that this node does not know and that another node assigns. Throws std::invalid_argument if the table
   // has no ids or if `rows` has another size, and TableFull if no row is left for a new id; `rows` is then
@@ -163,8 +166,6 @@ class Worker {
   Sampler& sampler(const Table& table);
   // Pushes the changes that the user wrote into the copies of some rows.
   void push_written(const RowCopies& copies, std::span<const Key> keys);
-  Ticket run(OperationKind kind, std::span<const Key> keys, float* out, const float* in, std::size_t floats,
-             bool asynchronous);
   // Whether some gradients must be skipped because they are not finite. Throws std::invalid_argument if
   // Settings::nonfinite refuses them.
   bool must_skip(std::span<const Key> keys, const float* gradients, std::size_t floats) const;

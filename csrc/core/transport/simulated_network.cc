@@ -84,7 +84,6 @@ SimulatedNetwork::Event SimulatedNetwork::next() {
       continue;
     }
     now_ = std::max(now_, first.at);
-    if (reordering_) swap_some(queue);
     std::size_t count = 1;
     const std::size_t left = queue.entries.size() - queue.head;
     while (count < left && queue.entries[queue.head + count].due <= now_ && random_.chance(merging_)) ++count;
@@ -134,12 +133,6 @@ std::span<const std::byte> SimulatedNetwork::cut(Queue& queue, std::size_t entri
     queue.head = 0;
   }
   return frame_;
-}
-
-void SimulatedNetwork::swap_some(Queue& queue) {
-  const std::size_t other = queue.head + random_.below(queue.entries.size() - queue.head);
-  std::swap(queue.entries[queue.head].begin, queue.entries[other].begin);
-  std::swap(queue.entries[queue.head].size, queue.entries[other].size);
 }
 
 }  // namespace adaps

@@ -41,8 +41,6 @@ class SimulatedNetwork {
   // Sets the probability that an entry is delivered in the same frame as the entry before it, if it has
   // arrived by then.
   void set_merging(double probability) { merging_ = probability; }
-  // Lets entries of a link overtake each other, to test the consistency checker itself.
-  void set_reordering(bool reordering) { reordering_ = reordering; }
 
   // Sends `entry`, which is one message. Frames consist of complete entries. Returns the time of arrival.
   Micros send(const NetworkLink& link, std::span<const std::byte> entry);
@@ -102,14 +100,12 @@ class SimulatedNetwork {
   NetworkLink link_named(std::uint32_t name) const;
   void schedule(Micros at, std::uint32_t name);
   std::span<const std::byte> cut(Queue& queue, std::size_t entries);
-  void swap_some(Queue& queue);
 
   const NodeId nodes_;
   const std::uint32_t timers_;
   Random random_;
   Micros now_ = 0;
   double merging_ = 0.0;
-  bool reordering_ = false;
   std::vector<LinkTraits> traits_;
   std::vector<Card> cards_;  // by node
   std::vector<Queue> queues_;

@@ -15,56 +15,31 @@ namespace adaps::simulation {
 
 namespace {
 
-// Calls function(message) with the message at the start of `bytes`, decoded to its type.
+// Whether messages of a type have the format of `Message`. Some types share the format of another one.
+template <typename Message>
+bool has_format(MessageType type) {
+  if (type == MessageType::kDrop) type = MessageType::kDelta;
+  if (type == MessageType::kDropAck) type = MessageType::kAck;
+  if (type == MessageType::kEcho) type = MessageType::kMark;
+  return type == Message{}.type;
+}
+
+template <typename First, typename... Others, typename Function>
+auto visit_one(MessageType type, std::span<const std::byte> bytes, Function function) {
+  if constexpr (sizeof...(Others) > 0) {
+    if (!has_format<First>(type)) return visit_one<Others...>(type, bytes, function);
+  }
+  if (!has_format<First>(type)) throw Violation("a message of type ", static_cast<int>(type));
+  return function(Reader(bytes).read<First>());
+}
+
+// Calls function(message) with the message at the start of `bytes`, decoded to its format.
 template <typename Function>
 auto visit(MessageType type, std::span<const std::byte> bytes, Function function) {
-  Reader reader(bytes);
-  switch (type) {
-    case MessageType::kRequest:
-      return function(reader.read<RequestMessage>());
-    case MessageType::kIntent:
-      return function(reader.read<IntentMessage>());
-    case MessageType::kAnswer:
-      return function(reader.read<AnswerMessage>());
-    case MessageType::kSetup:
-      return function(reader.read<SetupMessage>());
-    case MessageType::kRefresh:
-      return function(reader.read<RefreshMessage>());
-    case MessageType::kDelta:
-    case MessageType::kDrop:
-      return function(reader.read<DeltaMessage>());
-    case MessageType::kAck:
-    case MessageType::kDropAck:
-      return function(reader.read<AckMessage>());
-    case MessageType::kTransfer:
-      return function(reader.read<TransferMessage>());
-    case MessageType::kNews:
-      return function(reader.read<NewsMessage>());
-    case MessageType::kMark:
-    case MessageType::kEcho:
-      return function(reader.read<SyncMessage>());
-    case MessageType::kBarrier:
-      return function(reader.read<BarrierMessage>());
-    case MessageType::kRelease:
-      return function(reader.read<ReleaseMessage>());
-    case MessageType::kGoodbye:
-      return function(reader.read<GoodbyeMessage>());
-    case MessageType::kLost:
-      return function(reader.read<LostMessage>());
-    case MessageType::kResolve:
-      return function(reader.read<ResolveMessage>());
-    case MessageType::kResolved:
-      return function(reader.read<ResolvedMessage>());
-    case MessageType::kRetire:
-      return function(reader.read<RetireMessage>());
-    case MessageType::kRetired:
-      return function(reader.read<RetiredMessage>());
-    case MessageType::kListIds:
-      return function(reader.read<ListIdsMessage>());
-    case MessageType::kIds:
-      return function(reader.read<IdsMessage>());
-  }
-  throw Violation("a message of type ", static_cast<int>(type));
+  return visit_one<RequestMessage, IntentMessage, AnswerMessage, SetupMessage, RefreshMessage, DeltaMessage,
+                   AckMessage, TransferMessage, NewsMessage, SyncMessage, BarrierMessage, ReleaseMessage,
+                   GoodbyeMessage, LostMessage, ResolveMessage, ResolvedMessage, RetireMessage,
+                   RetiredMessage, ListIdsMessage, IdsMessage>(type, bytes, function);
 }
 
 template <typename Message, typename Expected>

@@ -32,8 +32,7 @@ Exploration explore(const Exploring& what) {
   const Selected selected(what.mutant);
   Exploration result;
   for (std::uint64_t number = what.first; number < what.first + what.worlds; ++number) {
-    WorldSpec spec = random_world(what.seed, number);
-    spec.reordering = what.reordering;
+    const WorldSpec spec = random_world(what.seed, number);
     World world(spec);
     const std::optional<std::string> failure = failure_of(world);
     ++result.worlds;

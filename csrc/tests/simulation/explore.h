@@ -30,7 +30,6 @@ struct Exploring {
   std::uint64_t worlds = 0;
   std::size_t stop_after = 1;  // number of failures
   Mutant mutant = Mutant::none;
-  bool reordering = false;  // links do not keep the order that the protocol requires, which tests the checker
 };
 
 Exploration explore(const Exploring& what);

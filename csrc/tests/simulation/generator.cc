@@ -609,11 +609,11 @@ class Generator {
         table.management.technique = Technique::kRelocation;
         spec_.settings.free_rows = random.chance(0.5) ? keys_ + 1 : 0;
       }
-      const bool copies = any_technique(table, [](Technique technique) {
+      const bool copies = any_technique(spec_, table, [](Technique technique) {
         return technique != Technique::kStatic && technique != Technique::kRelocation;
       });
-      const bool all =
-          any_technique(table, [](Technique technique) { return technique == Technique::kFullReplication; });
+      const bool all = any_technique(
+          spec_, table, [](Technique technique) { return technique == Technique::kFullReplication; });
       // All ids of a table whose rows are retired have one assigning node.
       const std::uint64_t used =
           table.evict == Evict::kNone ? keys_ : (table.rows - 1) / spec_.settings.nodes + 1;
@@ -623,16 +623,6 @@ class Generator {
       table.memory = rows * (made.stored_words(made.width()) * sizeof(float) + kLimitedSlotBytes);
       table.path = "memory";
     }
-  }
-
-  template <typename Predicate>
-  bool any_technique(const TableSpec& table, Predicate predicate) const {
-    const auto is = [&](const Management& management) {
-      return predicate(management.technique.value_or(spec_.settings.technique));
-    };
-    if (table.managed.empty()) return is(table.management);
-    return std::any_of(table.managed.begin(), table.managed.end(),
-                       [&](const ManagedRange& range) { return is(range.management); });
   }
 
   // Changes the number of a table's rows, and gives its used keys ids.

@@ -134,17 +134,11 @@ bool replicates(Technique technique) {
 }
 
 bool any_permanent(const World& world) {
-  const Technique otherwise = world.spec().settings.technique;
-  const auto is_permanent = [&](const Management& management) {
-    return management.technique.value_or(otherwise) == Technique::kFullReplication;
-  };
-  const auto has_permanent = [&](const TableSpec& table) {
-    if (table.managed.empty()) return is_permanent(table.management);
-    return std::any_of(table.managed.begin(), table.managed.end(),
-                       [&](const ManagedRange& range) { return is_permanent(range.management); });
-  };
   const std::vector<TableSpec>& tables = world.spec().tables;
-  return std::any_of(tables.begin(), tables.end(), has_permanent);
+  return std::any_of(tables.begin(), tables.end(), [&](const TableSpec& table) {
+    return any_technique(world.spec(), table,
+                         [](Technique technique) { return technique == Technique::kFullReplication; });
+  });
 }
 
 // Nodes that certainly have intent for a key, and nodes that may have. A node may act early on an intent that

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstdint>
 #include <iostream>
-#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -19,12 +18,11 @@ constexpr const char* kUsage =
     "usage: simulate [--worlds N] [--seed S] [--mutant NAME] [--world K]\n"
     "  --worlds N     how many random worlds to run (1000)\n"
     "  --seed S       which ones (1)\n"
-    "  --mutant NAME  with this deliberate bug in the protocol; 'all' tries one after the other\n"
+    "  --mutant NAME  with this deliberate bug in the protocol\n"
     "  --world K      only the K-th world: prints all that happens in it\n";
 
 struct Options {
   Exploring what{.worlds = 1000};
-  bool all_mutants = false;
   bool only_one = false;
 };
 
@@ -61,32 +59,12 @@ Options parse(int argc, char** argv) {
       options.what.first = number_of(option, value);
       options.only_one = true;
     } else if (option == "--mutant") {
-      options.all_mutants = value == "all";
-      if (!options.all_mutants) options.what.mutant = mutant_named(value);
+      options.what.mutant = mutant_named(value);
     } else {
       throw std::invalid_argument("unknown option '" + option + "'");
     }
   }
   return options;
-}
-
-void print_mutants(Exploring what) {
-  what.stop_after = 4;
-  for (const NamedMutant& mutant : all_mutants()) {
-    what.mutant = mutant.mutant;
-    const Exploration result = explore(what);
-    std::map<std::string, int> kinds;
-    for (const Failure& failure : result.failures) ++kinds[failure.what.substr(0, failure.what.find(" ("))];
-    std::cout << mutant.name << ": ";
-    if (result.failures.empty()) {
-      std::cout << "not found in " << result.worlds << " worlds";
-    } else {
-      std::cout << "found in world " << result.failures.front().world << ", " << result.failures.size()
-                << " times in " << result.worlds;
-    }
-    for (const auto& [kind, count] : kinds) std::cout << "; " << count << " x " << kind;
-    std::cout << std::endl;
-  }
 }
 
 void print_world(const WorldSpec& spec, Mutant mutant) {
@@ -98,10 +76,6 @@ void print_world(const WorldSpec& spec, Mutant mutant) {
 }
 
 int run(const Options& options) {
-  if (options.all_mutants) {
-    print_mutants(options.what);
-    return 0;
-  }
   if (options.only_one) {
     const WorldSpec spec = random_world(options.what.seed, options.what.first);
     print_world(spec, options.what.mutant);

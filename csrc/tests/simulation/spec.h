@@ -1,6 +1,7 @@
 // The specification of a simulated world: cluster, network, speeds, and the calls of each worker.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -79,7 +80,6 @@ struct WorldSpec {
   double freeze_longest = 0.0;
   // Workers continue at a barrier at once, without messages: the weakest possible barrier.
   bool weak_barrier = true;
-  bool reordering = false;
   // The network accepts a frame from its sender only when it delivers the frame, and then notifies the
   // sender. If false, it accepts every frame at once.
   bool backlog = false;
@@ -114,6 +114,17 @@ inline bool has_id(const WorldSpec& spec, std::size_t position) {
 // Whether the row of a position may be retired, so that its id loses its content.
 inline bool is_retired_at_times(const WorldSpec& spec, std::size_t position) {
   return has_id(spec, position) && table_of(spec, spec.keys[position]).evict != Evict::kNone;
+}
+
+// Whether the predicate is true for a technique of some rows of a table.
+template <typename Predicate>
+bool any_technique(const WorldSpec& spec, const TableSpec& table, Predicate predicate) {
+  const auto is = [&](const Management& management) {
+    return predicate(management.technique.value_or(spec.settings.technique));
+  };
+  if (table.managed.empty()) return is(table.management);
+  return std::any_of(table.managed.begin(), table.managed.end(),
+                     [&](const ManagedRange& range) { return is(range.management); });
 }
 
 const char* name_of(CallKind kind);

@@ -31,7 +31,6 @@ World::World(const WorldSpec& spec, std::vector<std::string>* log)
   SimulatedNetwork& network = cluster_.network();
   cluster_.set_log(log);
   network.set_merging(spec.merging);
-  network.set_reordering(spec.reordering);
   for (NodeId from = 0; from < cluster_.nodes(); ++from) {
     for (NodeId to = 0; to < cluster_.nodes(); ++to) {
       network.set_traits(from, to, spec.links[static_cast<std::size_t>(from) * cluster_.nodes() + to]);

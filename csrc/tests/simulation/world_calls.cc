@@ -23,30 +23,20 @@ namespace adaps::simulation {
 namespace {
 
 OperationKind operation_kind(CallKind kind) {
-  switch (kind) {
-    case CallKind::kPush:
-      return OperationKind::kPush;
-    case CallKind::kPushGradients:
-      return OperationKind::kPushGradients;
-    case CallKind::kSet:
-      return OperationKind::kSet;
-    case CallKind::kPullState:
-      return OperationKind::kPullState;
-    case CallKind::kSetState:
-      return OperationKind::kSetState;
-    case CallKind::kWaitIntent:
-      return OperationKind::kLocalize;
-    case CallKind::kSync:
-      return OperationKind::kSync;
-    case CallKind::kBarrier:
-      return OperationKind::kBarrier;
-    case CallKind::kRowsOf:
-      return OperationKind::kRowsOf;
-    case CallKind::kUsedIds:
-      return OperationKind::kUsedIds;
-    default:
-      return OperationKind::kPull;
-  }
+  static const std::map<CallKind, OperationKind> kinds = {
+      {CallKind::kPush, OperationKind::kPush},
+      {CallKind::kPushGradients, OperationKind::kPushGradients},
+      {CallKind::kSet, OperationKind::kSet},
+      {CallKind::kPullState, OperationKind::kPullState},
+      {CallKind::kSetState, OperationKind::kSetState},
+      {CallKind::kWaitIntent, OperationKind::kLocalize},
+      {CallKind::kSync, OperationKind::kSync},
+      {CallKind::kBarrier, OperationKind::kBarrier},
+      {CallKind::kRowsOf, OperationKind::kRowsOf},
+      {CallKind::kUsedIds, OperationKind::kUsedIds},
+  };
+  const auto found = kinds.find(kind);
+  return found == kinds.end() ? OperationKind::kPull : found->second;
 }
 
 // Number of floats of one row in the arrays of a call.
