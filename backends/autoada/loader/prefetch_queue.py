@@ -75,27 +75,41 @@ class PrefetchQueue:
     def next_batch(self) -> QueuedBatch | None:
         """Return the next batch after filling the queue with the batches after it; None at the end."""
         self._finish_previous()
-        starts = self._start_if_empty()
-        while not self._queue or (len(self._queue) <= self._most_ahead and self._may_run_ahead()):
-            clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
+        queue, state, now = self._queue, self._state, int(self._worker.current_clock)
+        starts = not queue
+        if not starts and queue[0].clock != now:  # Another loop of the same worker moved the clock.
+            self._realign(now)
+        if starts and state.trial is not None and state.is_free:
+            state.begin_loop()
+        while not queue or (len(queue) <= self._most_ahead and self._may_run_ahead()):
             try:
-                fetched = QueuedBatch(next(self._batches), clock)
+                fetched = QueuedBatch(next(self._batches), queue[-1].clock + 1 if queue else now)
             except StopIteration:
                 break
-            self._queue.append(fetched)
+            queue.append(fetched)
             self._predict(fetched)
-        return self._take(starts)
+        if not queue:
+            return None
+        item = queue.popleft()
+        if state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
+            self._trial_was_open = state.trial is not None and state.trial.is_open
+            for queued in queue:
+                self._signal_intent(queued)
+        if starts:  # The rows could not be requested earlier.
+            self._wait(item)
+        return item
 
     def mark_in_use(self, item: QueuedBatch) -> None:
         """Assign the model's calls to `item`, until the loop requests another batch."""
-        self._finish_previous()
+        self._finish_previous()  # Fetching a batch may have run another loop.
         self._loops.in_use = self
         self._loops.used_together.add(self)
         self._handed_out = item
         self._calls.abandon_call()
         if self.attached:
             self._state.expect(item.expected)
-            self._note_called(item)
+            if not self._noted:
+                self._note_called(item)
         self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
@@ -113,7 +127,7 @@ class PrefetchQueue:
             self._loops.used_together.clear()
             if attached:
                 signals = self._lookahead.batches > 0 or bool(self._state.lookaheads)
-                self._state.advance_clock(signals and item.expected is not None)
+                self._state.advance_clock(item.expected is not None and signals)
         if predict_again:
             self._predict_queue_again()
 
@@ -154,7 +168,8 @@ class PrefetchQueue:
             now = int(self._worker.current_clock)
             self._handed_out.clock = now
             self._realign(now + 1)
-            self._note_called(self._handed_out)
+            if not self._noted:
+                self._note_called(self._handed_out)
 
     @property
     def recording(self) -> ArgumentRecorder | None:
@@ -182,20 +197,11 @@ class PrefetchQueue:
         if previous is not None:
             previous.mark_done(following=self)
 
-    def _start_if_empty(self) -> bool:
-        if not self._queue:
-            if self._state.is_free:
-                self._state.begin_loop()
-            return True
-        now = int(self._worker.current_clock)
-        if self._queue[0].clock != now:  # Another loop of the same worker moved the clock.
-            self._realign(now)
-        return False
-
     def _predict(self, item: QueuedBatch) -> None:
         """Find the rows that `item` will read, and signal intent for the rows that are due."""
         item.expected = self._source.expected(item.held.batch)
-        self._plan_intent(item)
+        if item.expected is not None:
+            self._plan_intent(item)
 
     def _plan_intent(self, item: QueuedBatch) -> None:
         """Make the intent for all rows of `item` pending, and signal it for the rows that are due."""
@@ -234,20 +240,6 @@ class PrefetchQueue:
         self._worker.intent(keys, item.clock)
         item.signalled = keys if item.signalled is None else torch.cat([item.signalled, keys])
         self._signalled_until = max(self._signalled_until, item.clock + 1)
-
-    def _take(self, starts: bool) -> QueuedBatch | None:
-        """Take the first batch; if it could not be fetched earlier, wait for its rows."""
-        if not self._queue:
-            return None
-        item = self._queue.popleft()
-        trial = self._state.trial
-        if self._state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
-            self._trial_was_open = trial is not None and trial.is_open
-            for queued in self._queue:
-                self._signal_intent(queued)
-        if starts:
-            self._wait(item)
-        return item
 
     # Helpers
 
@@ -297,9 +289,7 @@ class PrefetchQueue:
         self._state.expect(expected)
 
     def _note_called(self, item: QueuedBatch) -> None:
-        """Note once that the loop calls the model."""
-        if self._noted:
-            return
+        """Note that the loop calls the model."""
         self._noted = True
         if (model := self._model()) is not None:
             self._called[model] = None
