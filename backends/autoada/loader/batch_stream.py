@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -152,10 +152,11 @@ class BatchStream(Iterator[HeldBatch]):
                 "as they share the data (the loader or its data set is an iterator, or it has "
                 "persistent_workers=True): use one at a time, or give AdaDataLoader lookahead=0"
             )
-        if self._turn_begins:
-            self._turn_begins = False
-            for item in self._exposed():
+        alone = not self.holds and len(self._source.streams) == 1
+        if self._turn_begins and not alone:
+            for item in self._source.exposed():
                 item.follow_program()
+        self._turn_begins = False
         if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
             if self.holds:
@@ -163,7 +164,7 @@ class BatchStream(Iterator[HeldBatch]):
             elif self._source.runs_ahead is None:
                 fetched = self._fetch_and_learn()
             else:
-                fetched = self._fetch()
+                fetched = self._fetch(alone)
             self.holds.append(fetched)
         item = self.holds[-1]
         if item.end is None:
@@ -188,7 +189,7 @@ class BatchStream(Iterator[HeldBatch]):
         if item.is_kept:
             item.check()
             draw_again(self._source.generators, item.draws)
-        self._epoch.deliver()
+        self._epoch.used += 1
 
     def give_way(self) -> list[HeldBatch]:
         """Pass the held batches to another pass; this pass then cannot continue."""
@@ -226,18 +227,16 @@ class BatchStream(Iterator[HeldBatch]):
         item.keep()
         return item
 
-    def _fetch(self) -> HeldBatch:
-        if len(self._source.streams) > 1:
+    def _fetch(self, alone: bool = False) -> HeldBatch:
+        """Fetch a batch; `alone` is whether no other batch is held."""
+        if not alone:
             self._source.take_over(by=self)
-        exposed = self._exposed()
+        exposed = () if alone else self._source.exposed()
         try:
-            item = HeldBatch([next(self._epoch)])
+            item = HeldBatch([next(self._epoch.batches)])
+            self._epoch.fetched += 1
         except Exception as error:
             item = HeldBatch([None], error)
         for each in exposed:
             each.undo_fetch(item.keep().memory)
         return item
-
-    def _exposed(self) -> Sequence[HeldBatch]:
-        """Return the held batches of all passes that other code may change."""
-        return self._source.exposed() if self.holds or len(self._source.streams) > 1 else ()

@@ -42,13 +42,14 @@ class PrefetchQueue:
 
     ``next_batch`` finishes the previous batch, fetches, predicts and signals intent. ``mark_in_use`` hands
     the batch to the loop. Until the loop comes for another batch, the queue then observes the model's calls.
-    The queue adds its model to `called`, the models that the loop has called in order.
+    The queue adds its model to `called`, the models that the loop has called in order. Without a `source`, no
+    rows are announced.
     """
 
     def __init__(
         self,
         model: AdaModel,
-        source: IntentSource,
+        source: IntentSource | None,
         batches: Iterator[HeldBatch],
         may_run_ahead: Callable[[], bool],
         lookahead: Lookahead,
@@ -74,20 +75,23 @@ class PrefetchQueue:
 
     def next_batch(self) -> QueuedBatch | None:
         """Return the next batch after filling the queue with the batches after it; None at the end."""
-        self._finish_previous()
+        if (previous := self._loops.in_use) is not None:
+            previous.mark_done(following=self)
         queue, state, now = self._queue, self._state, int(self._worker.current_clock)
         starts = not queue
         if not starts and queue[0].clock != now:  # Another loop of the same worker moved the clock.
             self._realign(now)
         if starts and state.trial is not None and state.is_free:
             state.begin_loop()
-        while not queue or (len(queue) <= self._most_ahead and self._may_run_ahead()):
+        most = self._most_ahead if state.lookaheads else self._lookahead.batches
+        while not queue or (len(queue) <= most and self._may_run_ahead()):
             try:
                 fetched = QueuedBatch(next(self._batches), queue[-1].clock + 1 if queue else now)
             except StopIteration:
                 break
             queue.append(fetched)
-            self._predict(fetched)
+            if self._source is not None:
+                self._predict(fetched)
         if not queue:
             return None
         item = queue.popleft()
@@ -95,50 +99,60 @@ class PrefetchQueue:
             self._trial_was_open = state.trial is not None and state.trial.is_open
             for queued in queue:
                 self._signal_intent(queued)
-        if starts:  # The rows could not be requested earlier.
-            self._wait(item)
+        if starts and item.signalled is not None:  # The rows could not be requested earlier.
+            self._worker.wait_intent(item.signalled)
         return item
 
     def mark_in_use(self, item: QueuedBatch) -> None:
         """Assign the model's calls to `item`, until the loop requests another batch."""
-        self._finish_previous()  # Fetching a batch may have run another loop.
+        if (previous := self._loops.in_use) is not None:  # Fetching a batch may have run another loop.
+            previous.mark_done(following=self)
         self._loops.in_use = self
         self._loops.used_together.add(self)
         self._handed_out = item
         self._calls.abandon_call()
-        if self.attached:
-            self._state.expect(item.expected)
+        state = self._state
+        if state.owner is self._loops:
+            if item.expected is not None or state.calls > 0 or state.reads or state.reads.holders:
+                state.expect(item.expected)
             if not self._noted:
                 self._note_called(item)
-        self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
+        if self._source is not None:
+            self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch, as the loop requests another batch from the queue `following`.
 
         Batches of several loaders that are handed out before the model is called are used at one clock.
         """
-        item, attached = self._handed_out, self.attached
+        self._loops.in_use = None
+        item, state = self._handed_out, self._state
+        attached = state.owner is self._loops
         assert item is not None
-        calls = self._state.calls if attached else 0
-        predict_again = self._source.mark_done(item.expected, calls)
+        calls = state.calls if attached else 0
+        predict_again = self._source is not None and self._source.mark_done(item.expected, calls)
         if attached:
-            self._expect(None)
+            self._calls.abandon_call()
+            state.expect(None)
         if calls > 0 or following in self._loops.used_together:
             self._loops.used_together.clear()
             if attached:
-                signals = self._lookahead.batches > 0 or bool(self._state.lookaheads)
-                self._state.advance_clock(item.expected is not None and signals)
+                signals = self._lookahead.batches > 0 or bool(state.lookaheads)
+                state.advance_clock(item.expected is not None and signals)
         if predict_again:
-            self._predict_queue_again()
+            for queued in self._queue:
+                self._predict(queued)
 
     def close(self) -> None:
         """End the loop: the clock passes all cancelled uses with signalled intent."""
-        self._source.abandon()
+        if self._source is not None:
+            self._source.abandon()
         if self._loops.in_use is self:
             self._loops.in_use = None
             self._loops.used_together.clear()
             if self.attached:
-                self._expect(None)
+                self._calls.abandon_call()
+                self._state.expect(None)
         while not self._state.closed and self._worker.current_clock < self._signalled_until:
             self._worker.advance_clock()
         self._state.leave(self._loops, self)
@@ -174,34 +188,30 @@ class PrefetchQueue:
     @property
     def recording(self) -> ArgumentRecorder | None:
         """Recording of the loop between the model's calls, if there is one."""
-        return self._source.recording
+        return None if self._source is None else self._source.recording
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Observe a call of the model, or of its method or module `target`, before it runs."""
-        if self._source.call_begins(target, args, kwargs):
+        if self._source is not None and self._source.call_begins(target, args, kwargs):
             self._predict_all_again()
 
     def call_ends(self, output: Any, counts: bool) -> None:
         """Observe the end of a call; a helper that reads no rows does not count."""
+        if self._source is None:
+            return
         if self._source.call_ends(counts):
             self._predict_all_again()
-        if self.recording is not None:
-            self.recording.give_up(output)
-            self.recording.start()
+        if (recording := self._source.recording) is not None:
+            recording.give_up(output)
+            recording.start()
 
     # Steps of the flow
 
-    def _finish_previous(self) -> None:
-        """Finish the batch in use, of this loop or of another one of the thread."""
-        previous, self._loops.in_use = self._loops.in_use, None
-        if previous is not None:
-            previous.mark_done(following=self)
-
     def _predict(self, item: QueuedBatch) -> None:
         """Find the rows that `item` will read, and signal intent for the rows that are due."""
+        assert self._source is not None
         item.expected = self._source.expected(item.held.batch)
-        if item.expected is not None:
-            self._plan_intent(item)
+        self._plan_intent(item)
 
     def _plan_intent(self, item: QueuedBatch) -> None:
         """Make the intent for all rows of `item` pending, and signal it for the rows that are due."""
@@ -245,10 +255,8 @@ class PrefetchQueue:
 
     @property
     def _most_ahead(self) -> int:
-        """Number of batches to fetch ahead: the largest lookahead of any row."""
+        """Number of batches to fetch ahead if rows have their own lookaheads: the largest of any row."""
         own = self._state.lookaheads
-        if not own:
-            return self._lookahead.batches
         others = len(own) < len(self._state.tables) or any(one.leaves_some for one in own.values())
         return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
@@ -266,27 +274,16 @@ class PrefetchQueue:
             item.clock = now + i
             self._plan_intent(item)
 
-    def _predict_queue_again(self) -> None:
-        for item in self._queue:
-            self._predict(item)
-
     def _predict_all_again(self) -> None:
         """Predict the batch in use and all batches of the queue again, with new knowledge."""
         item = self._handed_out
         assert item is not None
-        self._predict(item)
-        self._predict_queue_again()
-        self._wait(item)
-        self._expect(item.expected)
-
-    def _wait(self, item: QueuedBatch) -> None:
-        """Wait for rows that could not be requested earlier."""
+        for each in (item, *self._queue):
+            self._predict(each)
         if item.signalled is not None:
             self._worker.wait_intent(item.signalled)
-
-    def _expect(self, expected: Expected | None) -> None:
         self._calls.abandon_call()
-        self._state.expect(expected)
+        self._state.expect(item.expected)
 
     def _note_called(self, item: QueuedBatch) -> None:
         """Note that the loop calls the model."""
