@@ -175,8 +175,8 @@ class BatchStream(Iterator[HeldBatch]):
         draw_again(self._source.generators, item.draws)
         raise item.end
 
-    def deliver(self, item: HeldBatch) -> None:
-        """Hand out the oldest batch.
+    def deliver(self, item: HeldBatch) -> Any:
+        """Hand out the oldest batch, and return its contents.
 
         Raises
         ------
@@ -190,6 +190,7 @@ class BatchStream(Iterator[HeldBatch]):
             item.check()
             draw_again(self._source.generators, item.draws)
         self._epoch.used += 1
+        return item.batch
 
     def give_way(self) -> list[HeldBatch]:
         """Pass the held batches to another pass; this pass then cannot continue."""

@@ -202,16 +202,19 @@ class AdaDataLoader:
                 # The loop is expected to call these models.
                 if self._by_hand or model in self._given or model in self._called:
                     queue.attach()
-            while items := [item for queue in queues if (item := queue.next_batch()) is not None]:
-                stream.deliver(items[0].held)
-                for queue, item in zip(queues, items, strict=True):
-                    queue.mark_in_use(item)
+            first, *others = queues
+            while (item := first.next_batch()) is not None:
+                for queue in others:
+                    queue.next_batch()
+                batch = stream.deliver(item.held)
+                for queue in queues:
+                    queue.mark_in_use()
                 if watches:
                     self.lookahead.begin_step(_signalled_tables(state))
-                yield items[0].held.batch
+                yield batch
                 if watches:
                     undecided = state.trial is not None and state.trial.is_open
-                    self.lookahead.end_step(items[0].signalled is not None and not undecided)
+                    self.lookahead.end_step(item.signalled is not None and not undecided)
         finally:
             stream.close()
             for queue in queues:

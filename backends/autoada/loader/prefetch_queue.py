@@ -94,7 +94,7 @@ class PrefetchQueue:
                 self._predict(fetched)
         if not queue:
             return None
-        item = queue.popleft()
+        item = self._handed_out = queue.popleft()
         if state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
             self._trial_was_open = state.trial is not None and state.trial.is_open
             for queued in queue:
@@ -103,15 +103,15 @@ class PrefetchQueue:
             self._worker.wait_intent(item.signalled)
         return item
 
-    def mark_in_use(self, item: QueuedBatch) -> None:
-        """Assign the model's calls to `item`, until the loop requests another batch."""
+    def mark_in_use(self) -> None:
+        """Assign the model's calls to the last batch of `next_batch`, until the loop requests another."""
         if (previous := self._loops.in_use) is not None:  # Fetching a batch may have run another loop.
             previous.mark_done(following=self)
         self._loops.in_use = self
         self._loops.used_together.add(self)
-        self._handed_out = item
         self._calls.abandon_call()
-        state = self._state
+        item, state = self._handed_out, self._state
+        assert item is not None
         if state.owner is self._loops:
             if item.expected is not None or state.calls > 0 or state.reads or state.reads.holders:
                 state.expect(item.expected)
