@@ -203,9 +203,12 @@ class AdaDataLoader:
                 if self._by_hand or model in self._given or model in self._called:
                     queue.attach()
             first, *others = queues
-            while (item := first.next_batch()) is not None:
+            while True:
+                item = first.next_batch()
                 for queue in others:
                     queue.next_batch()
+                if item is None:
+                    break
                 batch = stream.deliver(item.held)
                 for queue in queues:
                     queue.mark_in_use()

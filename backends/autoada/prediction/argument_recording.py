@@ -98,14 +98,13 @@ class ArgumentRecorder(CallMode):
         given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
         paths = {id(leaf): path for path, leaf in self._trace.leaves if not isinstance(leaf, _PLAIN)}
         paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
+        paths[id(batch)] = ()
         lost = {id(tensor) for tensor in self._lost}
         sources: list[_Source] = []
         tensors: list[Tensor] = []
         for place, value in given:
             name = _argument_name(place)
-            if value is batch:
-                sources.append(_Source("batch", None, name))
-            elif isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value is not batch:
                 number = self._trace.number(value)
                 before = () if number is None else self._trace.needed([number])
                 if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
@@ -222,7 +221,7 @@ class RecordedArguments:
         kinds = {source.kind for source in sources}
         self.follows_batch = program.outputs_follow_batch and "outside" not in kinds
         """Whether every tensor among the arguments is made from the batch, or is known to be unknown."""
-        self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
+        self.uses_batch = not kinds.isdisjoint(("tensor", "leaf"))
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
         """Names of the arguments that are unpredictable or contain an unpredictable value."""
 
@@ -280,8 +279,6 @@ class RecordedArguments:
 
     @staticmethod
     def _value(source: _Source, batch: Any, computed: list[Tensor]) -> Any:
-        if source.kind == "batch":
-            return batch
         if source.kind == "tensor":
             return computed[source.value]
         if source.kind == "leaf":
