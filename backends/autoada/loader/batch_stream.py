@@ -152,20 +152,13 @@ class BatchStream(Iterator[HeldBatch]):
                 "as they share the data (the loader or its data set is an iterator, or it has "
                 "persistent_workers=True): use one at a time, or give AdaDataLoader lookahead=0"
             )
-        alone = not self.holds and len(self._source.streams) == 1
-        if self._turn_begins and not alone:
+        if self._turn_begins:
+            self._turn_begins = False
             for item in self._source.exposed():
                 item.follow_program()
-        self._turn_begins = False
         if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
-            if self.holds:
-                fetched = self._fetch_ahead()
-            elif self._source.runs_ahead is None:
-                fetched = self._fetch_and_learn()
-            else:
-                fetched = self._fetch(alone)
-            self.holds.append(fetched)
+            self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
         item = self.holds[-1]
         if item.end is None:
             return item
@@ -174,6 +167,17 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds.clear()
         draw_again(self._source.generators, item.draws)
         raise item.end
+
+    def take(self) -> Any:
+        """Fetch the next batch, hand it out, and return its contents."""
+        source, epoch = self._source, self._epoch
+        if self.holds or self._gave_way or source.runs_ahead is None or len(source.streams) > 1:
+            return self.deliver(next(self))
+        self._turn_begins = True
+        batch = next(epoch.batches)
+        epoch.fetched += 1
+        epoch.used += 1
+        return batch
 
     def deliver(self, item: HeldBatch) -> Any:
         """Hand out the oldest batch, and return its contents.
@@ -204,7 +208,9 @@ class BatchStream(Iterator[HeldBatch]):
         self._source.remove(self)
         self.holds.clear()
 
-    def _fetch_and_learn(self) -> HeldBatch:
+    def _fetch_in_turn(self) -> HeldBatch:
+        if self._source.runs_ahead is not None:
+            return self._fetch()
         generators = global_generators() if self._source.alone else []
         before = states_of(generators)
         item = self._fetch()
@@ -228,11 +234,9 @@ class BatchStream(Iterator[HeldBatch]):
         item.keep()
         return item
 
-    def _fetch(self, alone: bool = False) -> HeldBatch:
-        """Fetch a batch; `alone` is whether no other batch is held."""
-        if not alone:
-            self._source.take_over(by=self)
-        exposed = () if alone else self._source.exposed()
+    def _fetch(self) -> HeldBatch:
+        self._source.take_over(by=self)
+        exposed = self._source.exposed()
         try:
             item = HeldBatch([next(self._epoch.batches)])
             self._epoch.fetched += 1

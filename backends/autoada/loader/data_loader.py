@@ -203,6 +203,9 @@ class AdaDataLoader:
                 if self._by_hand or model in self._given or model in self._called:
                     queue.attach()
             first, *others = queues
+            if not others and first.announces_nothing:
+                yield from _in_turn(first, stream)
+                return
             while True:
                 item = first.next_batch()
                 for queue in others:
@@ -211,7 +214,7 @@ class AdaDataLoader:
                     break
                 batch = stream.deliver(item.held)
                 for queue in queues:
-                    queue.mark_in_use()
+                    queue.mark_in_use(batch)
                 if watches:
                     self.lookahead.begin_step(_signalled_tables(state))
                 yield batch
@@ -281,6 +284,18 @@ class AdaDataLoader:
                 else PredictedKeys(state, self._prepare)
             )
         return self._sources[model]
+
+
+def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, None]:
+    """Yield the batches of a loop that announces nothing and therefore fetches no batch ahead."""
+    while True:
+        queue.finish_previous()
+        try:
+            batch = stream.take()
+        except StopIteration:
+            return
+        queue.mark_in_use(batch)
+        yield batch
 
 
 def _signalled_tables(state: TrainingState) -> Sequence[Counting]:

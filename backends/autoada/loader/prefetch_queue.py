@@ -68,6 +68,7 @@ class PrefetchQueue:
         self._sharded = sharded
         self._queue: deque[QueuedBatch] = deque()
         self._handed_out: QueuedBatch | None = None
+        self._batch: Any = None
         self._noted = False
         self._signalled_until = 0
         self._trial_was_open = self._state.trial is not None
@@ -75,8 +76,7 @@ class PrefetchQueue:
 
     def next_batch(self) -> QueuedBatch | None:
         """Return the next batch after filling the queue with the batches after it; None at the end."""
-        if (previous := self._loops.in_use) is not None:
-            previous.mark_done(following=self)
+        self.finish_previous()
         queue, state, now = self._queue, self._state, int(self._worker.current_clock)
         starts = not queue
         if not starts and queue[0].clock != now:  # Another loop of the same worker moved the clock.
@@ -103,22 +103,28 @@ class PrefetchQueue:
             self._worker.wait_intent(item.signalled)
         return item
 
-    def mark_in_use(self) -> None:
-        """Assign the model's calls to the last batch of `next_batch`, until the loop requests another."""
-        if (previous := self._loops.in_use) is not None:  # Fetching a batch may have run another loop.
+    def finish_previous(self) -> None:
+        """Finish the batch in use, of this loop or of another one of the thread."""
+        if (previous := self._loops.in_use) is not None:
             previous.mark_done(following=self)
-        self._loops.in_use = self
-        self._loops.used_together.add(self)
+
+    def mark_in_use(self, batch: Any) -> None:
+        """Assign the model's calls to `batch`, the last one, until the loop requests another."""
+        loops, state = self._loops, self._state
+        if loops.in_use is not None:  # Fetching a batch may have run another loop.
+            self.finish_previous()
+        loops.in_use = self
+        loops.used_together.add(self)
         self._calls.abandon_call()
-        item, state = self._handed_out, self._state
-        assert item is not None
-        if state.owner is self._loops:
-            if item.expected is not None or state.calls > 0 or state.reads or state.reads.holders:
-                state.expect(item.expected)
+        self._batch = batch
+        if state.owner is loops:
+            expected = None if self._handed_out is None else self._handed_out.expected
+            if expected is not None or state.calls > 0 or state.reads or state.reads.holders:
+                state.expect(expected)
             if not self._noted:
-                self._note_called(item)
+                self._note_called(batch)
         if self._source is not None:
-            self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
+            self._source.mark_in_use(batch, alone=len(loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch, as the loop requests another batch from the queue `following`.
@@ -127,10 +133,10 @@ class PrefetchQueue:
         """
         self._loops.in_use = None
         item, state = self._handed_out, self._state
+        expected = None if item is None else item.expected
         attached = state.owner is self._loops
-        assert item is not None
         calls = state.calls if attached else 0
-        predict_again = self._source is not None and self._source.mark_done(item.expected, calls)
+        predict_again = self._source is not None and self._source.mark_done(expected, calls)
         if attached:
             self._calls.abandon_call()
             state.expect(None)
@@ -138,7 +144,7 @@ class PrefetchQueue:
             self._loops.used_together.clear()
             if attached:
                 signals = self._lookahead.batches > 0 or bool(state.lookaheads)
-                state.advance_clock(item.expected is not None and signals)
+                state.advance_clock(expected is not None and signals)
         if predict_again:
             for queued in self._queue:
                 self._predict(queued)
@@ -158,6 +164,11 @@ class PrefetchQueue:
         self._state.leave(self._loops, self)
 
     # The model's calls
+
+    @property
+    def announces_nothing(self) -> bool:
+        """Whether the loop signals no intent, so that no batch is fetched ahead."""
+        return self._source is None and not self._state.lookaheads
 
     @property
     def attached(self) -> bool:
@@ -182,8 +193,8 @@ class PrefetchQueue:
             now = int(self._worker.current_clock)
             self._handed_out.clock = now
             self._realign(now + 1)
-            if not self._noted:
-                self._note_called(self._handed_out)
+        if self._batch is not None and not self._noted:
+            self._note_called(self._batch)
 
     @property
     def recording(self) -> ArgumentRecorder | None:
@@ -285,11 +296,11 @@ class PrefetchQueue:
         self._calls.abandon_call()
         self._state.expect(item.expected)
 
-    def _note_called(self, item: QueuedBatch) -> None:
+    def _note_called(self, batch: Any) -> None:
         """Note that the loop calls the model."""
         self._noted = True
         if (model := self._model()) is not None:
             self._called[model] = None
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
-                warn_of_equal_data(self._state.access, item.held.batch)
+                warn_of_equal_data(self._state.access, batch)
