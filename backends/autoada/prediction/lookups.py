@@ -52,17 +52,15 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
         if first.dtype in (torch.bool, torch.uint8):
             return apply(_true_rows, first)  # type: ignore[no-any-return]
         return apply(from_start, first, rows)  # type: ignore[no-any-return]
-    if isinstance(first, bool) or first is None or first is Ellipsis:
-        return None
-    if isinstance(first, int):
-        return apply(torch.tensor, [_from_start(first, rows)])  # type: ignore[no-any-return]
     if isinstance(first, slice):
         selected = range(*first.indices(rows))
         if len(selected) == rows:
             return None
         return apply(torch.arange, selected.start, selected.stop, selected.step)  # type: ignore[no-any-return]
-    if isinstance(first, list) and first and all(type(item) is int for item in first):
-        return apply(torch.tensor, [_from_start(item, rows) for item in first])  # type: ignore[no-any-return]
+    numbers = first if isinstance(first, list) else [first]
+    if numbers and all(isinstance(item, int) and not isinstance(item, bool) for item in numbers):
+        known = [item + rows if -rows <= item < 0 else item for item in numbers]
+        return apply(torch.tensor, known)  # type: ignore[no-any-return]
     return None
 
 
@@ -76,10 +74,6 @@ def unwrapped(tensor: Tensor) -> Tensor:
     while torch._C._functorch.is_batchedtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
-
-
-def _from_start(row: int, rows: int) -> int:
-    return row + rows if -rows <= row < 0 else row
 
 
 def _without(ids: Tensor, padding: int) -> Tensor:
