@@ -50,10 +50,9 @@ class Kind(IntEnum):
     BAG = 14
     INDEX_SELECT = 15
     IGNORED = 16  # attribute writes on tensors, backward
-    REPEAT_INTERLEAVE = 17
-    TEXT = 18
-    GRADIENT = 19
-    DATA_SHAPED = 20  # the output's shape depends on values
+    TEXT = 17
+    GRADIENT = 18
+    DATA_SHAPED = 19  # the output's shape depends on values
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -145,7 +144,6 @@ _BY_NAME: dict[str, Kind] = {
     "__repr__": Kind.TEXT,
     "__format__": Kind.TEXT,
     "__str__": Kind.TEXT,
-    "repeat_interleave": Kind.REPEAT_INTERLEAVE,
     **dict.fromkeys(_VALUE_NAMES, Kind.VALUE),
     **dict.fromkeys(_METADATA_NAMES, Kind.METADATA),
     **dict.fromkeys(_MOVE_NAMES, Kind.MOVE),

@@ -93,7 +93,6 @@ class SymbolicForward(CallMode):
             Kind.VALUE: self._escape,
             Kind.INPLACE: self._write_unknown,
             Kind.SET_ITEM: self._write_unknown,
-            Kind.REPEAT_INTERLEAVE: self._repeat_interleave,
             Kind.DATA_SHAPED: self._data_shaped,
         }
 
@@ -395,17 +394,6 @@ class SymbolicForward(CallMode):
         elif func.__name__ in SHAPE_INPLACE:
             return func(*self.values.as_meta(args), **kwargs)
         return target
-
-    def _repeat_interleave(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        if (
-            isinstance(repeats, Tensor)
-            and not self.values.is_unknown(repeats)
-            and "output_size" not in kwargs
-        ):
-            total = int(repeats.sum()) if repeats.numel() > 1 else None
-            kwargs = {**kwargs, "output_size": total}
-        return self._general(func, args, kwargs)
 
 
 _WITH_DROPOUT = {

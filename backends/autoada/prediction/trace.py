@@ -117,10 +117,6 @@ class Trace:
         call = self._call(function, args, kwargs)
         self.draws.append(self._add(output, call))
 
-    def accessed(self) -> None:
-        """Record an access of a table."""
-        self.accesses += 1
-
     # Source of a compiled program
 
     def number(self, tensor: Tensor) -> int | None:
