@@ -32,6 +32,7 @@ import torch
 from torch import nn
 
 import autoada
+from autoada.loader.batch_stream import BatchStream
 from autoada.loader.prefetch_queue import PrefetchQueue
 
 from .case import Case
@@ -136,7 +137,8 @@ def _parts_of(
             ("reading", torch.Tensor, "__getitem__"),
             ("stepping", optimizer, "step"),
             ("ending", ending, "run"),
-            ("loading", PrefetchQueue, "next_batch"),
+            ("loading", PrefetchQueue, "finish_previous"),
+            ("loading", BatchStream, "take"),
             ("loading", PrefetchQueue, "mark_in_use"),
         ):
             patches.enter_context(mock.patch.object(owner, name, timed(part, name, getattr(owner, name))))

@@ -27,36 +27,32 @@ class LoaderSource(Iterable[Any]):
         """Whether batches may be fetched before their turn, because a fetch draws nothing from the global
         generators; None while this is unknown."""
         self._loader = loader
-        self._left: deque[HeldBatch] = deque()
+        self.left: deque[HeldBatch] = deque()
+        """Batches that passes have fetched and not used, for the next iterator that shares the data."""
         parts: list[Any] = [loader]
         if isinstance(loader, DataLoader) and loader.num_workers == 0:
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
-        self._streams: list[BatchStream] = []
+        self.streams: list[BatchStream] = []
+        """Passes that have not ended."""
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[Any]:
         self.take_over()
         if not self._goes_on:
-            self._left.clear()
+            self.left.clear()
         batches = iter(self._loader)
-        if not self._shares:
-            return batches
-        return _SharedIterator(self, batches)
-
-    def add(self, stream: BatchStream) -> None:
-        """Add a pass."""
-        self._streams.append(stream)
+        return _SharedIterator(self, batches) if self._shares else batches
 
     def remove(self, stream: BatchStream) -> None:
         """Remove a pass that has ended.
 
         Its unused batches go to the next pass if the loader will not return them again.
         """
-        self._streams.remove(stream)
+        self.streams.remove(stream)
         if self._goes_on:
-            self._left.extendleft(reversed(stream.holds))
+            self.left.extendleft(reversed(stream.holds))
         elif stream.holds and self._shares:
             self._warn_once(
                 "a pass was left while batches were fetched ahead, and the loader's processes stay: if they "
@@ -68,7 +64,7 @@ class LoaderSource(Iterable[Any]):
         """Keep the contents of the batches that passes hold; return those that other code may change."""
         return [
             item
-            for stream in self._streams
+            for stream in self.streams
             for item in stream.holds
             if item.may_change and item.keep().may_change
         ]
@@ -76,20 +72,9 @@ class LoaderSource(Iterable[Any]):
     def take_over(self, by: BatchStream | None = None) -> None:
         """Take the batches that other passes hold, if the iterators of the loader share their data."""
         if self._shares:
-            for stream in list(self._streams):
+            for stream in self.streams:
                 if stream is not by:
-                    self._left.extendleft(reversed(stream.give_way()))
-
-    def next_of(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch of an iterator that shares its data with others."""
-        while self._left:
-            item = self._left.popleft()
-            draw_again(self.generators, item.draws)
-            if item.end is None:
-                return item.batch
-            if not isinstance(item.end, StopIteration):
-                raise item.end
-        return next(batches)
+                    self.left.extendleft(reversed(stream.give_way()))
 
     def learn(self, drew: bool, first: bool) -> None:
         """Learn from a batch that was fetched in its turn; the first one may draw to begin the pass."""
@@ -122,7 +107,15 @@ class _SharedIterator(Iterator[Any]):
         self._batches = batches
 
     def __next__(self) -> Any:
-        return self._source.next_of(self._batches)
+        left = self._source.left
+        while left:
+            item = left.popleft()
+            draw_again(self._source.generators, item.draws)
+            if item.end is None:
+                return item.batch
+            if not isinstance(item.end, StopIteration):
+                raise item.end
+        return next(self._batches)
 
 
 class BatchStream(Iterator[HeldBatch]):
@@ -140,7 +133,7 @@ class BatchStream(Iterator[HeldBatch]):
         self._fetched = 0
         self._turn_begins = False
         self._gave_way = False
-        source.add(self)
+        source.streams.append(self)
 
     def __next__(self) -> HeldBatch:
         """Fetch the next batch.
@@ -175,8 +168,19 @@ class BatchStream(Iterator[HeldBatch]):
         draw_again(self._source.generators, item.draws)
         raise item.end
 
-    def deliver(self, item: HeldBatch) -> None:
-        """Hand out the oldest batch.
+    def take(self) -> Any:
+        """Fetch the next batch, hand it out, and return its contents."""
+        source, epoch = self._source, self._epoch
+        if self.holds or self._gave_way or source.runs_ahead is None or len(source.streams) > 1:
+            return self.deliver(next(self))
+        self._turn_begins = True
+        batch = next(epoch.batches)
+        epoch.fetched += 1
+        epoch.used += 1
+        return batch
+
+    def deliver(self, item: HeldBatch) -> Any:
+        """Hand out the oldest batch, and return its contents.
 
         Raises
         ------
@@ -186,10 +190,11 @@ class BatchStream(Iterator[HeldBatch]):
         """
         self.holds.remove(item)
         self._turn_begins = True
-        item.check()
-        if item.draws:
+        if item.is_kept:
+            item.check()
             draw_again(self._source.generators, item.draws)
-        self._epoch.deliver()
+        self._epoch.used += 1
+        return item.batch
 
     def give_way(self) -> list[HeldBatch]:
         """Pass the held batches to another pass; this pass then cannot continue."""
@@ -233,7 +238,8 @@ class BatchStream(Iterator[HeldBatch]):
         self._source.take_over(by=self)
         exposed = self._source.exposed()
         try:
-            item = HeldBatch([next(self._epoch)])
+            item = HeldBatch([next(self._epoch.batches)])
+            self._epoch.fetched += 1
         except Exception as error:
             item = HeldBatch([None], error)
         for each in exposed:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from autoada.loader.batch_stream import BatchStream, LoaderSource
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.held_batch import HeldBatch
-from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, NoIntent, PredictedKeys
+from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, PredictedKeys
 from autoada.loader.lookahead import Counting, Lookahead
 from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
@@ -23,6 +23,7 @@ from autoada.prediction.random_generators import random_state
 from autoada.training.loader_state import Epoch, LoaderState
 from autoada.training.training_state import TrainingState
 
+_NO_INTENT = "no intent (not needed on one node)"
 _log = logging.getLogger("autoada")
 
 
@@ -103,7 +104,7 @@ class AdaDataLoader:
         self._given: Models = weakref.WeakKeyDictionary(dict.fromkeys(given))
         self._called: Models = weakref.WeakKeyDictionary()
         self._is_given = bool(given)
-        self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource | None] = weakref.WeakKeyDictionary()
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self._source: LoaderSource | None = None
         self._summarised = False
@@ -145,8 +146,8 @@ class AdaDataLoader:
         source = self._intent_source(self._find_model())
         if isinstance(source, PredictedKeys):
             return source.explain(batch)
-        if isinstance(source, NoIntent):
-            return f"{source.describe()}; AdaDataLoader(loader, lookahead=2) predicts rows there, too"
+        if source is None:
+            return f"{_NO_INTENT}; AdaDataLoader(loader, lookahead=2) predicts rows there, too"
         expected = source.expected(batch)
         assert expected is not None
         return "\n".join(f"{name}: {len(rows.keys)} rows by hand" for name, rows in expected.rows.items())
@@ -184,7 +185,7 @@ class AdaDataLoader:
                 epoch = self.position.begin(source)
             yield from self._steps(models, BatchStream(epoch, source))
         finally:
-            epoch.end(begun)
+            self.position.end(epoch, begun)
         if not self._summarised:
             self._summarised = True
             _log.info(self.summary())
@@ -201,16 +202,25 @@ class AdaDataLoader:
                 # The loop is expected to call these models.
                 if self._by_hand or model in self._given or model in self._called:
                     queue.attach()
-            while items := [item for queue in queues if (item := queue.next_batch()) is not None]:
-                stream.deliver(items[0].held)
-                for queue, item in zip(queues, items, strict=True):
-                    queue.mark_in_use(item)
+            first, *others = queues
+            if not others and first.announces_nothing:
+                yield from _in_turn(first, stream)
+                return
+            while True:
+                item = first.next_batch()
+                for queue in others:
+                    queue.next_batch()
+                if item is None:
+                    break
+                batch = stream.deliver(item.held)
+                for queue in queues:
+                    queue.mark_in_use(batch)
                 if watches:
                     self.lookahead.begin_step(_signalled_tables(state))
-                yield items[0].held.batch
+                yield batch
                 if watches:
                     undecided = state.trial is not None and state.trial.is_open
-                    self.lookahead.end_step(items[0].signalled is not None and not undecided)
+                    self.lookahead.end_step(item.signalled is not None and not undecided)
         finally:
             stream.close()
             for queue in queues:
@@ -223,8 +233,9 @@ class AdaDataLoader:
         stats = model.node.stats()
         local = stats["pulled_local"] + stats["pulled_replica"]
         share = local / max(1.0, local + stats["pulled_remote"])
-        ahead = "" if isinstance(source, NoIntent) else f", lookahead {self.lookahead.batches}"
-        return f"{len(model.tables)} tables, {source.describe()}, {share:.1%} of rows local{ahead}"
+        found = _NO_INTENT if source is None else source.describe()
+        ahead = "" if source is None else f", lookahead {self.lookahead.batches}"
+        return f"{len(model.tables)} tables, {found}, {share:.1%} of rows local{ahead}"
 
     def _own_loader(self) -> Iterable[Any]:
         """Return the loader, with this worker's part of the data if it is to be sharded."""
@@ -238,7 +249,7 @@ class AdaDataLoader:
     def _queue_for(self, model: AdaModel, batches: Iterator[HeldBatch]) -> PrefetchQueue:
         source = self._intent_source(model)
         assert self._source is not None
-        lookahead = Lookahead(0) if isinstance(source, NoIntent) else self.lookahead
+        lookahead = Lookahead(0) if source is None else self.lookahead
         may_run_ahead = self._source.may_run_ahead
         return PrefetchQueue(model, source, batches, may_run_ahead, lookahead, self._called, self._sharded)
 
@@ -261,17 +272,30 @@ class AdaDataLoader:
     def _by_hand(self) -> bool:
         return self._keys is not None or self._prepare is not None
 
-    def _intent_source(self, model: AdaModel) -> IntentSource:
+    def _intent_source(self, model: AdaModel) -> IntentSource | None:
+        """Return the source of the rows that the model will read; None if no intent is needed."""
         if model not in self._sources:
             state = training_state_of(model)
             self._sources[model] = (
                 HandWrittenKeys(state, self._keys)
                 if self._keys is not None
-                else NoIntent()
+                else None
                 if self.lookahead.adapts and not model.node.uses_intent
                 else PredictedKeys(state, self._prepare)
             )
         return self._sources[model]
+
+
+def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, None]:
+    """Yield the batches of a loop that announces nothing and therefore fetches no batch ahead."""
+    while True:
+        queue.finish_previous()
+        try:
+            batch = stream.take()
+        except StopIteration:
+            return
+        queue.mark_in_use(batch)
+        yield batch
 
 
 def _signalled_tables(state: TrainingState) -> Sequence[Counting]:

@@ -34,7 +34,9 @@ class HeldBatch:
     """Addresses of the tensors whose memory other code refers to, after `keep`."""
     may_change = True
     """Whether code other than the loop that gets the batch may still change its contents."""
-    _is_kept = _has_uncounted = False
+    is_kept = False
+    """Whether `keep` was called."""
+    _has_uncounted = False
     _copy: list[Any] | None = None
 
     def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
@@ -48,9 +50,9 @@ class HeldBatch:
 
     def keep(self) -> HeldBatch:
         """Keep the contents from now on, and return the batch."""
-        if self._is_kept:
+        if self.is_kept:
             return self
-        self._is_kept = True
+        self.is_kept = True
         parts = _Parts()
         parts.sort(self._holder)
         if parts.in_shared_memory:

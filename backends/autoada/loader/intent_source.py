@@ -106,16 +106,6 @@ class HandWrittenKeys(IntentSource):
         return "keys by hand"
 
 
-class NoIntent(IntentSource):
-    """Finds no rows, because every row is local and in memory."""
-
-    def expected(self, batch: Any) -> None:
-        return None
-
-    def describe(self) -> str:
-        return "no intent (not needed on one node)"
-
-
 class PredictedKeys(IntentSource):
     """Finds rows by access prediction.
 

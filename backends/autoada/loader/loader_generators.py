@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any
@@ -77,10 +78,9 @@ def _parts(value: Any) -> Iterator[Any]:
     """Return the objects in `value` that may contain generators."""
     if isinstance(value, (Tensor, np.ndarray, nn.Module, type, str, bytes)):
         return
-    if isinstance(value, dict):
-        yield from value.values() if len(value) <= _ENTRIES else ()
-    elif isinstance(value, (list, tuple, set)):
-        yield from value if len(value) <= _ENTRIES else ()
+    if isinstance(value, (dict, list, tuple, set)):
+        if len(value) <= _ENTRIES:
+            yield from value.values() if isinstance(value, dict) else value
     elif isinstance(value, MethodType):
         yield from (value.__self__, value.__func__)
     elif isinstance(value, FunctionType):
@@ -97,15 +97,9 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _variables(function: FunctionType) -> Iterator[Any]:
     """Return the values that a function refers to, except for its arguments."""
-    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_set(cell))
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # The cell is empty.
+            yield cell.cell_contents
     names = function.__code__.co_names
     known = function.__globals__
     yield from (known[name] for name in names if isinstance(known.get(name), GENERATORS))
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

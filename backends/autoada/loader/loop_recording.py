@@ -35,11 +35,6 @@ class RecordedCall(Call):
 
     prepare: RecordedArguments
 
-    @property
-    def key(self) -> Any:
-        """Key that is equal for calls that do the same, regardless of numbers."""
-        return self.target, self.prepare.key
-
 
 Calls = tuple[Call, ...]
 """Calls of the model for one batch, in order."""
@@ -231,4 +226,5 @@ def _numbers(recorded: Sequence[RecordedCall]) -> list[tuple[float, ...]]:
 
 
 def _key(recorded: Sequence[RecordedCall] | None) -> Any:
-    return None if recorded is None else [call.key for call in recorded]
+    """Return a key that is equal for calls that do the same, regardless of numbers."""
+    return None if recorded is None else [(call.target, call.prepare.key) for call in recorded]

@@ -42,13 +42,14 @@ class PrefetchQueue:
 
     ``next_batch`` finishes the previous batch, fetches, predicts and signals intent. ``mark_in_use`` hands
     the batch to the loop. Until the loop comes for another batch, the queue then observes the model's calls.
-    The queue adds its model to `called`, the models that the loop has called in order.
+    The queue adds its model to `called`, the models that the loop has called in order. Without a `source`, no
+    rows are announced.
     """
 
     def __init__(
         self,
         model: AdaModel,
-        source: IntentSource,
+        source: IntentSource | None,
         batches: Iterator[HeldBatch],
         may_run_ahead: Callable[[], bool],
         lookahead: Lookahead,
@@ -67,6 +68,7 @@ class PrefetchQueue:
         self._sharded = sharded
         self._queue: deque[QueuedBatch] = deque()
         self._handed_out: QueuedBatch | None = None
+        self._batch: Any = None
         self._noted = False
         self._signalled_until = 0
         self._trial_was_open = self._state.trial is not None
@@ -74,62 +76,99 @@ class PrefetchQueue:
 
     def next_batch(self) -> QueuedBatch | None:
         """Return the next batch after filling the queue with the batches after it; None at the end."""
-        self._finish_previous()
-        starts = self._start_if_empty()
-        while not self._queue or (len(self._queue) <= self._most_ahead and self._may_run_ahead()):
-            clock = self._queue[-1].clock + 1 if self._queue else int(self._worker.current_clock)
+        self.finish_previous()
+        queue, state, now = self._queue, self._state, int(self._worker.current_clock)
+        starts = not queue
+        if not starts and queue[0].clock != now:  # Another loop of the same worker moved the clock.
+            self._realign(now)
+        if starts and state.trial is not None and state.is_free:
+            state.begin_loop()
+        most = self._most_ahead if state.lookaheads else self._lookahead.batches
+        while not queue or (len(queue) <= most and self._may_run_ahead()):
             try:
-                fetched = QueuedBatch(next(self._batches), clock)
+                fetched = QueuedBatch(next(self._batches), queue[-1].clock + 1 if queue else now)
             except StopIteration:
                 break
-            self._queue.append(fetched)
-            self._predict(fetched)
-        return self._take(starts)
+            queue.append(fetched)
+            if self._source is not None:
+                self._predict(fetched)
+        if not queue:
+            return None
+        item = self._handed_out = queue.popleft()
+        if state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
+            self._trial_was_open = state.trial is not None and state.trial.is_open
+            for queued in queue:
+                self._signal_intent(queued)
+        if starts and item.signalled is not None:  # The rows could not be requested earlier.
+            self._worker.wait_intent(item.signalled)
+        return item
 
-    def mark_in_use(self, item: QueuedBatch) -> None:
-        """Assign the model's calls to `item`, until the loop requests another batch."""
-        self._finish_previous()
-        self._loops.in_use = self
-        self._loops.used_together.add(self)
-        self._handed_out = item
+    def finish_previous(self) -> None:
+        """Finish the batch in use, of this loop or of another one of the thread."""
+        if (previous := self._loops.in_use) is not None:
+            previous.mark_done(following=self)
+
+    def mark_in_use(self, batch: Any) -> None:
+        """Assign the model's calls to `batch`, the last one, until the loop requests another."""
+        loops, state = self._loops, self._state
+        if loops.in_use is not None:  # Fetching a batch may have run another loop.
+            self.finish_previous()
+        loops.in_use = self
+        loops.used_together.add(self)
         self._calls.abandon_call()
-        if self.attached:
-            self._state.expect(item.expected)
-            self._note_called(item)
-        self._source.mark_in_use(item.held.batch, alone=len(self._loops.used_together) == 1)
+        self._batch = batch
+        if state.owner is loops:
+            expected = None if self._handed_out is None else self._handed_out.expected
+            if expected is not None or state.calls > 0 or state.reads or state.reads.holders:
+                state.expect(expected)
+            if not self._noted:
+                self._note_called(batch)
+        if self._source is not None:
+            self._source.mark_in_use(batch, alone=len(loops.used_together) == 1)
 
     def mark_done(self, following: object) -> None:
         """End the use of the batch, as the loop requests another batch from the queue `following`.
 
         Batches of several loaders that are handed out before the model is called are used at one clock.
         """
-        item, attached = self._handed_out, self.attached
-        assert item is not None
-        calls = self._state.calls if attached else 0
-        predict_again = self._source.mark_done(item.expected, calls)
+        self._loops.in_use = None
+        item, state = self._handed_out, self._state
+        expected = None if item is None else item.expected
+        attached = state.owner is self._loops
+        calls = state.calls if attached else 0
+        predict_again = self._source is not None and self._source.mark_done(expected, calls)
         if attached:
-            self._expect(None)
+            self._calls.abandon_call()
+            state.expect(None)
         if calls > 0 or following in self._loops.used_together:
             self._loops.used_together.clear()
             if attached:
-                signals = self._lookahead.batches > 0 or bool(self._state.lookaheads)
-                self._state.advance_clock(signals and item.expected is not None)
+                signals = self._lookahead.batches > 0 or bool(state.lookaheads)
+                state.advance_clock(expected is not None and signals)
         if predict_again:
-            self._predict_queue_again()
+            for queued in self._queue:
+                self._predict(queued)
 
     def close(self) -> None:
         """End the loop: the clock passes all cancelled uses with signalled intent."""
-        self._source.abandon()
+        if self._source is not None:
+            self._source.abandon()
         if self._loops.in_use is self:
             self._loops.in_use = None
             self._loops.used_together.clear()
             if self.attached:
-                self._expect(None)
+                self._calls.abandon_call()
+                self._state.expect(None)
         while not self._state.closed and self._worker.current_clock < self._signalled_until:
             self._worker.advance_clock()
         self._state.leave(self._loops, self)
 
     # The model's calls
+
+    @property
+    def announces_nothing(self) -> bool:
+        """Whether the loop signals no intent, so that no batch is fetched ahead."""
+        return self._source is None and not self._state.lookaheads
 
     @property
     def attached(self) -> bool:
@@ -154,46 +193,34 @@ class PrefetchQueue:
             now = int(self._worker.current_clock)
             self._handed_out.clock = now
             self._realign(now + 1)
-            self._note_called(self._handed_out)
+        if self._batch is not None and not self._noted:
+            self._note_called(self._batch)
 
     @property
     def recording(self) -> ArgumentRecorder | None:
         """Recording of the loop between the model's calls, if there is one."""
-        return self._source.recording
+        return None if self._source is None else self._source.recording
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Observe a call of the model, or of its method or module `target`, before it runs."""
-        if self._source.call_begins(target, args, kwargs):
+        if self._source is not None and self._source.call_begins(target, args, kwargs):
             self._predict_all_again()
 
     def call_ends(self, output: Any, counts: bool) -> None:
         """Observe the end of a call; a helper that reads no rows does not count."""
+        if self._source is None:
+            return
         if self._source.call_ends(counts):
             self._predict_all_again()
-        if self.recording is not None:
-            self.recording.give_up(output)
-            self.recording.start()
+        if (recording := self._source.recording) is not None:
+            recording.give_up(output)
+            recording.start()
 
     # Steps of the flow
 
-    def _finish_previous(self) -> None:
-        """Finish the batch in use, of this loop or of another one of the thread."""
-        previous, self._loops.in_use = self._loops.in_use, None
-        if previous is not None:
-            previous.mark_done(following=self)
-
-    def _start_if_empty(self) -> bool:
-        if not self._queue:
-            if self._state.is_free:
-                self._state.begin_loop()
-            return True
-        now = int(self._worker.current_clock)
-        if self._queue[0].clock != now:  # Another loop of the same worker moved the clock.
-            self._realign(now)
-        return False
-
     def _predict(self, item: QueuedBatch) -> None:
         """Find the rows that `item` will read, and signal intent for the rows that are due."""
+        assert self._source is not None
         item.expected = self._source.expected(item.held.batch)
         self._plan_intent(item)
 
@@ -235,28 +262,12 @@ class PrefetchQueue:
         item.signalled = keys if item.signalled is None else torch.cat([item.signalled, keys])
         self._signalled_until = max(self._signalled_until, item.clock + 1)
 
-    def _take(self, starts: bool) -> QueuedBatch | None:
-        """Take the first batch; if it could not be fetched earlier, wait for its rows."""
-        if not self._queue:
-            return None
-        item = self._queue.popleft()
-        trial = self._state.trial
-        if self._state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
-            self._trial_was_open = trial is not None and trial.is_open
-            for queued in self._queue:
-                self._signal_intent(queued)
-        if starts:
-            self._wait(item)
-        return item
-
     # Helpers
 
     @property
     def _most_ahead(self) -> int:
-        """Number of batches to fetch ahead: the largest lookahead of any row."""
+        """Number of batches to fetch ahead if rows have their own lookaheads: the largest of any row."""
         own = self._state.lookaheads
-        if not own:
-            return self._lookahead.batches
         others = len(own) < len(self._state.tables) or any(one.leaves_some for one in own.values())
         return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
@@ -274,35 +285,22 @@ class PrefetchQueue:
             item.clock = now + i
             self._plan_intent(item)
 
-    def _predict_queue_again(self) -> None:
-        for item in self._queue:
-            self._predict(item)
-
     def _predict_all_again(self) -> None:
         """Predict the batch in use and all batches of the queue again, with new knowledge."""
         item = self._handed_out
         assert item is not None
-        self._predict(item)
-        self._predict_queue_again()
-        self._wait(item)
-        self._expect(item.expected)
-
-    def _wait(self, item: QueuedBatch) -> None:
-        """Wait for rows that could not be requested earlier."""
+        for each in (item, *self._queue):
+            self._predict(each)
         if item.signalled is not None:
             self._worker.wait_intent(item.signalled)
-
-    def _expect(self, expected: Expected | None) -> None:
         self._calls.abandon_call()
-        self._state.expect(expected)
+        self._state.expect(item.expected)
 
-    def _note_called(self, item: QueuedBatch) -> None:
-        """Note once that the loop calls the model."""
-        if self._noted:
-            return
+    def _note_called(self, batch: Any) -> None:
+        """Note that the loop calls the model."""
         self._noted = True
         if (model := self._model()) is not None:
             self._called[model] = None
         if self._state.begins_data() and not self._sharded:
             with torch._C.DisableTorchFunction():  # It is not part of the loop's own work on its batch.
-                warn_of_equal_data(self._state.access, item.held.batch)
+                warn_of_equal_data(self._state.access, batch)

@@ -98,32 +98,27 @@ class ArgumentRecorder(CallMode):
         given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
         paths = {id(leaf): path for path, leaf in self._trace.leaves if not isinstance(leaf, _PLAIN)}
         paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
+        paths[id(batch)] = ()
         lost = {id(tensor) for tensor in self._lost}
         sources: list[_Source] = []
-        tensors: list[Tensor] = []
         for place, value in given:
             name = _argument_name(place)
-            if value is batch:
-                sources.append(_Source("batch", None, name))
-            elif isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value is not batch:
                 number = self._trace.number(value)
                 before = () if number is None else self._trace.needed([number])
                 if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
                     sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
-                elif number is None:
-                    sources.append(_Source("outside", value, name))
                 else:
-                    sources.append(_Source("tensor", len(tensors), name))
-                    tensors.append(value)
+                    sources.append(_Source("outside" if number is None else "tensor", value, name))
             elif id(value) in paths:
                 sources.append(_Source("leaf", paths[id(value)], name))
             else:
                 sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
         self._trace.accesses += 1  # Everything until now matters.
-        program = CompiledProgram(self._trace, tensors)
-        if program.obstacle is not None:
-            raise NotRecorded(program.obstacle)
-        return RecordedArguments(program, tuple(sources), structure, self._trace, tensors)
+        recorded = RecordedArguments(self._trace, sources, structure)
+        if recorded.obstacle is not None:
+            raise NotRecorded(recorded.obstacle)
+        return recorded
 
     def _value_read(self, func: TorchFunction, args: Arguments) -> None:
         # A tensor that requires a gradient comes from the model, not from the batch.
@@ -179,7 +174,10 @@ class UnknownArgument(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Source of a value among the arguments; `name` is the argument's name."""
+    """Source of a value among the arguments; `name` is the argument's name.
+
+    The value of kind ``tensor`` is the recorded tensor, which a program computes for other batches.
+    """
 
     kind: str
     value: Any
@@ -192,37 +190,39 @@ class _Source(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Key that is equal for equivalent sources. It has the types of constants, because 1 equals True."""
+        if self.kind == "tensor":
+            return (self.kind,)
         if self.kind == "outside":
             return self.kind, id(self.value), getattr(self.value, "_version", None)
         if self.kind == "unknown":
             return self.kind, self.value.dtype, len(self.value.shape)
         return self.kind, type(self.value), None if self.is_number else self.value
 
+    def of(self, batch: Any) -> Any:
+        """Return the value for `batch`, if no program computes it."""
+        if self.kind == "leaf":
+            return read(batch, self.value)
+        return self.value.tensor(batch) if self.kind == "unknown" else self.value
+
 
 class RecordedArguments:
     """Turns a batch into the model's arguments as the user's loop does."""
 
-    def __init__(
-        self,
-        program: CompiledProgram,
-        sources: tuple[_Source, ...],
-        structure: Any,
-        trace: Trace | None = None,
-        tensors: Sequence[Tensor] = (),
-    ) -> None:
-        self._program = program
+    def __init__(self, trace: Trace, sources: Sequence[_Source], structure: Any) -> None:
+        self._program = CompiledProgram(trace, [each.value for each in sources if each.kind == "tensor"])
         self._sources = sources
         self._structure = structure
-        self._trace = trace
-        self._tensors = tensors
+        self._trace: Trace | None = trace
+        self.obstacle = self._program.obstacle
+        """Reason why the way from batch to arguments may differ for another batch."""
         self.numbers = tuple(source.value for source in sources if source.is_number)
         """Numbers among the arguments that do not come from the batch, such as the number of a step."""
-        self.key = (program.key, [source.key for source in sources], structure)
+        self.key = (self._program.key, [source.key for source in sources], structure)
         """Key that is equal for equivalent bindings, without regard to numbers."""
         kinds = {source.kind for source in sources}
-        self.follows_batch = program.outputs_follow_batch and "outside" not in kinds
+        self.follows_batch = self._program.outputs_follow_batch and "outside" not in kinds
         """Whether every tensor among the arguments is made from the batch, or is known to be unknown."""
-        self.uses_batch = not kinds.isdisjoint(("batch", "tensor", "leaf"))
+        self.uses_batch = not kinds.isdisjoint(("tensor", "leaf"))
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
         """Names of the arguments that are unpredictable or contain an unpredictable value."""
 
@@ -231,66 +231,39 @@ class RecordedArguments:
         if self._structure != other._structure or self._trace is None:
             return None
         sources: list[_Source] = []
-        tensors: list[Tensor] = []
         for mine, others in zip(self._sources, other._sources, strict=True):
-            source = mine
-            if not self._does_as(mine, other, others):
-                value, before = self._tensor(mine), other._tensor(others)
-                if (
-                    value is None
-                    or before is None
-                    or (value.dtype, value.dim()) != (before.dtype, before.dim())
-                ):
+            source, value, before = mine, mine.value, others.value
+            if self._key_of(mine) != other._key_of(others):
+                if not isinstance(value, Tensor) or not isinstance(before, Tensor):
+                    return None
+                if (value.dtype, value.dim()) != (before.dtype, before.dim()):
                     return None
                 source = mine._replace(kind="unknown", value=UnknownArgument.like(value, self._trace.leaves))
-            elif mine.kind == "tensor":
-                source = mine._replace(value=len(tensors))
-                tensors.append(self._tensors[mine.value])
             sources.append(source)
-        result = RecordedArguments(CompiledProgram(self._trace, tensors), tuple(sources), self._structure)
+        result = RecordedArguments(self._trace, sources, self._structure)
+        result.seal()
         return result if result.uses_batch else None
 
     def seal(self) -> None:
         """Forget values that only `merged` needs."""
-        self._trace, self._tensors = None, ()
-
-    def _does_as(self, mine: _Source, other: RecordedArguments, others: _Source) -> bool:
-        if not mine.kind == others.kind == "tensor":
-            return mine.key == others.key
-        assert self._trace is not None
-        assert other._trace is not None
-        programs = [
-            CompiledProgram(self._trace, [self._tensors[mine.value]]),
-            CompiledProgram(other._trace, [other._tensors[others.value]]),
+        self._trace = None
+        self._sources = [
+            each._replace(value=None) if each.kind == "tensor" else each for each in self._sources
         ]
-        return programs[0].key == programs[1].key
 
-    def _tensor(self, source: _Source) -> Any:
-        """Return the recorded tensor; None if the source is not a tensor."""
-        if source.kind == "tensor":
-            return self._tensors[source.value]
-        return source.value if isinstance(source.value, Tensor) else None
+    def _key_of(self, source: _Source) -> Any:
+        """Return the key of one source, with its part of the program."""
+        if source.kind != "tensor":
+            return source.key
+        assert self._trace is not None
+        return CompiledProgram(self._trace, [source.value]).key
 
     def __call__(self, batch: Any) -> CallArguments:
         """Return the positional and keyword arguments of the model for `batch`."""
-        computed = self._program.run(batch)
-        values = [self._value(source, batch, computed) for source in self._sources]
+        computed = iter(self._program.run(batch))
+        values = [next(computed) if each.kind == "tensor" else each.of(batch) for each in self._sources]
         arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
         return arguments
-
-    @staticmethod
-    def _value(source: _Source, batch: Any, computed: list[Tensor]) -> Any:
-        if source.kind == "batch":
-            return batch
-        if source.kind == "tensor":
-            return computed[source.value]
-        if source.kind == "leaf":
-            path: Path = source.value
-            return read(batch, path)
-        if source.kind == "unknown":
-            argument: UnknownArgument = source.value
-            return argument.tensor(batch)
-        return source.value
 
 
 def _argument_name(place: Sequence[Any]) -> str:

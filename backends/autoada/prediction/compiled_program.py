@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autoada.prediction.batch_structure import expression
-from autoada.prediction.trace import Constant, Leaf, Ref, Trace
+from autoada.prediction.trace import Constant, Leaf, Ref, Trace, mapped
 
 _LITERALS = (int, float, bool, str, type(None))  # compared by value
 
@@ -38,8 +38,6 @@ class CompiledProgram:
         # Each draw depends on all earlier draws, also of earlier batches.
         self._needed = sorted(needed | trace.needed(trace.draws) if self.draws else needed)
         self.names = Names()
-        self.constants: list[Tensor] = []
-        """Tensors that the program uses in addition to the batch."""
         self.outputs_follow_batch = all(
             any(isinstance(trace.nodes[source], Leaf) for source in trace.needed([number]))
             for number in numbers
@@ -94,7 +92,6 @@ class CompiledProgram:
                 self._copy(trace.values[number]) if clone else ""
             ), node.path
         if isinstance(node, Constant):
-            self.constants.append(node.tensor)
             return self.names.of(node.tensor), ("constant", id(node.tensor))
         function = self.names.of(node.function)
         given = [self._text(value, short) for value in node.args]
@@ -104,7 +101,8 @@ class CompiledProgram:
             )
             given.append(f"**{{{', '.join(named)}}}")
         call = f"{function}({', '.join(given)})"
-        return call, (node.function, _canonical((node.args, tuple(node.kwargs.items())), short))
+        given_key = mapped((node.args, tuple(node.kwargs.items())), lambda value: _key(value, short))
+        return call, (node.function, given_key)
 
     @staticmethod
     def _copy(leaf: Any) -> str:
@@ -197,11 +195,7 @@ def _number(trace: Trace, tensor: Tensor) -> int:
     return number
 
 
-def _canonical(value: Any, short: dict[int, int]) -> Any:
+def _key(value: Any, short: dict[int, int]) -> Any:
     if isinstance(value, Ref):
         return ("value", short[value.node])
-    if type(value) in (list, tuple):
-        return tuple(_canonical(item, short) for item in value)
-    if isinstance(value, slice):
-        return ("slice", *(_canonical(part, short) for part in (value.start, value.stop, value.step)))
     return (type(value), value) if isinstance(value, Hashable) else id(value)

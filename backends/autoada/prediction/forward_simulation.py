@@ -108,13 +108,13 @@ class ForwardSimulation:
         if on_host and not self.foresees_draws:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
-            tuple(forward.accesses),
+            tuple(forward.values.accesses),
             "early exit" if early else "simulation",
             stopped,
             forward.draws > 0 or on_host,
             cause=cause,
             waits=waits,
-            dense_reads=tuple(forward.dense_reads.items()),
+            dense_reads=tuple(forward.values.dense_reads.items()),
         )
 
     def _redirect(self, storage: int) -> None:

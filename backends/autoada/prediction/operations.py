@@ -49,13 +49,10 @@ class Kind(IntEnum):
     EMBEDDING = 13
     BAG = 14
     INDEX_SELECT = 15
-    LINEAR = 16
-    IGNORED = 17  # attribute writes on tensors, backward
-    REPEAT_INTERLEAVE = 18
-    TEXT = 19
-    ATTENTION = 20
-    GRADIENT = 21
-    DATA_SHAPED = 22  # the output's shape depends on values
+    IGNORED = 16  # attribute writes on tensors, backward
+    TEXT = 17
+    GRADIENT = 18
+    DATA_SHAPED = 19  # the output's shape depends on values
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -134,7 +131,6 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
         "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
         "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
     ), Kind.SAME_SHAPE),
-    (functions("linear"), Kind.LINEAR),
     (functions(
         "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
     ), Kind.DATA_SHAPED),
@@ -148,8 +144,6 @@ _BY_NAME: dict[str, Kind] = {
     "__repr__": Kind.TEXT,
     "__format__": Kind.TEXT,
     "__str__": Kind.TEXT,
-    "repeat_interleave": Kind.REPEAT_INTERLEAVE,
-    "multi_head_attention_forward": Kind.ATTENTION,
     **dict.fromkeys(_VALUE_NAMES, Kind.VALUE),
     **dict.fromkeys(_METADATA_NAMES, Kind.METADATA),
     **dict.fromkeys(_MOVE_NAMES, Kind.MOVE),

@@ -63,7 +63,8 @@ class IntentPredictor:
         self._cache = ProgramCache()
         self._counts: list[int] = []
         self._stop_after = 0
-        self._strikes = 0
+        self.strikes = 0
+        """Number of wrong predictions."""
         self._irregular = False
         self._draws = False
         self._drifts = self._right = 0
@@ -78,11 +79,6 @@ class IntentPredictor:
     def tables(self) -> dict[str, nn.Parameter]:
         """Tables by qualified name."""
         return dict(self._tables)
-
-    @property
-    def strikes(self) -> int:
-        """Number of wrong predictions."""
-        return self._strikes
 
     @property
     def refused(self) -> str | None:
@@ -147,7 +143,7 @@ class IntentPredictor:
         if prediction.tier == "simulation" and prediction.stopped is None:
             self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
             regular = len(self._counts) == VERIFIED and len(set(self._counts)) == 1
-            if regular and not self._irregular and self._strikes < STRIKES and not self._draws:
+            if regular and not self._irregular and self.strikes < STRIKES and not self._draws:
                 self._stop_after = self._counts[-1]
         return True
 
@@ -270,18 +266,18 @@ class IntentPredictor:
             )
 
     def _strike(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> None:
-        self._strikes += 1
+        self.strikes += 1
         self._start_over()
         # Simulations follow the state of modules from batch to batch, unless the loop resets it.
         self._afresh = not self._afresh
-        if self._strikes == STRIKES:
+        if self.strikes == STRIKES:
             self._cache.refuse(f"{STRIKES} predictions were wrong")
-        if self._strikes <= STRIKES:
+        if self.strikes <= STRIKES:
             _log.warning(
                 "a prediction of accesses was wrong (%d%s): %s; missing rows are pulled on demand; let only "
                 "the batch determine which rows forward reads, or give AdaDataLoader `keys=`",
-                self._strikes,
-                ", later ones are not reported" if self._strikes == STRIKES else "",
+                self.strikes,
+                ", later ones are not reported" if self.strikes == STRIKES else "",
                 self._difference(predicted, real),
             )
 

@@ -39,7 +39,6 @@ class ProgramCache:
         self._general: tuple[Guard, AccessProgram] | None = None
         self._recent: tuple[Guard, AccessProgram] | None = None
         self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
-        self._history: list[tuple[Any, AccessProgram]] = []
         self._recorded = 0
         self.used = 0
         """Number of batches with a program."""
@@ -70,31 +69,23 @@ class ProgramCache:
         self._by_signature[shape] = (program, confirmations + 1)
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
-        if all(shape != other for other, _ in self._history):
-            self._history = [*self._history, (shape, program)][-2 * GIVE_UP :]
-        self._generalize(program)
+        shapes = [shape for shape, (other, _) in self._by_signature.items() if other.same_as(program)]
+        if len(shapes) >= AGREEING and Guard.applies(shapes):
+            self._general = (Guard(shapes), program)
         if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
     def refuse(self, reason: str) -> None:
         """Use no program from now on."""
         self.refused = reason
-        self._general = self._recent = None
-        self._by_signature.clear()
-        self._history.clear()
+        self.forget()
 
     def forget(self) -> None:
         """Begin again after a wrong prediction."""
         self._general = self._recent = None
         self._by_signature.clear()
-        self._history.clear()
         self._recorded = self.used = 0
 
     @staticmethod
     def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
         return candidate[1] if candidate is not None and candidate[0](batch) else None
-
-    def _generalize(self, program: AccessProgram) -> None:
-        shapes = [shape for shape, other in self._history if other.same_as(program)]
-        if len(shapes) >= AGREEING and Guard.applies(shapes):
-            self._general = (Guard(shapes), program)

@@ -64,17 +64,13 @@ class Speculation:
         """Whether a simulation has used an assumed value since the last wrong one."""
         self._values: dict[Place, list[Any]] = {}
         self._asked: dict[Place, int] = {}
-        self._watching = False
+        self.watching = False
+        """Whether values of the real forward are recorded."""
         self._news = False
         self._quiet = 0
         self._passes = 0
         self._wrong = 0
         self._right = 0
-
-    @property
-    def watching(self) -> bool:
-        """Whether values of the real forward are recorded."""
-        return self._watching
 
     def value_at(self, place: Place, number: int) -> Any:
         """Return the last value of the real forward at this place; None if it is unknown."""
@@ -82,7 +78,7 @@ class Speculation:
             return None
         values = self._values.get(place)
         if not values:
-            self._watching = True
+            self.watching = True
             self._asked.setdefault(place, self._passes)
             return None
         self.used = True
@@ -108,7 +104,7 @@ class Speculation:
             self._wrong = max(0, self._wrong - 1)
         self._quiet = self._quiet + 1 if needed else SETTLED
         if self._quiet >= SETTLED and self.used:
-            self._watching = False
+            self.watching = False
 
     def news(self) -> bool:
         """Return whether values for which simulations wait have arrived since the last call."""
@@ -122,10 +118,10 @@ class Speculation:
         self._right = 0
         self._values.clear()
         self._asked = dict.fromkeys(self._asked, self._passes)
-        self.used, self._watching, self._quiet = False, True, 0
+        self.used, self.watching, self._quiet = False, True, 0
         places = ", ".join(f"`{name}` at {where}" for name, where in self._asked)
         if self._wrong >= WRONG:
-            self.possible = self._watching = False
+            self.possible = self.watching = False
             _log.warning(
                 "forward reads rows by values that depend on parameters (%s), which were assumed wrongly %d "
                 "times: prediction stops there from now on, later rows are pulled on demand; decide by the "

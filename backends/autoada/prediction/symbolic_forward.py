@@ -30,7 +30,6 @@ from autoada.prediction.operations import (
     kind_of,
     name_of,
 )
-from autoada.prediction.result import Access
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
@@ -67,11 +66,11 @@ class SymbolicForward(CallMode):
         """Whether draws from the global generator have known values."""
         self._draws_all = draws_all
         """Whether to make draws that give no ids, such as dropout."""
-        self._values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
+        self.values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
         self._real_parameters = meta_model.parameters
         self._protect = protect
         self._trace = trace
-        self._kernels = MetaOutputs(self._values.is_unknown, self._values.as_meta)
+        self._kernels = MetaOutputs(self.values.is_unknown, self.values.as_meta)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -88,15 +87,12 @@ class SymbolicForward(CallMode):
             Kind.GRADIENT: self._gradient,
         }
         self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
-            Kind.LINEAR: self._linear,
             Kind.SAME_SHAPE: self._same_shape,
             Kind.STOCHASTIC: self._stochastic,
             Kind.NORMALIZE: self._same_shape,
             Kind.VALUE: self._escape,
             Kind.INPLACE: self._write_unknown,
             Kind.SET_ITEM: self._write_unknown,
-            Kind.REPEAT_INTERLEAVE: self._repeat_interleave,
-            Kind.ATTENTION: self._attention,
             Kind.DATA_SHAPED: self._data_shaped,
         }
 
@@ -105,24 +101,14 @@ class SymbolicForward(CallMode):
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        any_unknown = self._values.touches(args)
-        if kwargs and self._values.touches(kwargs.values()):
+        any_unknown = self.values.touches(args)
+        if kwargs and self.values.touches(kwargs.values()):
             any_unknown = True
         if not any_unknown:
             return self._real(kind, func, args, kwargs)
         output = self._on_unknowns.get(kind, self._general)(func, args, kwargs)
-        self._values.remember_origin(func, output)
+        self.values.remember_origin(func, output)
         return output
-
-    @property
-    def accesses(self) -> list[Access]:
-        """Accesses in order."""
-        return self._values.accesses
-
-    @property
-    def dense_reads(self) -> dict[str, str]:
-        """Large parameters that are not tables but are read by rows, with the places."""
-        return self._values.dense_reads
 
     # Accesses
 
@@ -134,23 +120,28 @@ class SymbolicForward(CallMode):
         return output
 
     def _embedding(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        ids, weight = lookups.embedding_arguments(func, args, kwargs)
+        given = lookups.named_arguments(func, args, kwargs)
+        ids, weight = given["input"], given["weight"]
         if not self._reads(weight, ids, ids):
             return self._real(Kind.GENERAL, func, args, kwargs)
         return unknown((*ids.shape, *weight.shape[1:]), weight.dtype)
 
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        bag = lookups.bag_arguments(func, args, kwargs)
-        known = self._values.table_name(bag.table) is not None and not self._values.is_unknown(bag.ids)
-        ids = lookups.bag_rows(bag, self._apply) if known else bag.ids
-        if not self._reads(bag.table, ids, bag.ids, bag.offsets):
+        given = lookups.named_arguments(func, args, kwargs)
+        ids, table, offsets = given["input"], given["weight"], given.get("offsets")
+        rows = ids
+        if self.values.table_name(table) is not None and not self.values.is_unknown(ids):
+            rows = lookups.rows_of_bag(ids, given.get("padding_idx"), table, self._apply)
+        if not self._reads(table, rows, ids, offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        return unknown((bag.bags, bag.table.shape[1]), bag.table.dtype)
+        bags = len(ids) if offsets is None else len(offsets) - bool(given.get("include_last_offset"))
+        return unknown((bags, table.shape[1]), table.dtype)
 
     def _index_select(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        source, dim, index = lookups.index_select_arguments(args, kwargs)
+        given = lookups.named_arguments(func, args, kwargs)
+        source, dim, index = given["input"], given["dim"], given["index"]
         by_rows = dim in (0, -source.dim())
-        if not (self._reads(source, index, index) if by_rows else self._values.touches((source, index))):
+        if not (self._reads(source, index, index) if by_rows else self.values.touches((source, index))):
             return self._real(Kind.GENERAL, func, args, kwargs)
         shape = list(source.shape)
         if shape:
@@ -159,11 +150,11 @@ class SymbolicForward(CallMode):
 
     def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
         """Record a read of rows `ids` of `source`; return False if `source` and all inputs are known."""
-        table = self._values.table_name(source)
+        table = self.values.table_name(source)
         if table is not None:
-            self._values.read_rows(table, ids)
-        elif self._values.touches((source, *inputs)):
-            self._values.rows_of_dense(source)
+            self.values.read_rows(table, ids)
+        elif self.values.touches((source, *inputs)):
+            self.values.rows_of_dense(source)
         else:
             return False
         return True
@@ -171,28 +162,28 @@ class SymbolicForward(CallMode):
     def _get_item(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source, index = args
         parts = index if type(index) is tuple else (index,)
-        table = self._values.table_name(source)
-        unknown_index = self._values.touches(parts)
+        table = self.values.table_name(source)
+        unknown_index = self.values.touches(parts)
         if table is not None:
             first = parts[0] if parts else None
-            if isinstance(first, Tensor) and self._values.is_unknown(first):
-                self._values.read_rows(table, first)
+            if isinstance(first, Tensor) and self.values.is_unknown(first):
+                self.values.read_rows(table, first)
             else:
                 rows = lookups.item_rows(source.shape[0], index, self._apply)
                 if rows is None:
-                    self._values.read_in_full(table)
+                    self.values.read_in_full(table)
                 else:
-                    self._values.read_rows(table, rows)
-        elif not unknown_index and not self._values.is_unknown(source):
+                    self.values.read_rows(table, rows)
+        elif not unknown_index and not self.values.is_unknown(source):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
-            self._values.rows_of_dense(source)
+            self.values.rows_of_dense(source)
         if isinstance(index, Tensor) and index.dtype is torch.int64:
             return unknown((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
-        source = self._values.as_meta(source)
+        source = self.values.as_meta(source)
         if table is not None:  # A view of the parameter would be taken for the table.
             source = unknown(source.shape, source.dtype)
         return func(source, index)
@@ -201,8 +192,8 @@ class SymbolicForward(CallMode):
         if not isinstance(part, Tensor):
             return (part,)
         if part.dtype not in (torch.bool, torch.uint8):
-            return (self._values.as_meta(part),)
-        if self._values.is_unknown(part):
+            return (self.values.as_meta(part),)
+        if self.values.is_unknown(part):
             count = self._speculated(BOOLEAN_INDEX)
             return tuple(unknown((count,), torch.int64) for _ in part.shape)
         return tuple(unknown(positions.shape, torch.int64) for positions in part.nonzero(as_tuple=True))
@@ -216,11 +207,11 @@ class SymbolicForward(CallMode):
 
     def _device_of(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         # Ids that are made on the device of a parameter must stay real.
-        return self._device if self._values.is_unknown(args[0]) else func(*args, **kwargs)
+        return self._device if self.values.is_unknown(args[0]) else func(*args, **kwargs)
 
     def _alias(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0] if args else kwargs["input"]
-        if not self._values.is_unknown(source):
+        if not self.values.is_unknown(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
         known = self._real_parameters.get(id(source))
         if known is not None:
@@ -230,10 +221,10 @@ class SymbolicForward(CallMode):
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]
         dtype = dtype_of_move(func, args, kwargs)
-        if self._values.is_unknown(source):
+        if self.values.is_unknown(source):
             if dtype is None or dtype == source.dtype:
                 return self._alias(func, args, kwargs)
-            self._values.touches((source,))
+            self.values.touches((source,))
             return unknown(source.shape, dtype)
         if func.__name__ not in ("to", "type_as"):
             return source
@@ -247,7 +238,7 @@ class SymbolicForward(CallMode):
 
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
-        unknown_argument = self._values.touches((*args, *kwargs.values()))
+        unknown_argument = self.values.touches((*args, *kwargs.values()))
         if unknown_argument or (not self.foresees_draws and kwargs.get("generator") is None):
             self._draw_without_value(func, args, kwargs)
             if name.endswith("_"):
@@ -341,11 +332,11 @@ class SymbolicForward(CallMode):
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if name_of(func) in _WITH_DROPOUT:
             self._draw_without_value(func, args, kwargs)
-        output = self._kernels(func, args, kwargs, memorize=not self._values.overwritten)
+        output = self._kernels(func, args, kwargs, memorize=not self.values.overwritten)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
-                    self._values.overwrite(self._writable(func, target))
+                    self.values.overwrite(self._writable(func, target))
             return kwargs["out"]
         return output
 
@@ -353,7 +344,7 @@ class SymbolicForward(CallMode):
         if name_of(func) == "masked_select":
             given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
             source, mask = given["input"], given["mask"]
-            if not self._values.is_unknown(mask):
+            if not self.values.is_unknown(mask):
                 shape = torch.broadcast_shapes(source.shape, mask.shape)
                 return unknown((int(mask.expand(shape).sum()),), source.dtype)
         return self._speculated(name_of(func)).unknowns()
@@ -365,11 +356,6 @@ class SymbolicForward(CallMode):
         if value is None:
             raise UnknownValueRead(*place)
         return value
-
-    def _linear(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if len(args) < 2 or args[0].dim() == 0:
-            return self._general(func, args, kwargs)
-        return unknown((*args[0].shape[:-1], *args[1].shape[:1]), args[1].dtype)
 
     def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         if _trains(func, args, kwargs):
@@ -383,7 +369,7 @@ class SymbolicForward(CallMode):
         if kwargs.get("inplace"):
             return self._write_unknown(func, args, kwargs)
         dtype = kwargs.get("dtype") or source.dtype
-        if source.is_meta and dtype is source.dtype and self._values.table_name(source) is None:
+        if source.is_meta and dtype is source.dtype and self.values.table_name(source) is None:
             return source
         return unknown(source.shape, dtype)
 
@@ -404,35 +390,15 @@ class SymbolicForward(CallMode):
         target = args[0]
         if not target.is_meta:
             target = self._writable(func, target)
-            self._values.overwrite(target)
+            self.values.overwrite(target)
         elif func.__name__ in SHAPE_INPLACE:
-            return func(*self._values.as_meta(args), **kwargs)
+            return func(*self.values.as_meta(args), **kwargs)
         return target
 
-    def _repeat_interleave(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
-        if (
-            isinstance(repeats, Tensor)
-            and not self._values.is_unknown(repeats)
-            and "output_size" not in kwargs
-        ):
-            total = int(repeats.sum()) if repeats.numel() > 1 else None
-            kwargs = {**kwargs, "output_size": total}
-        return self._general(func, args, kwargs)
 
-    def _attention(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        self._draw_without_value(func, args, kwargs)
-        query, key, heads = args[0], args[1], args[4]
-        output = unknown(query.shape, query.dtype)
-        if not kwargs.get("need_weights", True):
-            return output, None
-        sizes = (query.shape[0], key.shape[0])
-        batch = () if query.dim() == 2 else (query.shape[1],)
-        per_head = () if kwargs.get("average_attn_weights", True) else (heads,)
-        return output, unknown((*batch, *per_head, *sizes), query.dtype)
-
-
-_WITH_DROPOUT = {"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+_WITH_DROPOUT = {
+    "multi_head_attention_forward", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
+}  # fmt: skip
 """Operations that contain a dropout."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,10 +117,6 @@ class Trace:
         call = self._call(function, args, kwargs)
         self.draws.append(self._add(output, call))
 
-    def accessed(self) -> None:
-        """Record an access of a table."""
-        self.accesses += 1
-
     # Source of a compiled program
 
     def number(self, tensor: Tensor) -> int | None:
@@ -153,7 +149,7 @@ class Trace:
             needed.add(number)
             node = self.nodes[number]
             if isinstance(node, Operation):
-                waiting += references((node.args, tuple(node.kwargs.values())))
+                waiting += references(node)
         return needed
 
     def computed(self, tensor: Tensor) -> bool:
@@ -186,21 +182,17 @@ class Trace:
         return len(self.nodes) - 1
 
     def _call(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> Operation:
-        return Operation(
-            function, self._referred(args), {key: self._referred(v) for key, v in kwargs.items()}
-        )
+        named = {key: mapped(value, self._referred) for key, value in kwargs.items()}
+        return Operation(function, mapped(args, self._referred), named)
 
     def _referred(self, value: Any) -> Any:
+        """Return the reference to a tensor, or to an array of the batch; other values are unchanged."""
         if isinstance(value, np.ndarray):
             number = self._numbers.get(id(value))
             return value if number is None else Ref(number)
         if isinstance(value, Tensor):
             number = self.number(value)
             return Ref(self._add(value, Constant(value)) if number is None else number)
-        if type(value) in (list, tuple):
-            return type(value)(self._referred(item) for item in value)
-        if isinstance(value, slice):
-            return slice(*(self._referred(part) for part in (value.start, value.stop, value.step)))
         return value
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
@@ -230,7 +222,7 @@ class Trace:
             or (name == "where" and len(node.args) == 1)
         ):
             return True
-        sources = references((node.args, tuple(node.kwargs.values())))
+        sources = references(node)
         if kind_of(node.function) is Kind.GET_ITEM and any(self._is_mask(source) for source in sources[1:]):
             return True
         return any(self._has_data_shape(source) for source in sources)
@@ -269,15 +261,21 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def references(value: Any) -> list[int]:
-    """Return the numbers of all nodes to which `value` refers."""
-    if isinstance(value, Ref):
-        return [value.node]
-    if isinstance(value, slice):
-        value = (value.start, value.stop, value.step)
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return `value` with `leaf` applied to what its lists, tuples and slices contain."""
     if type(value) in (list, tuple):
-        return [number for item in value for number in references(item)]
-    return []
+        return type(value)(mapped(item, leaf) for item in value)
+    if isinstance(value, slice):
+        return slice(*(mapped(part, leaf) for part in (value.start, value.stop, value.step)))
+    return leaf(value)
+
+
+def references(operation: Operation) -> list[int]:
+    """Return the numbers of all nodes to which the arguments refer."""
+    found: list[Ref] = []
+    given = (operation.args, tuple(operation.kwargs.values()))
+    mapped(given, lambda value: found.append(value) if isinstance(value, Ref) else None)
+    return [each.node for each in found]
 
 
 def _set_item(target: Tensor, index: Any, value: Any) -> Tensor:

@@ -123,7 +123,7 @@ class UnknownValues:
     def _record(self, access: Access) -> None:
         self.accesses.append(access)
         if self._trace is not None:
-            self._trace.accessed()
+            self._trace.accesses += 1
         if self._stop_after and len(self.accesses) >= self._stop_after:
             raise EnoughSeen
 

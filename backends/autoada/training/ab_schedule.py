@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import NamedTuple
+
+import numpy as np
 
 WARM_UP = 8
 """Steps before the first phase, in which all rows move, as first executions take longer."""
@@ -100,15 +101,15 @@ class Schedule:
         final : bool
             Whether no more pairs will follow.
         """
-        together = _Blocks.of(pooled[: self.together], 1)
+        together = _Blocks(pooled[: self.together], 1)
         if together.is_clear(0) and abs(together.effect(0)) >= GREAT:
             return [together.effect(0)] * self.groups
-        apart = _Blocks.of(pooled[self.together :], self.groups)
-        if apart.blocks and (final or all(map(apart.is_clear, range(self.groups)))):
+        apart = _Blocks(pooled[self.together :], self.groups)
+        if apart and (final or all(map(apart.is_clear, range(self.groups)))):
             return [apart.effect(group) for group in range(self.groups)]
         if not final:
             return None
-        return [together.effect(0) if together.blocks else None] * self.groups
+        return [together.effect(0) if together else None] * self.groups
 
 
 def typical(seconds: Sequence[float]) -> float:
@@ -122,49 +123,36 @@ def _sign(group: int, pair: int) -> int:
     return 1 if ((group + 1) & pair % 4).bit_count() % 2 else -1
 
 
-class _Block(NamedTuple):
-    """Effects that a block of pairs shows, as logarithms of quotients.
+class _Blocks:
+    """Effects that balanced blocks of pairs show, as logarithms of quotients.
 
-    ``rest`` is the logarithm of later ÷ earlier, regardless of movement: drift and noise. It has the same
-    variance as the effects, so that it shows their error even with a single block.
+    A block with a pair that was not measured is left out. ``rest`` is the logarithm of later ÷ earlier,
+    regardless of movement: drift and noise. It has the same variance as the effects, so that it shows their
+    error even with a single block.
     """
 
-    effects: list[float]
-    rest: float
+    def __init__(self, pooled: Sequence[float | None], groups: int) -> None:
+        self.pairs = 2 if groups == 1 else 4
+        complete = len(pooled) // self.pairs * self.pairs
+        values = np.array(pooled[:complete], dtype=np.float64).reshape(-1, self.pairs)
+        values = values[~np.isnan(values).any(1)]
+        signs = [[_sign(group, pair) for pair in range(self.pairs)] for group in range(groups)]
+        self.effects = values @ np.transpose(signs) / self.pairs
+        self.rest = values.mean(1)
 
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Balanced blocks of pairs; a block with a pair that was not measured is left out."""
-
-    blocks: list[_Block]
-    pairs: int
-    """Number of pairs of a block."""
-
-    @classmethod
-    def of(cls, pooled: Sequence[float | None], groups: int) -> _Blocks:
-        pairs = 2 if groups == 1 else 4
-        blocks = []
-        for first in range(0, len(pooled) - pairs + 1, pairs):
-            values = [value for value in pooled[first : first + pairs] if value is not None]
-            if len(values) == pairs:
-                signed = [
-                    [_sign(group, pair) * v for pair, v in enumerate(values)] for group in range(groups)
-                ]
-                blocks.append(_Block([fmean(column) for column in signed], fmean(values)))
-        return cls(blocks, pairs)
+    def __len__(self) -> int:
+        return len(self.rest)
 
     def effect(self, group: int) -> float:
-        return median(block.effects[group] for block in self.blocks)
+        return float(np.median(self.effects[:, group]))
 
     def is_clear(self, group: int) -> bool:
         """Whether the effect is larger than noise alone would show."""
-        count = len(self.blocks)
+        count = len(self)
         if not count:
             return False
-        values = [block.effects[group] for block in self.blocks]
-        centre = fmean(values)
-        squares = sum((value - centre) ** 2 for value in values) + sum(block.rest**2 for block in self.blocks)
+        values = self.effects[:, group]
+        squares = float(np.square(values - values.mean()).sum() + np.square(self.rest).sum())
         measured = STUDENT[count - 1] * math.sqrt(squares / (2 * count - 1))
         least = CERTAIN * NOISE / math.sqrt(self.pairs)
         return abs(self.effect(group)) >= max(measured, least) / math.sqrt(count)

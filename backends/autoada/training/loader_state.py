@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from autoada.prediction.random_generators import RandomState, random_state, set_random_state
@@ -16,20 +17,35 @@ class Positioned(Protocol):
     position: LoaderState
 
 
+@dataclass(eq=False)
+class Epoch:
+    """The batches of one epoch that are left, and the numbers of batches so far."""
+
+    batches: Iterator[Any]
+    used: int = 0
+    """Number of batches that the training loop got."""
+    fetched: int = 0
+    """Number of batches that the loader returned."""
+
+
 class LoaderState:
-    """Counts the batches of a loader, epoch by epoch."""
+    """Position in the batches of a loader, epoch by epoch.
+
+    Only the current epoch counts. It is replaced when another one begins or a checkpoint is restored.
+    """
 
     def __init__(self) -> None:
-        self.epoch = self.batches = self.fetched = 0
+        self.epoch = 0
         self.start: RandomState = {}
         """States of the random generators at the start of the current epoch; empty if they are unknown."""
         self.resumes = False
         """Whether the next epoch continues where a checkpoint was written."""
-        self.current: Epoch | None = None
+        self._current = self._restored = Epoch(iter(()))
 
     def state(self) -> tuple[dict[str, Any], RandomState]:
         """Return the counts, and the random generators at the start of the epoch, as `resume` takes them."""
-        return {"epoch": self.epoch, "batches": self.batches, "fetched": self.fetched}, self.start
+        fetched = max(self._current.fetched, self._restored.fetched)
+        return {"epoch": self.epoch, "batches": self._current.used, "fetched": fetched}, self.start
 
     def resume(self, numbers: dict[str, Any], start: RandomState | None, share: float = 1.0) -> None:
         """Let the next epoch continue where a checkpoint was written.
@@ -44,74 +60,51 @@ class LoaderState:
             Length of an epoch now ÷ its length in the checkpoint, which had another number of workers.
         """
         self.epoch = numbers["epoch"]
-        self.batches = round(numbers["batches"] * share)
-        self.fetched = numbers["fetched"] if share == 1 else self.batches
+        used = round(numbers["batches"] * share)
+        self._current = self._restored = Epoch(iter(()), used, numbers["fetched"] if share == 1 else used)
         self.start = start or {}
-        self.resumes = self.fetched > 0
-        self.current = None
+        self.resumes = self._restored.fetched > 0
 
     def begin(self, loader: Iterable[Any]) -> Epoch:
         """Begin an epoch with the batches that have not been used yet."""
         if self.resumes:
             self.resumes = False
-            self.current = Epoch(self, *self._skipped(loader))
-            return self.current
+            used = self._restored.used
+            self._current = Epoch(self._unused(loader), used, used)
+            return self._current
         start = random_state()
         return self.continue_in_training(iter(loader), start, used=0)
 
     def continue_in_training(self, batches: Iterator[Any], start: RandomState, used: int) -> Epoch:
         """Continue in training mode an epoch that began in evaluation mode with the generators in `start`."""
-        self.batches = self.fetched = used
         self.start = start
-        self.current = Epoch(self, batches, deque())
-        return self.current
+        self._restored = Epoch(iter(()))
+        self._current = Epoch(batches, used, used)
+        return self._current
 
-    def _skipped(self, loader: Iterable[Any]) -> tuple[Iterator[Any], deque[Any]]:
-        """Return the batches that were not fetched, and the batches that were fetched but not used."""
+    def end(self, epoch: Epoch, begun: bool) -> None:
+        """End an epoch, complete or not; processes of the loader may also end.
+
+        If the loop took nothing from an iterator, `begun` is false and no epoch is counted.
+        """
+        epoch.batches = iter(())
+        if self._current is epoch:
+            self.epoch += begun
+            self.start = {}
+            self._current = self._restored = Epoch(iter(()))
+
+    def _unused(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return the batches that were fetched but not used, and those that were not fetched."""
         present = random_state()
         if self.start:
             set_random_state(self.start)
         batches = iter(loader)
-        for _ in islice(batches, self.batches):
+        used, fetched = self._restored.used, self._restored.fetched
+        for _ in islice(batches, used):
             pass
-        again = deque(islice(batches, self.fetched - self.batches))
+        again = deque(islice(batches, fetched - used))
         if self.start:
             set_random_state(present)
         else:
             self.start = present
-        return batches, again
-
-
-class Epoch(Iterator[Any]):
-    """The batches of one epoch; they count only while no other has begun and nothing was restored."""
-
-    def __init__(self, state: LoaderState, batches: Iterator[Any], again: deque[Any]) -> None:
-        self._state = state
-        self._batches = batches
-        self._again = again
-
-    def __next__(self) -> Any:
-        if self._again:
-            return self._again.popleft()
-        batch = next(self._batches)
-        if self._state.current is self:
-            self._state.fetched += 1
-        return batch
-
-    def deliver(self) -> None:
-        """Count a batch that the training loop gets."""
-        if self._state.current is self:
-            self._state.batches += 1
-
-    def end(self, begun: bool = True) -> None:
-        """End the epoch, complete or not; processes of the loader may also end.
-
-        If the loop took nothing from an iterator, `begun` is false and no epoch is counted.
-        """
-        self._batches = iter(())
-        self._again.clear()
-        state = self._state
-        if state.current is self:
-            state.epoch += begun
-            state.batches = state.fetched = 0
-            state.start, state.current = {}, None
+        return chain((again.popleft() for _ in range(len(again))), batches)

@@ -175,11 +175,11 @@ class TrainingState:
     def expect(self, expected: Expected | None) -> None:
         """Set the rows that the following forward passes in training mode will read."""
         self.calls = 0
-        self.expected_calls = 1 if expected is None else expected.calls
-        self.replay = None if expected is None else expected.around
         self.reads.begin_batch()
         if expected is not None or self._expects:
             self._expects = expected is not None
+            self.expected_calls = 1 if expected is None else expected.calls
+            self.replay = None if expected is None else expected.around
             for name, table in self.tables.items():
                 table.expect(None if expected is None else expected.rows.get(name))
 

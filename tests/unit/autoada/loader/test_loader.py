@@ -101,6 +101,16 @@ def test_every_batch_is_announced_once_for_the_clock_of_its_use(
     assert model.worker.current_clock == 12
 
 
+def test_the_last_step_of_a_loop_counts_for_all_of_its_models() -> None:
+    models = [AdaModel(nn.Embedding(20, 2)) for _ in range(2)]
+    for ids in AdaDataLoader(torch.arange(20).split(4)):
+        for model in models:
+            model(ids).sum().backward()
+    assert [model.worker.current_clock for model in models] == [5, 5]
+    for model in models:
+        model.close()
+
+
 def test_predicted_rows_are_announced_from_the_first_batch_on(model: AdaModel, log: IntentLog) -> None:
     given = pairs_of(12)
     loader = AdaDataLoader(given, 3)
