@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.interface import DataError, Params
 
 HELD_OUT_ONE_IN = 20
@@ -115,6 +116,10 @@ class DealsBatches(Generic[P]):
     def initialized(self, seed: int) -> nn.Module:
         """Return the model with the initial weights of a seed."""
         raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of the parameters `lr` and, if the use case has it, `optimizer`."""
+        return make_optimizer(model, self.params.lr, getattr(self.params, "optimizer", "adagrad"))
 
     def with_batches(self: U, batches: Sequence[int]) -> U:
         """Return an equal task with these numbers of samples in a step of each worker."""
