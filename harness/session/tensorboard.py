@@ -10,7 +10,7 @@ from typing import Any
 
 from adabench.harness.errors import UsageError
 from adabench.harness.run.progress_log import ProgressEntry
-from adabench.harness.run.spec import progress_file, read_json
+from adabench.harness.run.spec import exchange_file, read_json
 
 _SECONDS = 1.0
 _MILLION = 1e6
@@ -73,7 +73,7 @@ class _NodeEventFile:
         self._before: Mapping[str, float] = {}
 
     def update(self, folder: Path) -> None:
-        entries = read_json(progress_file(folder, self._rank), list[ProgressEntry]) or []
+        entries = read_json(exchange_file(folder, "progress", self._rank), list[ProgressEntry]) or []
         new = [entry for entry in entries if entry.number >= self._next]
         for entry in new:
             for name, value in self._scalars(entry).items():

@@ -100,6 +100,7 @@ class DealsBatches(Generic[P]):
     """Base class of use cases that can give workers batches of different sizes: see `Dealt`."""
 
     _batches: tuple[int, ...] = ()
+    _fingerprint: str
 
     def __init__(self, params: P, seed: int) -> None:
         self._params, self._seed = params, seed
@@ -108,6 +109,11 @@ class DealsBatches(Generic[P]):
     def params(self) -> P:
         """Parameters of the use case."""
         return self._params
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the data."""
+        return self._fingerprint
 
     def model(self) -> nn.Module:
         """Return the model with the initial weights of the use case's seed."""

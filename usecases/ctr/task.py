@@ -107,7 +107,7 @@ class CtrUseCase(DealsBatches[CtrParams]):
         super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._data = load(data, params.rows, params.vocabulary, hashed=self._hashed)
-        self.fingerprint = self._data.fingerprint
+        self._fingerprint = self._data.fingerprint
         train = self._data.train.samples
         self._placement = SamplePlacement(
             params.placement,

@@ -95,7 +95,7 @@ class GcnUseCase(DealsBatches[GcnParams]):
 
         super().__init__(params, seed)
         self._graph = load(params.graph, data, params.features, params.vertices)
-        self.fingerprint = self._graph.fingerprint
+        self._fingerprint = self._graph.fingerprint
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
         # The native sampler reads the arcs from the graph, so that memory contains no copy of them.

@@ -141,7 +141,7 @@ class KgeUseCase(DealsBatches[KgeParams]):
     def __init__(self, params: KgeParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self._graph = load(data, params.triples)
-        self.fingerprint = self._graph.fingerprint
+        self._fingerprint = self._graph.fingerprint
         self._answers: tuple[Answers, Answers] | None = None
         self._valid, self._test = self._samples()
         train, entities = self._graph.train, self._graph.sizes.entities

@@ -105,7 +105,7 @@ class MfImplicitUseCase(DealsBatches[MfImplicitParams]):
     def __init__(self, params: MfImplicitParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self._ratings = load(data, params.ratings)
-        self.fingerprint = self._ratings.fingerprint
+        self._fingerprint = self._ratings.fingerprint
         block = self._ratings.block
         read = np.flatnonzero(block.ratings >= params.threshold)
         liked = first_of_each_pair(block, read)

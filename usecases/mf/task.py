@@ -137,7 +137,7 @@ class MfUseCase(DealsBatches[MfParams]):
         super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._ratings = load(data, params.ratings, hashed=self._hashed)
-        self.fingerprint = self._ratings.fingerprint
+        self._fingerprint = self._ratings.fingerprint
         block = self._ratings.block
         self._split = split(len(block.ratings), params.fold)
         for name, rows in self._split._asdict().items():

@@ -89,7 +89,7 @@ class Word2VecUseCase(DealsBatches[Word2VecParams]):
     def __init__(self, params: Word2VecParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self.text = load(data, params.words, params.min_count)
-        self.fingerprint = self.text.fingerprint
+        self._fingerprint = self.text.fingerprint
         self._kept = _kept(self.text.counts, params.sample)
         self._drawn = Weighted(self.text.counts**FLATTENED)
 
