@@ -341,8 +341,9 @@ class _Judge:
         began = time.monotonic()
         self._search(number, cell, policy)
         found = Policy.read(policy)
-        more = {"searched_in": of, "search_seconds": time.monotonic() - began}
-        found = replace(found, evidence={**found.evidence, **more})
+        spent = time.monotonic() - began
+        evidence = {**found.evidence, "searched_in": of, "search_seconds": spent}
+        found = replace(found, evidence=evidence)
         found.write(policy)
         return found
 

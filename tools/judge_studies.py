@@ -62,12 +62,8 @@ def judged_inits(runs: Sequence[Run]) -> list[Row]:
         def cpu(run: Run, target: float = target) -> float:
             return _cpu(run, target)
 
-        measures = (
-            _difference(searched, single),
-            _ratio(searched, single, steps),
-            _ratio(searched, single, cpu),
-        )
-        rows.append((usecase, f"search among {count}", *measures))
+        ratios = [_ratio(searched, single, measure) for measure in (steps, cpu)]
+        rows.append((usecase, f"search among {count}", _difference(searched, single), *ratios))
         groups = [[single[blocks[(at + i) % len(blocks)]] for i in range(count)] for at in range(len(blocks))]
         best = [max(group, key=lambda run: max(_curve(run))) for group in groups]
         gained = fmean(_quality(one) - _quality(group[0]) for one, group in zip(best, groups, strict=True))
@@ -227,9 +223,8 @@ def _difference(cell: Cell, base: Cell) -> str:
     """Return the paired difference of quality, or the mean quality of the base itself."""
     if cell is base:
         return f"{fmean(map(_quality, base.values())):.4f}"
-    found = paired_interval(
-        [_quality(cell[block]) - _quality(base[block]) for block in cell.keys() & base.keys()]
-    )
+    blocks = cell.keys() & base.keys()
+    found = paired_interval([_quality(cell[block]) - _quality(base[block]) for block in blocks])
     return f"{found.median:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
 
 

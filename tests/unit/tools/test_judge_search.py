@@ -43,8 +43,7 @@ def judged(
 
 
 def test_the_found_policy_meets_the_best_builder_block_by_block() -> None:
-    builders = {"adaptive": runs(10.0), "nups": runs(10.5), "static": runs(14.0, 2)}
-    verdict = judged(runs(9.0), **builders, screened="static")
+    verdict = judged(runs(9.0), adaptive=runs(10.0), nups=runs(10.5), static=runs(14.0, 2), screened="static")
     assert (verdict.candidate, verdict.best.name, verdict.best.blocks) == ("found, rows alike", "adaptive", 6)
     assert (verdict.best.low, verdict.ratio, verdict.best.high) == pytest.approx((0.9, 0.9, 0.9))
     assert (verdict.is_near, verdict.wins) == (True, True)
