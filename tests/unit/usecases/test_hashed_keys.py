@@ -98,20 +98,6 @@ def test_ids_of_ratings_are_whole_numbers_or_hashes(tmp_path: Path) -> None:
     assert block.items.tolist() == [5] * 6
 
 
-@pytest.mark.parametrize(
-    ("params", "problem"),
-    [
-        ({"keys": "none"}, "keys is 'none': it must be one of dense, hash"),
-        ({"keys": "hash", "capacity": 0}, "capacity is 0"),
-        ({"keys": "hash", "placement": "greedy"}, "placement is 'greedy', which needs row numbers"),
-    ],
-)
-@pytest.mark.parametrize("kind", [CtrParams, MfParams])
-def test_wrong_parameters_are_refused(kind: Any, params: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        kind(**params)
-
-
 @pytest.mark.parametrize("backend", [Ddp, Floor, Rpc])
 def test_backends_that_need_row_numbers_refuse_ids(backend: Any) -> None:
     with pytest.raises(Unavailable, match=r"needs row numbers, but deep.weight has ids: use keys=dense"):
