@@ -30,24 +30,11 @@ def check_tensorboard() -> None:
         ) from error
 
 
-class SessionEventFiles:
-    """TensorBoard's event files of a session: a folder per run, and in it one per node."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def of_run(self, name: str, nodes: int) -> RunEventFiles:
-        """Event files of a run that begins."""
-        return RunEventFiles(
-            [_NodeEventFile(self._folder / name / f"node-{rank}", rank) for rank in range(nodes)]
-        )
-
-
 class RunEventFiles:
-    """Writes the progress of a run's nodes to their event files."""
+    """Writes the progress of a run's nodes to event files, in a folder with one folder per node."""
 
-    def __init__(self, nodes: list[_NodeEventFile]) -> None:
-        self._nodes = nodes
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self._nodes = [_NodeEventFile(folder / f"node-{rank}", rank) for rank in range(nodes)]
         self._due = 0.0
 
     def update(self, folder: Path, over: bool) -> None:

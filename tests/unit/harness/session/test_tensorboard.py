@@ -12,7 +12,7 @@ import torch
 from adabench.harness.errors import UsageError
 from adabench.harness.run.progress_log import ProgressEntry, ProgressLog
 from adabench.harness.run.spec import exchange_file, read_json
-from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
+from adabench.harness.session.tensorboard import RunEventFiles, check_tensorboard
 from tests.events import scalars
 
 
@@ -68,11 +68,11 @@ def test_events_are_what_nodes_said_each_once(tmp_path: Path) -> None:
             quality={"auc": 0.5, "valid_auc": 0.25},
         ),
     ]
-    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-1", 2)
+    run = RunEventFiles(tmp_path / "board" / "ctr-manual-1", 2)
     run.update(scratch, False)  # no progress reported yet
     exchange_file(scratch, "progress", 0).write_bytes(msgspec.json.encode(said[:1]))
     run.update(scratch, True)
-    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-2", 2)
+    run = RunEventFiles(tmp_path / "board" / "ctr-manual-2", 2)
     exchange_file(scratch, "progress", 0).write_bytes(msgspec.json.encode(said))
     for over in (False, True):
         run.update(scratch, over)
