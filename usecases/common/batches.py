@@ -183,6 +183,15 @@ def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> li
     return [count * size // step for size in sizes]
 
 
+def numbers_of_ranges(
+    starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all numbers of some ranges, each with the index of its range: two arrays, index and number."""
+    lengths = ends - starts
+    index = np.repeat(np.arange(len(starts)), lengths)
+    return index, np.arange(len(index)) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+
+
 def require_worker(rank: int, world: int) -> None:
     """Raise `ValueError` unless `rank` is an index of `world` workers."""
     if not 0 <= rank < world:
