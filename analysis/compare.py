@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from adabench.analysis.agreement import different_quality, different_work
@@ -47,20 +47,7 @@ UNJUDGED: tuple[Verdict, ...] = (
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """Key of a comparison."""
-
-    cell: str
-    usecase: str
-    topology: str
-    label: str
-    name: str
-    baseline: str
-    measure: Measure
-
-
-@dataclass(frozen=True)
-class Comparison(_Compared):
+class Comparison:
     """One cell against the baseline's.
 
     `cell` is its identifier. `label` is unique among all cells of its use case, `name` among the cells of the
@@ -71,6 +58,13 @@ class Comparison(_Compared):
     from the others of their cell, which are kept.
     """
 
+    cell: str
+    usecase: str
+    topology: str
+    label: str
+    name: str
+    baseline: str
+    measure: Measure
     n: int
     needed: int
     ratio: float
@@ -115,10 +109,11 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
         )
     drafts = _drafts(counted, baseline)
     alpha = ALPHA / analyses
-    comparable = [index for index, draft in enumerate(drafts) if draft.log_ratios]
-    levels = dict(zip(comparable, holm_levels([drafts[index].p for index in comparable], alpha), strict=True))
+    comparable = [index for index, (draft, _) in enumerate(drafts) if draft.n]
+    found = holm_levels([drafts[index][0].p for index in comparable], alpha)
+    levels = dict(zip(comparable, found, strict=True))
     needed = fewest_blocks(alpha / max(len(comparable), 1))
-    return [draft.judge(levels.get(index, alpha), needed) for index, draft in enumerate(drafts)]
+    return [_judged(*draft, levels.get(index, alpha), needed) for index, draft in enumerate(drafts)]
 
 
 def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
@@ -149,53 +144,28 @@ def blocks_needed(plan: Sequence[PlannedRun] | Sequence[Run], analyses: int = 1)
     return fewest_blocks(ALPHA / analyses / max(comparisons, 1)), comparisons
 
 
-@dataclass(frozen=True)
-class _Draft(_Compared):
-    """A comparison without its verdict, which depends on all comparisons of its family."""
-
-    log_ratios: tuple[float, ...]
-    obstacle: tuple[Verdict, str] | None
-    flagged: tuple[str, ...]
-
-    @property
-    def p(self) -> float:
-        return signed_rank_test(self.log_ratios) if self.log_ratios else 1.0
-
-    def judge(self, level: float, needed: int) -> Comparison:
-        low = ratio = high = math.nan
-        if self.log_ratios:
-            interval = paired_interval(self.log_ratios, 1 - level)
-            ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
-        verdict, reason = self.obstacle or self._verdict(level, needed, ratio, low, high)
-        return Comparison(
-            **{field.name: getattr(self, field.name) for field in fields(_Compared)},
-            n=len(self.log_ratios),
-            needed=needed,
-            ratio=ratio,
-            ratio_low=low,
-            ratio_high=high,
-            p=self.p,
-            level=level,
-            verdict=verdict,
-            reason=reason,
-            flagged=self.flagged,
-        )
-
-    def _verdict(
-        self, level: float, needed: int, ratio: float, low: float, high: float
-    ) -> tuple[Verdict, str | None]:
-        if len(self.log_ratios) < fewest_blocks(level):
-            return "too few runs", f"{len(self.log_ratios)} blocks count, a verdict needs {needed}"
-        # This check comes first: a difference that is too small to matter is never a difference in the
-        # verdict.
-        if low >= 1 - EQUIVALENCE and high <= 1 + EQUIVALENCE:
-            return "equivalent", None
-        if self.p <= level:
-            return ("faster" if ratio < 1 else "slower"), None
-        return "undecided", None
+def _judged(draft: Comparison, log_ratios: Sequence[float], level: float, needed: int) -> Comparison:
+    """The comparison with its interval and verdict, which depend on all comparisons of its family."""
+    draft = replace(draft, level=level, needed=needed)
+    if log_ratios:
+        interval = paired_interval(log_ratios, 1 - level)
+        ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
+        draft = replace(draft, ratio=ratio, ratio_low=low, ratio_high=high)
+    if draft.verdict != "undecided":
+        return draft
+    if draft.n < fewest_blocks(level):
+        reason = f"{draft.n} blocks count, a verdict needs {needed}"
+        return replace(draft, verdict="too few runs", reason=reason)
+    # This check comes first: a difference that is too small to matter is never a difference in the verdict.
+    if draft.ratio_low >= 1 - EQUIVALENCE and draft.ratio_high <= 1 + EQUIVALENCE:
+        return replace(draft, verdict="equivalent")
+    if draft.p <= level:
+        return replace(draft, verdict="faster" if draft.ratio < 1 else "slower")
+    return draft
 
 
-def _drafts(counted: Sequence[Run], baseline: str | None) -> list[_Draft]:
+def _drafts(counted: Sequence[Run], baseline: str | None) -> list[tuple[Comparison, tuple[float, ...]]]:
+    """Comparisons without their verdicts, and the logarithms of their ratios."""
     by_cell: dict[str, list[Run]] = {}
     for run in counted:
         by_cell.setdefault(run.cell, []).append(run)
@@ -212,26 +182,30 @@ def _drafts(counted: Sequence[Run], baseline: str | None) -> list[_Draft]:
 
 def _draft(
     labels: Mapping[str, str], names: Mapping[str, str], own: Sequence[Run], reference: Sequence[Run]
-) -> _Draft:
+) -> tuple[Comparison, tuple[float, ...]]:
     ours, theirs = ({run.block: run for run in some} for some in (own, reference))
     measure: Measure = "time to target" if any(run.target for run in [*own, *reference]) else "training time"
     both = [(ours[block], theirs[block]) for block in sorted(ours.keys() & theirs.keys())]
     finished = [pair for pair in both if all(run.status in ("ok", "not_converged") for run in pair)]
     timed = [(_seconds(one, measure), _seconds(other, measure)) for one, other in finished]
     ratios = tuple(math.log(one / other) for one, other in timed if one is not None and other is not None)
-    obstacle: tuple[Verdict, str] | None = None
+    verdict: Verdict = "undecided"
+    reason: str | None = None
     if not finished:
-        obstacle = "no runs", _why_nothing([*own, *reference])
-    elif (work := different_work(finished)) is not None:
-        obstacle = "work differs", work
-    elif (quality := different_quality(finished)) is not None:
-        obstacle = "quality differs", quality
+        verdict, reason = "no runs", _why_nothing([*own, *reference])
+    elif reason := different_work(finished):
+        verdict = "work differs"
+    elif reason := different_quality(finished):
+        verdict = "quality differs"
     elif len(ratios) < len(timed):
         missed = len(timed) - len(ratios)
-        obstacle = "not converged", f"in {missed} of {len(timed)} blocks a run did not reach the target"
+        verdict, reason = (
+            "not converged",
+            f"in {missed} of {len(timed)} blocks a run did not reach the target",
+        )
     here, there = topology(own[0]), topology(reference[0])
     across = "" if here == there else f", {across_topologies(here, there)}"
-    return _Draft(
+    draft = Comparison(
         cell=own[0].cell,
         usecase=own[0].usecase,
         topology=shown_topology(there),
@@ -239,10 +213,18 @@ def _draft(
         name=names[own[0].cell] + across,
         baseline=labels[reference[0].cell],
         measure=measure,
-        log_ratios=ratios,
-        obstacle=obstacle,
+        n=len(ratios),
+        needed=0,
+        ratio=math.nan,
+        ratio_low=math.nan,
+        ratio_high=math.nan,
+        p=signed_rank_test(ratios) if ratios else 1.0,
+        level=ALPHA,
+        verdict=verdict,
+        reason=reason,
         flagged=tuple(run.run_id for some in (own, reference) for run in _flagged(some, measure)),
     )
+    return draft, ratios
 
 
 def _why_nothing(runs: Sequence[Run]) -> str:

@@ -154,8 +154,6 @@ def _signed_rank_cdf(n: int) -> tuple[float, ...]:
     """
     ways = [1]  # ways[s]: in how many subsets of the ranks so far the sum is s
     for rank in range(1, n + 1):
-        ways = [
-            (ways[total] if total < len(ways) else 0) + (ways[total - rank] if total >= rank else 0)
-            for total in range(len(ways) + rank)
-        ]
+        without, none = ways, [0] * rank
+        ways = [one + other for one, other in zip(without + none, none + without, strict=True)]
     return tuple(count / 2**n for count in accumulate(ways))

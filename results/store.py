@@ -368,16 +368,8 @@ def _cut_torn_line(file: Path) -> None:
     if not file.exists():
         return
     with file.open("r+b") as handle:
-        end = handle.seek(0, os.SEEK_END)
-        position = end
-        while position > 0:
-            start = max(0, position - 65536)
-            handle.seek(start)
-            newline = handle.read(position - start).rfind(b"\n")
-            if newline >= 0:
-                position = start + newline + 1
-                break
-            position = start
-        if position != end:
-            handle.truncate(position)
+        content = handle.read()
+        end = content.rfind(b"\n") + 1
+        if end != len(content):
+            handle.truncate(end)
             os.fsync(handle.fileno())

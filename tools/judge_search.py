@@ -14,37 +14,30 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
-from functools import cache
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 import msgspec
 import pandas as pd
 from rich.console import Console
 
-from adabench.analysis.agreement import different_quality, different_work
-from adabench.analysis.load import SUCCESS, last_attempts
+from adabench.analysis.load import SUCCESS
 from adabench.analysis.pages import write_section
-from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
 from adabench.backends.policies.cost_model import measured_costs
 from adabench.backends.policies.resources import Resources, ResourcesError
 from adabench.harness.errors import UsageError
+from adabench.harness.estimate.search.candidates import Candidate
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.measure_cluster import measure_here
-from adabench.harness.session import execute
-from adabench.harness.session.progress import duration
-from adabench.harness.session.resume_options import ResumeOptions
+from adabench.harness.session.policy_trials import Interrupted, Measured, Trials, measure
 from adabench.harness.study.cell import digest, shared_sources_hash
-from adabench.harness.study.plan import cells_of
-from adabench.harness.study.study import Study, load_study
+from adabench.harness.study.model_parameters import usecase_from
+from adabench.harness.study.policies import policy_of_usecase
 from adabench.results.record import RecordError, Run
-from adabench.results.store import write_atomically
 from adaps.policy import Policy, PolicyError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,34 +119,6 @@ CELLS = tuple(
 
 
 @dataclass(frozen=True)
-class Rival:
-    """A builder's policy, compared with the found policy.
-
-    Attributes
-    ----------
-    builder : str
-        Name of the builder, or of several builders with equal policies.
-    blocks : int
-        Number of pairs of successful runs.
-    ratio, low, high : float
-        Training time with the found policy divided by the time with this policy, and the 95 % interval; NaN
-        with fewer than six blocks.
-    screened : bool
-        Whether it was too slow to be the best, so that it was not trained further.
-    obstacle : str or None
-        Reason why times cannot be compared: the found policy fails, or trains differently.
-    """
-
-    builder: str
-    blocks: int
-    ratio: float
-    low: float = math.nan
-    high: float = math.nan
-    screened: bool = False
-    obstacle: str | None = None
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The result of a cell.
 
@@ -163,8 +128,11 @@ class Verdict:
         Name of the cell.
     candidate : str
         Result of the search: a candidate, or a builder if no candidate was faster.
-    rivals : tuple of Rival
-        Builders with policies that differ from the found policy.
+    rivals : tuple of Measured
+        Builders with policies that differ from the found policy. Their ratios are the training time with the
+        found policy divided by the time with the builder's policy.
+    screened : frozenset of str
+        Names of the rivals that were too slow to be the best, so that they were not trained further.
     search_seconds : float
         Time to measure, solve, simulate and try, in seconds.
     builders_seconds : float
@@ -173,19 +141,24 @@ class Verdict:
 
     cell: str
     candidate: str
-    rivals: tuple[Rival, ...]
+    rivals: tuple[Measured, ...]
+    screened: frozenset[str]
     search_seconds: float
     builders_seconds: float
 
     @property
-    def best(self) -> Rival | None:
+    def left(self) -> list[Measured]:
+        """Builders that may be the best."""
+        return [one for one in self.rivals if one.name not in self.screened]
+
+    @property
+    def best(self) -> Measured | None:
         """The builder with the highest ratio: the found policy is slowest compared with it.
 
         This is the best builder, or one with lucky measurements: the smallest of several measured times tends
         to be too small. None if the found policy is the best builder's.
         """
-        left = [one for one in self.rivals if not one.screened]
-        return max(left, key=lambda one: one.ratio, default=None)
+        return max(self.left, key=lambda one: one.ratio, default=None)
 
     @property
     def ratio(self) -> float:
@@ -210,16 +183,15 @@ class Verdict:
         so no correction is needed (Berger, Multiparameter hypothesis testing and acceptance sampling,
         Technometrics 24(4), 1982).
         """
-        left = [one for one in self.rivals if not one.screened]
-        return self.obstacle is None and bool(left) and all(one.high < 1 for one in left)
+        return self.obstacle is None and bool(self.left) and all(one.high < 1 for one in self.left)
 
 
-def distinct(policies: Mapping[str, str]) -> dict[str, list[str]]:
+def distinct(policies: Mapping[str, Policy]) -> dict[str, list[str]]:
     """Return groups of policies with equal effect: lists of names by the first name, which has priority."""
     alike: dict[str, list[str]] = {}
     first: dict[str, str] = {}
-    for name, text in policies.items():
-        done = replace(Policy.parse(text), name="same", evidence={}, made_for=None).text()
+    for name, policy in policies.items():
+        done = replace(policy, name="same", evidence={}, made_for=None).text()
         alike.setdefault(first.setdefault(done, name), []).append(name)
     return alike
 
@@ -242,8 +214,7 @@ def judged(
     found: Policy,
     alike: Mapping[str, Sequence[str]],
     left: Collection[str],
-    seconds: float,
-    runs: Sequence[Run],
+    runs: Mapping[str, Sequence[Run]],
 ) -> Verdict:
     """Compare the found policy with the policies of the builders.
 
@@ -252,66 +223,37 @@ def judged(
     cell : Cell
         Cell of the runs.
     found : Policy
-        Found policy with its evidence.
+        Found policy with its evidence, which includes `search_seconds`.
     alike : mapping
         Groups of `distinct` policies. `FOUND` is the first name; the others are builders.
     left : collection of str
         Result of `left_after_screening`.
-    seconds : float
-        Duration of the search.
-    runs : sequence of Run
-        Last attempts of all policies. Policies that were screened out have fewer blocks.
+    runs : mapping of str to sequence of Run
+        Runs with each policy, by its name. Policies that were screened out have fewer blocks.
 
     Raises
     ------
     RecordError
         If the found policy, or a builder, has no successful run.
     """
-    by_policy: dict[str, dict[int, Run]] = {}
-    for run in runs:
-        by_policy.setdefault(_policy_of(run), {})[run.block] = run
-    own = by_policy.pop(FOUND, {})
-    good = {
-        name: [run for run in several.values() if run.status in SUCCESS]
-        for name, several in ((FOUND, own), *by_policy.items())
-    }
+    good = {name: [run for run in own if run.status in SUCCESS] for name, own in runs.items()}
     if not good[FOUND]:
         raise RecordError(f"{cell.name}: no run with the found policy ended well")
-    several = {name: runs for name, runs in good.items() if runs and (name != FOUND or len(alike[FOUND]) > 1)}
-    if not several:
+    builders = {name: own for name, own in good.items() if own and (name != FOUND or len(alike[FOUND]) > 1)}
+    if not builders:
         raise RecordError(f"{cell.name}: no run with a builder's policy ended well")
-    rivals = [
-        _rival(", ".join(alike[name]), own, by_policy[name], name not in left)
-        for name in by_policy
-        if good[name]
-    ]
+    names = {name: ", ".join(alike[name]) for name in builders if name != FOUND}
+    rivals = [measure(names[name], runs[FOUND], good[name]) for name in names]
+    for one in rivals:
+        if not one.blocks:
+            raise RecordError(f"no block has runs with the found policy and with {one.name} that ended well")
     return Verdict(
         cell=cell.name,
         candidate=str(found.evidence["candidate"]),
         rivals=tuple(rivals),
-        search_seconds=seconds,
-        builders_seconds=sum(_seconds_of_job(runs, cell) for runs in several.values()),
-    )
-
-
-def _rival(name: str, own: Mapping[int, Run], theirs: Mapping[int, Run], screened: bool) -> Rival:
-    pairs = [
-        (own[block], run)
-        for block, run in sorted(theirs.items())
-        if block in own and own[block].status in SUCCESS and run.status in SUCCESS
-    ]
-    if not pairs:
-        raise RecordError(f"no block has runs with the found policy and with {name} that ended well")
-    failed = next((run.reason or run.status for run in own.values() if run.status not in SUCCESS), None)
-    interval = paired_interval([math.log(_train(one) / _train(other)) for one, other in pairs])
-    return Rival(
-        builder=name,
-        blocks=len(pairs),
-        ratio=math.exp(interval.median),
-        low=math.exp(interval.low),
-        high=math.exp(interval.high),
-        screened=screened,
-        obstacle=failed or different_work(pairs) or different_quality(pairs),
+        screened=frozenset(names[name] for name in names if name not in left),
+        search_seconds=float(str(found.evidence["search_seconds"])),
+        builders_seconds=sum(_seconds_of_job(own, cell) for own in builders.values()),
     )
 
 
@@ -325,16 +267,11 @@ def _train(run: Run) -> float:
     return run.seconds.train
 
 
-def _policy_of(run: Run) -> str:
-    policy = str(run.params["policy"])
-    return policy if policy in BUILDERS else FOUND
-
-
 def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
     """Return a line of the table for each cell."""
     rows = []
     for one in verdicts:
-        best, screened = one.best, sum(rival.screened for rival in one.rivals)
+        best = one.best
         if best is None:
             ratio = "1, as it is the same"
         else:
@@ -344,9 +281,9 @@ def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
             [
                 one.cell,
                 one.candidate,
-                one.candidate if best is None else best.builder,
+                one.candidate if best is None else best.name,
                 ratio if one.obstacle is None else f"{ratio}, but {one.obstacle}",
-                f"{screened} of {len(one.rivals)}",
+                f"{len(one.screened)} of {len(one.rivals)}",
                 f"{one.search_seconds:.0f} s",
                 f"{one.builders_seconds:.0f} s",
             ]
@@ -382,56 +319,33 @@ def resources_of(cell: Cell, here: Resources) -> Resources:
     return msgspec.structs.replace(here, node=tuple(nodes), link=())
 
 
-class _Spent(msgspec.Struct):
-    """Time of a cell so far, over all commands that worked on it.
-
-    Attributes
-    ----------
-    of : str
-        Hash of the cell and of the sources. If it differs, the cell is repeated.
-    searching, training : float
-        Times of the search and of the training, in seconds.
-    found : bool
-        Whether the search is complete.
-    """
-
-    of: str
-    searching: float = 0.0
-    training: float = 0.0
-    found: bool = False
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Judge:
-    """The folder for all results, and the number of blocks."""
+    """The folder for all results, the number of blocks, and the simulated steps of a search."""
 
     folder: Path
     blocks: int
     steps: int
-    began: float = field(default_factory=time.monotonic)
 
-    def verdicts(self, cells: Mapping[int, Cell]) -> list[Verdict]:
-        """Search and train in each cell. Completed parts are not repeated."""
-        found: list[Verdict] = []
-        for number, cell in cells.items():
-            done = [self._spent(other, cells[other]) for other in list(cells)[: len(found)]]
-            said = f"{duration(time.monotonic() - self.began)} so far"
-            if done:
-                left = (len(cells) - len(done)) * fmean(one.searching + one.training for one in done)
-                said += f", about {duration(left)} left"
-            print(f"cell {number}, {len(done) + 1} of {len(cells)}: {cell.name} ({said})", flush=True)
-            found.append(self._verdict(number, cell))
-        return found
+    def verdict(self, number: int, cell: Cell) -> Verdict:
+        """Search and train in a cell. Completed parts are not repeated."""
+        found = self._found(number, cell)
+        return judged(cell, found, *self._trained(number, cell, found))
 
-    def _verdict(self, number: int, cell: Cell) -> Verdict:
+    def _found(self, number: int, cell: Cell) -> Policy:
+        """Return the result of the search, whose evidence has its time and the hash of what determines it."""
         policy = self.folder / f"found-{number}.toml"
-        if not self._spent(number, cell).found:
-            with self._counted(number, cell, "searching"):
-                self._search(number, cell, policy)
-            self._keep(number, msgspec.structs.replace(self._spent(number, cell), found=True))
-        with self._counted(number, cell, "training"):
-            alike, left, runs = self._train(number, cell, policy)
-        return judged(cell, Policy.read(policy), alike, left, self._spent(number, cell).searching, runs)
+        of = digest(repr((cell, self.blocks, self.steps, shared_sources_hash(Path(__file__)))).encode())[:16]
+        if policy.is_file() and (found := Policy.read(policy)).evidence.get("searched_in") == of:
+            return found
+        began = time.monotonic()
+        self._search(number, cell, policy)
+        found = Policy.read(policy)
+        spent = time.monotonic() - began
+        evidence = {**found.evidence, "searched_in": of, "search_seconds": spent}
+        found = replace(found, evidence=evidence)
+        found.write(policy)
+        return found
 
     def _search(self, number: int, cell: Cell, policy: Path) -> None:
         cluster = self.folder / f"cluster-{number}.toml"
@@ -444,53 +358,43 @@ class _Judge:
         if subprocess.run([sys.executable, "-m", "adabench.harness.cli", *said], check=False).returncode != 0:
             raise RecordError(f"the search of cell {number} did not come to its end: run this again")
 
-    def _train(
-        self, number: int, cell: Cell, policy: Path
-    ) -> tuple[dict[str, list[str]], set[str], list[Run]]:
-        """Return groups of equal policies, the builders that may be the best, and all runs."""
-        everyone = [str(policy), *BUILDERS]
-        study = self._study(f"search-{number}", cell, everyone, SCREENING, SEED)
-        documents = {str(one.options["policy"]): one.policy or "" for one in cells_of(study)}
-        same = distinct({name: documents[name] for name in everyone})
-        study = self._study(f"search-{number}", cell, list(same), SCREENING, SEED)
-        alike = {FOUND if name == str(policy) else name: names for name, names in same.items()}
-        runs = self._runs(study)
-        times: dict[str, dict[int, float]] = {}
-        for run in runs:
-            name = _policy_of(run)
-            if run.status in SUCCESS and (name != FOUND or len(alike[FOUND]) > 1):
-                times.setdefault(name, {})[run.block] = _train(run)
-        left = left_after_screening(times) - {FOUND} if times else set()
-        more = self.blocks - SCREENING
-        if left and more > 0:
-            study = self._study(
-                f"search-{number}-best", cell, [str(policy), *sorted(left)], more, SEED + SCREENING
-            )
-            runs += [msgspec.structs.replace(run, block=run.block + SCREENING) for run in self._runs(study)]
-        return alike, left, runs
-
-    def _study(self, name: str, cell: Cell, policies: Sequence[str], blocks: int, seed: int) -> Study:
-        overrides: dict[str, Any] = {
-            "usecases": cell.usecase,
+    def _trained(
+        self, number: int, cell: Cell, found: Policy
+    ) -> tuple[dict[str, list[str]], set[str], dict[str, list[Run]]]:
+        """Return groups of equal policies, the builders that may be the best, and the runs by policy."""
+        usecase = usecase_from(cell.usecase, None, SEED)
+        policies = {FOUND: replace(found, name=FOUND)}
+        for name in BUILDERS:
+            made = policy_of_usecase(name, usecase, Resources.alike(cell.nodes), 1)
+            policies[name] = replace(made, name=name)
+        alike = distinct(policies)
+        overrides: dict[str, object] = {
             "params": {cell.usecase_name: {"epochs": cell.epochs}},
-            "backends": f"{BACKEND}[policy={','.join(policies)}]",
             "nodes": cell.nodes,
-            "workers": 1,
             "network": cell.network,
             "last_node_percent": cell.last_percent,
-            "repeats": blocks,
-            "seed": seed,
             "warmup": False,  # trial runs have already warmed up the machine
-            "interleaved": True,
         }
-        return load_study(None, name, overrides)
-
-    def _runs(self, study: Study) -> list[Run]:
-        console = Console(soft_wrap=True)
-        store, interrupted = execute.run_session(study, self.folder, ResumeOptions(judged=False), console)
-        if interrupted:
-            raise RecordError("interrupted: the same command continues")
-        return last_attempts(store.runs())
+        policies_folder, console = self.folder / f"policies-{number}", Console(soft_wrap=True)
+        runs: dict[str, list[Run]] = {name: [] for name in alike}
+        left = set(alike)
+        for first, blocks in ((0, SCREENING), (SCREENING, self.blocks - SCREENING)):
+            if blocks <= 0 or not left:
+                break
+            own = {**overrides, "seed": SEED + first}
+            trials = Trials(cell.usecase, BACKEND, own, policies_folder, self.folder, console)
+            several = [Candidate(name, policies[name]) for name in alike if name in {FOUND, *left}]
+            for name, more in trials.run(several, blocks, number).items():
+                runs[name] += [msgspec.structs.replace(run, block=run.block + first) for run in more]
+            if first == 0:
+                times = {
+                    name: {run.block: _train(run) for run in several_runs if run.status in SUCCESS}
+                    for name, several_runs in runs.items()
+                    if name != FOUND or len(alike[FOUND]) > 1
+                }
+                times = {name: own_times for name, own_times in times.items() if own_times}
+                left = left_after_screening(times) - {FOUND} if times else set()
+        return alike, left, runs
 
     def _here(self) -> Resources:
         """Return this machine's resources. They are measured again only if the machine has changed."""
@@ -505,57 +409,23 @@ class _Judge:
         file.write_text(msgspec.structs.replace(here, costs=costs).text(), encoding="utf-8")
         return Resources.read(file)
 
-    def _spent(self, number: int, cell: Cell) -> _Spent:
-        of = digest(repr((cell, self.blocks, self.steps, _sources())).encode())[:16]
-        file = self.folder / f"spent-{number}.json"
-        found = msgspec.json.decode(file.read_bytes(), type=_Spent) if file.is_file() else _Spent(of)
-        return found if found.of == of else _Spent(of)
-
-    def _keep(self, number: int, spent: _Spent) -> None:
-        write_atomically(self.folder / f"spent-{number}.json", msgspec.json.encode(spent))
-
-    @contextmanager
-    def _counted(self, number: int, cell: Cell, what: str) -> Iterator[None]:
-        """Add the duration of the body to the cell's time, even if it is interrupted."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            spent = self._spent(number, cell)
-            self._keep(
-                number,
-                msgspec.structs.replace(spent, **{what: getattr(spent, what) + time.monotonic() - began}),
-            )
-
-
-@cache
-def _sources() -> str:
-    return shared_sources_hash(Path(__file__))
-
 
 def _write(verdicts: Sequence[Verdict]) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     every = [
-        {"cell": one.cell, "found": one.candidate, **asdict(rival)}
+        {"cell": one.cell, "found": one.candidate, **asdict(rival), "screened": rival.name in one.screened}
         for one in verdicts
         for rival in one.rivals
     ]
-    pd.DataFrame(every).to_csv(KEPT / "builders.csv", index=False)
+    pd.DataFrame(every).rename(columns={"name": "builder"}).to_csv(KEPT / "builders.csv", index=False)
     said = f"{date.today().isoformat()}, {machine_name(capture())}. {summary_of(verdicts)}"
     write_section(PAGE, "cells", "tools/judge_search.py", f"{said}\n\n{_table(verdicts)}")
     print(PAGE.relative_to(ROOT))
 
 
 def _table(verdicts: Sequence[Verdict]) -> str:
-    heads = [
-        "cell",
-        "found",
-        "best builder",
-        "found ÷ best builder",
-        "too slow",
-        "search",
-        "each builder once",
-    ]
+    best = "best builder"
+    heads = ["cell", "found", best, f"found ÷ {best}", "too slow", "search", "each builder once"]
     return markdown(heads, rows_of(verdicts))
 
 
@@ -576,14 +446,14 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     folder = given.results / ("search-cells-small" if given.small else "search-cells")
     judge = _Judge(folder, SCREENING, 10) if given.small else _Judge(folder, BLOCKS, SIMULATED_STEPS)
+    verdicts: list[Verdict] = []
     try:
-        numbers = _numbers(given.cells)
-        folder.mkdir(parents=True, exist_ok=True)
-        chosen = {number: CELLS[number - 1] for number in numbers}
-        verdicts = judge.verdicts(
-            {number: cell.small() if given.small else cell for number, cell in chosen.items()}
-        )
-    except (RecordError, UsageError, PolicyError) as error:
+        for number in _numbers(given.cells):
+            folder.mkdir(parents=True, exist_ok=True)
+            cell = CELLS[number - 1].small() if given.small else CELLS[number - 1]
+            print(f"cell {number}: {cell.name}", flush=True)
+            verdicts.append(judge.verdict(number, cell))
+    except (Interrupted, RecordError, UsageError, PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(_table(verdicts), summary_of(verdicts), sep="\n\n")

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from adabench.analysis.load import measured
 from adabench.analysis.pages import write_section
-from adabench.analysis.statistics import Interval, paired_interval
+from adabench.analysis.statistics import paired_interval
 from adabench.analysis.tables import markdown
 from adabench.results.record import RecordError, Run
 from adabench.results.store import SessionStore
@@ -29,6 +29,8 @@ from adabench.results.store import SessionStore
 ROOT = Path(__file__).resolve().parents[1]
 
 Row = tuple[str, ...]
+Cell = dict[int, Run]
+"""Runs of a cell, by block."""
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -45,7 +47,7 @@ def judged_inits(runs: Sequence[Run]) -> list[Row]:
         If a use case has no runs with one initialization, or no others, in equal blocks.
     """
     rows: list[Row] = []
-    for usecase, own in _by_usecase(runs).items():
+    for usecase, own in _by(runs, lambda run: run.usecase).items():
         single = {run.block: run for run in own if run.params["inits"] == 1}
         searched = {run.block: run for run in own if run.params["inits"] > 1 and run.block in single}
         if not searched:
@@ -53,28 +55,20 @@ def judged_inits(runs: Sequence[Run]) -> list[Row]:
         target = min(max(_curve(run)) for run in single.values())
         count = next(iter(searched.values())).params["inits"]
         blocks = sorted(searched)
-        pairs = [(searched[block], single[block]) for block in blocks]
-        rows.append(
-            (
-                usecase,
-                f"search among {count}",
-                _difference([_quality(one) - _quality(other) for one, other in pairs]),
-                _ratio([_steps(one, target) / _steps(other, target) for one, other in pairs]),
-                _ratio([_cpu(one, target) / _cpu(other, target) for one, other in pairs]),
-            )
-        )
+
+        def steps(run: Run, target: float = target) -> float:
+            return _steps(run, target)
+
+        def cpu(run: Run, target: float = target) -> float:
+            return _cpu(run, target)
+
+        ratios = [_ratio(searched, single, measure) for measure in (steps, cpu)]
+        rows.append((usecase, f"search among {count}", _difference(searched, single), *ratios))
         groups = [[single[blocks[(at + i) % len(blocks)]] for i in range(count)] for at in range(len(blocks))]
         best = [max(group, key=lambda run: max(_curve(run))) for group in groups]
         gained = fmean(_quality(one) - _quality(group[0]) for one, group in zip(best, groups, strict=True))
-        rows.append(
-            (
-                usecase,
-                f"best of {count}, trained to the end",
-                f"{gained:+.4f}",
-                "",
-                f"{fmean(sum(map(_whole, group)) / _cpu(group[0], target) for group in groups):.1f}",
-            )
-        )
+        spent = fmean(sum(map(_whole, group)) / cpu(group[0]) for group in groups)
+        rows.append((usecase, f"best of {count}, trained to the end", f"{gained:+.4f}", "", f"{spent:.1f}"))
     return rows
 
 
@@ -87,29 +81,15 @@ def judged_placement(runs: Sequence[Run]) -> list[Row]:
         If samples of a use case were never assigned at random.
     """
     rows: list[Row] = []
-    for usecase, own in _by_usecase(runs).items():
+    for usecase, own in _by(runs, lambda run: run.usecase).items():
         ways = _cells(own, lambda run: str(run.params["placement"]))
         if "random" not in ways:
             raise RecordError(f"no run of {usecase} deals samples at random, which others are compared with")
         base = ways["random"]
         for way, cell in sorted(ways.items(), key=lambda item: (item[0] != "random", item[0])):
+            ratios = [_ratio(cell, base, measure) for measure in (_local, _bytes, _seconds)]
             local = f"{100 * fmean(map(_local, cell.values())):.1f} %"
-            if way == "random":
-                rows.append((usecase, way, local, "", "", "", f"{fmean(map(_quality, cell.values())):.4f}"))
-                continue
-            pairs = _pairs(cell, base)
-            rows.append(
-                (
-                    usecase,
-                    way,
-                    local,
-                    *(
-                        _ratio([measure(one) / measure(other) for one, other in pairs])
-                        for measure in (_local, _bytes, _seconds)
-                    ),
-                    _difference([_quality(one) - _quality(other) for one, other in pairs]),
-                )
-            )
+            rows.append((usecase, way, local, *ratios, _difference(cell, base)))
     return rows
 
 
@@ -122,7 +102,7 @@ def judged_robust(runs: Sequence[Run]) -> list[Row]:
         If a use case has no run with the mean of correct workers.
     """
     rows: list[Row] = []
-    for usecase, own in _by_usecase(runs).items():
+    for usecase, own in _by(runs, lambda run: run.usecase).items():
         cells = _cells(own, lambda run: (str(run.params["policy"]), str(run.params["fault"])))
         right = [key for key in cells if key[1] == "none" and "aggregation=mean" in key[0]]
         if not right:
@@ -132,25 +112,9 @@ def judged_robust(runs: Sequence[Run]) -> list[Row]:
         base = cells[right[0]]
         for policy in sorted({policy for policy, _ in cells}, key=lambda name: ("=mean" not in name, name)):
             rule = policy.partition("aggregation=")[2].strip("[]").partition(",")[0]
-            found = []
-            for fault in sorted({fault for _, fault in cells}, key=lambda name: name != "none"):
-                cell = cells.get((policy, fault), {})
-                if cell is base:
-                    found.append(f"{fmean(map(_quality, base.values())):.4f}")
-                else:
-                    pairs = _pairs(cell, base)
-                    found.append(_difference([_quality(one) - _quality(other) for one, other in pairs]))
-            cost = (
-                ""
-                if cells.get((policy, "none")) is base
-                else _ratio(
-                    [
-                        _whole(one) / _whole(other)
-                        for one, other in _pairs(cells.get((policy, "none"), {}), base)
-                    ]
-                )
-            )
-            rows.append((usecase, rule, *found, cost))
+            faults = sorted({fault for _, fault in cells}, key=lambda name: name != "none")
+            found = [_difference(cells.get((policy, fault), {}), base) for fault in faults]
+            rows.append((usecase, rule, *found, _ratio(cells.get((policy, "none"), {}), base, _whole)))
     return rows
 
 
@@ -201,23 +165,16 @@ STUDIES = {
 }
 
 
-def _by_usecase(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    return {
-        usecase: [run for run in runs if run.usecase == usecase]
-        for usecase in sorted({run.usecase for run in runs})
-    }
+def _by(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:
+    found: dict[Key, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.usecase):
+        found.setdefault(key(run), []).append(run)
+    return found
 
 
-def _cells(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, dict[int, Run]]:
+def _cells(runs: Sequence[Run], key: Callable[[Run], Key]) -> dict[Key, Cell]:
     """Return runs by cell, which `key` identifies, and by block."""
-    cells: dict[Key, dict[int, Run]] = {}
-    for run in runs:
-        cells.setdefault(key(run), {})[run.block] = run
-    return cells
-
-
-def _pairs(cell: dict[int, Run], base: dict[int, Run]) -> list[tuple[Run, Run]]:
-    return [(cell[block], base[block]) for block in sorted(cell.keys() & base.keys())]
+    return {name: {run.block: run for run in own} for name, own in _by(runs, key).items()}
 
 
 def _local(run: Run) -> float:
@@ -262,19 +219,23 @@ def _whole(run: Run) -> float:
     return run.cpu_seconds
 
 
-def _difference(values: Sequence[float]) -> str:
-    found = paired_interval(values)
-    return f"{found.median:+.4f} {_ends(found, '+.4f')}"
+def _difference(cell: Cell, base: Cell) -> str:
+    """Return the paired difference of quality, or the mean quality of the base itself."""
+    if cell is base:
+        return f"{fmean(map(_quality, base.values())):.4f}"
+    blocks = cell.keys() & base.keys()
+    found = paired_interval([_quality(cell[block]) - _quality(base[block]) for block in blocks])
+    return f"{found.median:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
 
 
-def _ratio(values: Sequence[float]) -> str:
-    found = paired_interval([math.log(value) for value in values])
+def _ratio(cell: Cell, base: Cell, measure: Callable[[Run], float]) -> str:
+    """Return the paired ratio of a measure; nothing for the base itself."""
+    if cell is base:
+        return ""
+    logs = [math.log(measure(cell[block]) / measure(base[block])) for block in cell.keys() & base.keys()]
+    found = paired_interval(logs)
     middle, low, high = (math.exp(value) for value in (found.median, found.low, found.high))
-    return f"{middle:.2f} {_ends(Interval(middle, low, high, found.confidence), '.2f')}"
-
-
-def _ends(found: Interval, shape: str) -> str:
-    return f"[{found.low:{shape}}, {found.high:{shape}}]"
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.estimate_options import TrainingOptions, takes_options
-from adabench.harness.cli.options import Results, at_least_one, results_root, shown
+from adabench.harness.cli.estimate_options import TrainingOptions
+from adabench.harness.cli.options import Results, at_least_one, results_root, shown, with_options
 from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError, unknown
 
@@ -123,7 +123,7 @@ class SearchOptions(TrainingOptions):
         )
 
 
-@takes_options(SearchOptions)
+@with_options("options", SearchOptions)
 def search(options: SearchOptions) -> None:
     """Search for the best policy for a use case on a cluster.
 

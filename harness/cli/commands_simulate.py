@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.estimate_options import TrainingOptions, takes_options
+from adabench.harness.cli.estimate_options import TrainingOptions
 from adabench.harness.cli.options import (
     CostedResources,
     Data,
@@ -20,6 +20,7 @@ from adabench.harness.cli.options import (
     results_root,
     shown,
     study_from,
+    with_options,
 )
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
@@ -164,7 +165,7 @@ class SimulateOptions:
         )
 
 
-@takes_options(SimulateOptions)
+@with_options("options", SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
     """Simulate a training on any cluster, and print its costs.
 

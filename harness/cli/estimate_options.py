@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adabench.harness.cli.options import (
     CostedResources,
@@ -84,23 +81,3 @@ class TrainingOptions:
         from adabench.harness.study.policies import resources_from
 
         return None if self.resources is None else resources_from(self.resources, None)
-
-
-def takes_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of a data class; it is called with an instance."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    parameters = [
-        one.replace(annotation=hints[one.name]) for one in inspect.signature(kind).parameters.values()
-    ]
-
-    def taking(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(kind(**given))
-
-        # Typer reads the command line from these.
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return called
-
-    return taking

@@ -33,10 +33,9 @@ from adabench.harness.launch.messages import (
     Start,
     Welcome,
 )
-from adabench.harness.launch.process_group import GROUP_FILES
 from adabench.harness.launch.watch import purpose
 from adabench.harness.machine.environment import probe
-from adabench.harness.run.spec import FILES, RankError
+from adabench.harness.run.spec import GROUP_FILES, RANK_FILES, FileKind, RankError, exchange_file
 from adabench.harness.study.cell import Cell
 
 _POLL_SECONDS = 0.1
@@ -208,18 +207,16 @@ class RunReporter:
         self._run = start.run
         self._files = files
         self._ahead = ahead
-        self._paths = [
-            *((kind, rank, path(files.folder, rank)) for rank in place.ranks for kind, path in FILES.items()),
-            *((kind, place.group, path(files.folder, place.group)) for kind, path in GROUP_FILES.items()),
-        ]
+        self._kinds = [(kind, rank) for rank in place.ranks for kind in RANK_FILES]
+        self._kinds += [(kind, place.group) for kind in GROUP_FILES]
         self._reported: dict[Path, bytes] = {}
         self._bytes_sent = {False: 0, True: 0}
 
     def report(self) -> None:
         self._report_output(self._files.out.name, error=False)
         self._report_output(self._files.err.name, error=True)
-        for kind, number, path in self._paths:
-            self._report_file(kind, number, path)
+        for kind, number in self._kinds:
+            self._report_file(kind, number)
 
     def _report_output(self, name: str, error: bool) -> None:
         with open(name, "rb") as file:
@@ -228,7 +225,8 @@ class RunReporter:
                 self._bytes_sent[error] += len(content)
                 self._agent.send(LogChunk(run=self._run, error=error, content=content))
 
-    def _report_file(self, kind: str, number: int, path: Path) -> None:
+    def _report_file(self, kind: FileKind, number: int) -> None:
+        path = exchange_file(self._files.folder, kind, number)
         try:
             content = path.read_bytes()
         except FileNotFoundError:

@@ -39,10 +39,9 @@ from adabench.harness.launch.messages import (
     Start,
     Welcome,
 )
-from adabench.harness.launch.process_group import GROUP_FILES, rendezvous_file
 from adabench.harness.machine.environment import capture, machine_name
 from adabench.harness.machine.interfaces import interface_of
-from adabench.harness.run.spec import FILES, Place, RunSpec, read_json
+from adabench.harness.run.spec import GROUP_FILES, Place, RunSpec, exchange_file, read_json
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host
@@ -273,10 +272,10 @@ class RemoteGroup(Group):
         if isinstance(message, LogChunk):
             os.write((self._files.err if message.error else self._files.out).fileno(), message.content)
         elif isinstance(message, RunFile):
-            paths = {**(GROUP_FILES if message.number == self._place.group else {})}
-            paths.update(FILES if message.number in self._place.ranks else {})
-            if message.kind in paths:
-                write_atomically(paths[message.kind](self._files.folder, message.number), message.content)
+            of_group = message.kind in GROUP_FILES
+            if message.number in ([self._place.group] if of_group else self._place.ranks):
+                file = exchange_file(self._files.folder, message.kind, message.number)
+                write_atomically(file, message.content)
         else:
             self._ended = message
 
@@ -334,7 +333,7 @@ class MultiHostGroup(Group):
     def wait(self, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
         codes = [part.wait(max(deadline - time.monotonic(), 0.0)) for part in self._parts]
-        port = read_json(rendezvous_file(self._files.folder), int) if self._waiting else None
+        port = read_json(exchange_file(self._files.folder, "rendezvous", 0), int) if self._waiting else None
         if port is not None:
             while self._waiting:
                 self._start_next(port)

@@ -3,7 +3,6 @@
 import os
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from adabench.harness.errors import LauncherError, UsageError
@@ -13,25 +12,6 @@ from adaps.rendezvous import Place, place_in_environment, rendezvous_at
 
 CONNECT_SECONDS = 120.0
 """Seconds within which all ranks must connect: schedulers do not start all tasks of a job at once."""
-
-
-@dataclass(frozen=True)
-class HostRendezvous:
-    """Result of the rendezvous of all ranks.
-
-    Attributes
-    ----------
-    coordinator : tuple of str and int
-        Address and port where rank 0 waits for the other ranks.
-    secret : str
-        Secret of this rendezvous.
-    listener : socket or None
-        Socket of rank 0.
-    """
-
-    coordinator: tuple[str, int]
-    secret: str
-    listener: socket.socket | None
 
 
 def host_here() -> str:
@@ -80,8 +60,17 @@ def listen_where(place: Place, listen: str | None) -> tuple[str, str]:
         raise UsageError(str(error)) from error
 
 
-def meet(place: Place, address: str) -> HostRendezvous:
+def meet(place: Place, address: str) -> tuple[tuple[str, int], str, socket.socket | None]:
     """Block until all ranks have connected.
+
+    Returns
+    -------
+    coordinator : tuple of str and int
+        Address and port where rank 0 waits for the other ranks.
+    secret : str
+        Secret of this rendezvous.
+    listener : socket or None
+        Socket of rank 0.
 
     Raises
     ------
@@ -97,7 +86,7 @@ def meet(place: Place, address: str) -> HostRendezvous:
     try:
         found = rendezvous_at(place, deadline).meet(f"{address} {port}", deadline)
         host, _, its_port = found.addresses[0].rpartition(" ")
-        return HostRendezvous((host, int(its_port)), found.secret, listener)
+        return (host, int(its_port)), found.secret, listener
     except RendezvousError as error:
         if listener is not None:
             listener.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from adabench.harness.run.spec import RunSpec
+from adabench.harness.run.spec import FileKind, RunSpec
 
 
 class _Message(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -103,7 +103,7 @@ class RunFile(_Message, kw_only=True, frozen=True):
     """
 
     run: int
-    kind: str
+    kind: FileKind
     number: int
     content: bytes
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ import psutil
 from adabench.harness.launch.launcher import Failure
 from adabench.harness.machine.process import adopt_orphans, end_quickly, kill_descendants
 from adabench.harness.run.rank import run_rank
-from adabench.harness.run.spec import Place, RunSpec, result_file
+from adabench.harness.run.spec import Place, RunSpec, exchange_file
 from adabench.results.store import write_atomically
 
 _LOOPBACK = "127.0.0.1"
@@ -46,7 +46,7 @@ def run_group(file: str) -> int:
         family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
         listener = socket.create_server((place.address, 0), family=family)
         port = listener.getsockname()[1]
-        write_atomically(rendezvous_file(folder), msgspec.json.encode(port))
+        write_atomically(exchange_file(folder, "rendezvous", 0), msgspec.json.encode(port))
     root, ranks = os.getpid(), dict[int, int]()
     for index, rank in enumerate(place.ranks):
         pid = os.fork()
@@ -62,34 +62,11 @@ def run_group(file: str) -> int:
     left = [f"process {_command(process)}" for process in psutil.Process().children(recursive=True)]
     kill_descendants(psutil.Process())
     left += [f"file {path.name}" for path in (folder / "tmp").glob("*")]
-    write_atomically(left_file(folder, place.group), msgspec.json.encode(left))
+    write_atomically(exchange_file(folder, "left", place.group), msgspec.json.encode(left))
     bad = [failure for failure in failures if failure.exit_code]
     if bad:
         print(f"[adabench] {_sentence(bad)}", file=sys.stderr, flush=True)
     return end_quickly(1 if bad else 0)
-
-
-def failures_file(folder: Path, group: int) -> Path:
-    """File with a `Failure` for each failed rank of a group; it exists as soon as a rank has failed."""
-    return folder / f"group{group}.failures.json"
-
-
-def left_file(folder: Path, group: int) -> Path:
-    """File of the names of all that was still there when a group's ranks had ended."""
-    return folder / f"group{group}.left.json"
-
-
-def rendezvous_file(folder: Path, group: int = 0) -> Path:
-    """File to which the first group writes the port of its store."""
-    return folder / f"group{group}.rendezvous.json"
-
-
-GROUP_FILES: Mapping[str, Callable[[Path, int], Path]] = {
-    "failures": failures_file,
-    "left": left_file,
-    "rendezvous": rendezvous_file,
-}
-"""Files that a process group writes, by their kind."""
 
 
 def _whole(nodes: int) -> Place:
@@ -136,12 +113,12 @@ def _end_together(ranks: Mapping[int, int], folder: Path, group: int) -> list[Fa
         pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
         if pid in running:
             rank, code = running.pop(pid), os.waitstatus_to_exitcode(status)
-            if code or not result_file(folder, rank).exists():
+            if code or not exchange_file(folder, "result", rank).exists():
                 oom = _oom_kills() > oom_kills
                 failures.append(
                     Failure(rank=rank, pid=pid, exit_code=code, time=time.monotonic(), out_of_memory=oom)
                 )
-                write_atomically(failures_file(folder, group), msgspec.json.encode(failures))
+                write_atomically(exchange_file(folder, "failures", group), msgspec.json.encode(failures))
             if code:
                 deadline = deadline or time.monotonic() + _TERMINATION_SECONDS
                 for other in running:

@@ -42,14 +42,14 @@ class Torchrun(Coordinator):
     def __enter__(self) -> Launcher:
         if self._place is None:
             return self
-        met = meet(self._place, self._address)
-        if met.listener is None:
+        coordinator, secret, listener = meet(self._place, self._address)
+        if listener is None:
             assert self._hello is not None
-            self._agent = connect_agent(met.coordinator, met.secret, self._hello, "rank 0")
+            self._agent = connect_agent(coordinator, secret, self._hello, "rank 0")
             return self
         self._deadline = time.monotonic() + CONNECT_SECONDS
         try:
-            self._accept(met.listener, met.secret, range(1, self._place.world_size))
+            self._accept(listener, secret, range(1, self._place.world_size))
         except BaseException:
             self.close()
             raise

@@ -15,16 +15,13 @@ from adabench.harness.launch.launcher import (
     Unlaunchable,
     run_files,
 )
-from adabench.harness.launch.process_group import failures_file, left_file
 from adabench.harness.run.spec import (
     RankError,
     RankResult,
     RankState,
     RunSpec,
-    error_file,
+    exchange_file,
     read_json,
-    result_file,
-    state_file,
 )
 from adabench.results.record import Status
 
@@ -90,10 +87,11 @@ def _watch(group: Group, spec: RunSpec, folder: Path, supervision: Supervision) 
             return "interrupted", "stopped by the user"
         if now > group.launched_at + supervision.timeout:
             return "timeout", f"killed after {supervision.timeout:g} s"
-        state = read_json(state_file(folder, 0), RankState)
+        state = read_json(exchange_file(folder, "state", 0), RankState)
         if state is not None:
             supervision.watch(state)
-        failed = any(error_file(folder, n).exists() or failures_file(folder, n).exists() for n in ranks)
+        reports = (exchange_file(folder, kind, n) for n in ranks for kind in ("error", "failures"))
+        failed = any(report.exists() for report in reports)
         failed_since = (failed_since or now) if failed else None
         if failed_since is not None and now - failed_since > GRACE_SECONDS:
             return None
@@ -102,7 +100,7 @@ def _watch(group: Group, spec: RunSpec, folder: Path, supervision: Supervision) 
 def _outcome(stopped: _Stopped | None, group: Group, spec: RunSpec, folder: Path, exit_code: int) -> Outcome:
     """The outcome of a run that has ended, without its duration."""
     ranks = range(spec.nodes)
-    states = {rank: read_json(state_file(folder, rank), RankState) for rank in ranks}
+    states = {rank: read_json(exchange_file(folder, "state", rank), RankState) for rank in ranks}
     phases = {rank: state.phase if state is not None else "launch" for rank, state in states.items()}
     trouble = group.trouble
     if stopped is not None and (trouble is None or stopped[0] == "interrupted"):
@@ -110,11 +108,12 @@ def _outcome(stopped: _Stopped | None, group: Group, spec: RunSpec, folder: Path
     if trouble is not None:
         phase = "launch" if trouble.rank is None else phases[trouble.rank]
         return Outcome("failed", 0, phase, trouble.rank, trouble.reason, exit_code)
-    results = [read_json(result_file(folder, rank), RankResult) for rank in ranks]
+    results = [read_json(exchange_file(folder, "result", rank), RankResult) for rank in ranks]
     complete = [result for result in results if result is not None]
     if exit_code == 0 and len(complete) == spec.nodes:
-        left = [name for number in ranks for name in read_json(left_file(folder, number), list[str]) or []]
-        return Outcome("ok", 0, exit_code=0, results=complete, left=tuple(left))
+        named = (read_json(exchange_file(folder, "left", number), list[str]) for number in ranks)
+        left = tuple(name for names in named for name in names or [])
+        return Outcome("ok", 0, exit_code=0, results=complete, left=left)
     return _first_cause(folder, phases, exit_code)
 
 
@@ -124,14 +123,13 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
     A rank that a signal ended comes first, then the earliest exception; a lost peer is a consequence. Ranks
     that ended without a word come last.
     """
-    errors = [
-        error for rank in phases if (error := read_json(error_file(folder, rank), RankError)) is not None
-    ]
+    said = (read_json(exchange_file(folder, "error", rank), RankError) for rank in phases)
+    errors = [error for error in said if error is not None]
     reported = {error.rank for error in errors}
     failures = [
         failure
         for number in phases
-        for failure in read_json(failures_file(folder, number), list[Failure]) or []
+        for failure in read_json(exchange_file(folder, "failures", number), list[Failure]) or []
         if failure.rank not in reported
     ]
     failures.sort(key=lambda failure: failure.time)

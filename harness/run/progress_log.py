@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from adabench.harness.run.spec import progress_file
+from adabench.harness.run.spec import exchange_file
 
 WATCHED = ("pulled_local", "pulled_replica", "pulled_remote", "bytes_sent", "blocked_micros")
 """Counters that entries contain, if a backend has them."""
@@ -56,7 +56,7 @@ class ProgressLog:
     """Writes a node's last entries to a file; its first worker calls it."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file = progress_file(folder, rank)
+        self._file = exchange_file(folder, "progress", rank)
         # A reader that reads once per second still finds entries that it missed within the last minute.
         self._last: deque[ProgressEntry] = deque(maxlen=_KEPT)
         self._number = 0

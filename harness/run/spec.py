@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from adabench.harness.study.cell import Cell
 from adabench.results.record import WAITING, Budget, Choice, sum_counters
 
 T = TypeVar("T")
+
+FileKind = Literal["state", "error", "result", "progress", "failures", "left", "rendezvous"]
 
 NETWORK_VARIABLE = "ADAPS_NETWORK"
 """Environment variable with the delay and bandwidth of the parameter server's links."""
@@ -187,29 +189,19 @@ def merged_results(results: Sequence[RankResult]) -> dict[str, Any]:
     }
 
 
-def state_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.state.json"
+RANK_FILES: tuple[FileKind, ...] = ("state", "error", "result", "progress")
+"""Files that a rank writes."""
+
+GROUP_FILES: tuple[FileKind, ...] = ("failures", "left", "rendezvous")
+"""Files that a process group writes.
+
+They have a `Failure` for each failed rank, as soon as it has failed; the names of all that was still there
+when the group's ranks had ended; and, of the first group, the port of its store. """
 
 
-def error_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.error.json"
-
-
-def result_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.result.json"
-
-
-def progress_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.progress.json"
-
-
-FILES: Mapping[str, Callable[[Path, int], Path]] = {
-    "state": state_file,
-    "error": error_file,
-    "result": result_file,
-    "progress": progress_file,
-}
-"""Type of each kind of file that a rank writes."""
+def exchange_file(folder: Path, kind: FileKind, number: int) -> Path:
+    """File of a rank or of a process group, by its number, in a run's scratch folder."""
+    return folder / f"{'group' if kind in GROUP_FILES else 'rank'}{number}.{kind}.json"
 
 
 def read_json(file: Path, kind: type[T]) -> T | None:

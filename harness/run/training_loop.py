@@ -40,9 +40,7 @@ from adabench.harness.run.spec import (
     RankState,
     RunSpec,
     WorkerResult,
-    error_file,
-    result_file,
-    state_file,
+    exchange_file,
 )
 from adabench.harness.run.tracing import begin_trace
 from adabench.harness.study.cell import usecase_of
@@ -123,7 +121,7 @@ class RankTraining:
         """Begin a phase, which other processes read from a file."""
         self.phase = phase
         state = RankState(pid=os.getpid(), phase=phase, epoch=epoch)
-        write_atomically(state_file(self.folder, self.rank), msgspec.json.encode(state))
+        write_atomically(exchange_file(self.folder, "state", self.rank), msgspec.json.encode(state))
 
 
 class TrainingLoop:
@@ -342,12 +340,12 @@ def train_rank(spec_file: Path) -> int:
             at=time.monotonic(),
             unavailable=isinstance(error, Unavailable),
         )
-        write_atomically(error_file(training.folder, rank), msgspec.json.encode(failure))
+        write_atomically(exchange_file(training.folder, "error", rank), msgspec.json.encode(failure))
         # One write, so that the lines of several ranks do not mix in the log.
         sys.stderr.write(f"[adabench] rank {rank} failed in phase {training.phase}\n{traceback.format_exc()}")
         sys.stderr.flush()
         sys.stdout.flush()
         # Not sys.exit: threads that wait for the other workers would keep the process alive.
         os._exit(1)
-    write_atomically(result_file(training.folder, rank), msgspec.json.encode(result))
+    write_atomically(exchange_file(training.folder, "result", rank), msgspec.json.encode(result))
     return 0

@@ -25,7 +25,7 @@ from adabench.harness.session.open_session import open_session
 from adabench.harness.session.plan_text import too_short
 from adabench.harness.session.progress import SessionProgress
 from adabench.harness.session.resume_options import ResumeOptions
-from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
+from adabench.harness.session.tensorboard import check_tensorboard
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
@@ -85,7 +85,7 @@ def run_session(
     sweep()
     opened = open_session(study, cells, root, options.fresh, console.print, launcher.environment())
     with opened as (store, session), Interruption() as interruption:
-        event_files = SessionEventFiles(store.folder / "tensorboard") if options.tensorboard else None
+        event_files = store.folder / "tensorboard" if options.tensorboard else None
         context = SessionContext(study, session, store, launcher, event_files)
         SessionExecution(context, cells, options, console, interruption).run()
     return store, interruption.requested or launcher.interrupted

@@ -12,7 +12,7 @@ from adabench.harness.launch.launcher import Launcher, Outcome, Supervision
 from adabench.harness.launch.watch import launch
 from adabench.harness.plugins.registry import load_usecase
 from adabench.harness.run.spec import RunSpec, merged_results
-from adabench.harness.session.tensorboard import SessionEventFiles
+from adabench.harness.session.tensorboard import RunEventFiles
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Noise, PlannedRun, Run, Seconds, Session
@@ -21,13 +21,13 @@ from adabench.results.store import SessionStore
 
 @dataclass(frozen=True)
 class SessionContext:
-    """Objects that all runs of a session share; `event_files` is None without TensorBoard."""
+    """Objects that all runs of a session share; `event_files` is the folder of TensorBoard, if it is used."""
 
     study: Study
     session: Session
     store: SessionStore
     launcher: Launcher
-    event_files: SessionEventFiles | None = None
+    event_files: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def execute_run(attempt: Attempt, context: SessionContext, supervision: Supervis
     block = "w" if planned.phase == "warmup" else f"b{planned.block}"
     run_id = f"{cell.id[:6]}-{block}-a{attempt.number}-{secrets.token_hex(2)}"
     if context.event_files is not None:
-        event_files = context.event_files.of_run(f"{cell.usecase}-{cell.backend}-{run_id}", planned.nodes)
+        name = f"{cell.usecase}-{cell.backend}-{run_id}"
+        event_files = RunEventFiles(context.event_files / name, planned.nodes)
         supervision = replace(supervision, look=event_files.update)
     before = launcher.probe()
     started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -159,12 +159,9 @@ def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
     theirs = {run.block: run for run in baseline}
     pairs = [(run, theirs[run.block]) for run in own if run.block in theirs]
     good = [pair for pair in pairs if all(run.status in SUCCESS for run in pair)]
-    if len(good) < len(pairs) or not good:
-        reasons = [run.reason or run.status for pair in pairs for run in pair if run.status != "ok"]
-        return Measured(name, len(good), math.nan, obstacle=(reasons or ["it was not run"])[0])
-    obstacle = different_work(good) or different_quality(good)
-    if obstacle is not None:
-        return Measured(name, len(good), math.nan, obstacle=obstacle)
+    if not good:
+        return Measured(name, 0, math.nan, obstacle=(_failures(pairs) or ["it was not run"])[0])
+    failures = _failures(pairs) if len(good) < len(pairs) else []
     ratios = [
         math.log(one.seconds.train / other.seconds.train)
         for one, other in good
@@ -172,4 +169,9 @@ def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
     ]
     interval = paired_interval(ratios, _CONFIDENCE)
     ratio, low, high = (math.exp(value) for value in (interval.median, interval.low, interval.high))
-    return Measured(name, len(ratios), ratio, low, high)
+    obstacle = failures[0] if failures else different_work(good) or different_quality(good)
+    return Measured(name, len(ratios), ratio, low, high, obstacle)
+
+
+def _failures(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+    return [run.reason or run.status for pair in pairs for run in pair if run.status not in SUCCESS]

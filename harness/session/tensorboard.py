@@ -10,7 +10,7 @@ from typing import Any
 
 from adabench.harness.errors import UsageError
 from adabench.harness.run.progress_log import ProgressEntry
-from adabench.harness.run.spec import progress_file, read_json
+from adabench.harness.run.spec import exchange_file, read_json
 
 _SECONDS = 1.0
 _MILLION = 1e6
@@ -30,24 +30,11 @@ def check_tensorboard() -> None:
         ) from error
 
 
-class SessionEventFiles:
-    """TensorBoard's event files of a session: a folder per run, and in it one per node."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def of_run(self, name: str, nodes: int) -> RunEventFiles:
-        """Event files of a run that begins."""
-        return RunEventFiles(
-            [_NodeEventFile(self._folder / name / f"node-{rank}", rank) for rank in range(nodes)]
-        )
-
-
 class RunEventFiles:
-    """Writes the progress of a run's nodes to their event files."""
+    """Writes the progress of a run's nodes to event files, in a folder with one folder per node."""
 
-    def __init__(self, nodes: list[_NodeEventFile]) -> None:
-        self._nodes = nodes
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self._nodes = [_NodeEventFile(folder / f"node-{rank}", rank) for rank in range(nodes)]
         self._due = 0.0
 
     def update(self, folder: Path, over: bool) -> None:
@@ -73,7 +60,7 @@ class _NodeEventFile:
         self._before: Mapping[str, float] = {}
 
     def update(self, folder: Path) -> None:
-        entries = read_json(progress_file(folder, self._rank), list[ProgressEntry]) or []
+        entries = read_json(exchange_file(folder, "progress", self._rank), list[ProgressEntry]) or []
         new = [entry for entry in entries if entry.number >= self._next]
         for entry in new:
             for name, value in self._scalars(entry).items():

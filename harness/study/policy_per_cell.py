@@ -30,50 +30,31 @@ def with_policy_per_cell(cells: Sequence[Cell], usecase: UseCase) -> list[Cell]:
     equal. Row accesses are counted where a builder needs them, once for all cells that share them. Raises
     `UsageError` if there is no such policy, it does not fit, or a part of it is not executed.
     """
-    building = PolicyBuilder(usecase)
-    return [
-        msgspec.structs.replace(cell, policy=building.policy_of(cell)) if _takes_policy(cell) else cell
-        for cell in cells
-    ]
+    from adabench.backends.interface import ServerOptions
 
+    catalogue = functools.cache(lambda: model_parameters_of(usecase))
 
-class PolicyBuilder:
-    """Builds policies for one use case, and keeps their parts that several cells share."""
+    @functools.cache
+    def counted(nodes: int, workers: int) -> Catalogue:
+        return count_accesses(usecase, nodes * workers, epochs=1, nodes=nodes)
 
-    def __init__(self, usecase: UseCase) -> None:
-        self._usecase = usecase
-        self._counted: dict[tuple[int, int], Catalogue] = {}
-        self._policies: dict[tuple[str, int, int, str, str], str] = {}
+    @functools.cache
+    def document(text: str, backend: str, nodes: int, workers: int, network: str) -> str:
+        try:
+            with refused():
+                policy, known = made_where_counted(
+                    text, Resources.alike(nodes), catalogue(), lambda: counted(nodes, workers)
+                )
+                return executed_policy(policy, known, usecase, backend, nodes, workers, network).text()
+        except UsageError as error:
+            raise UsageError(f"backend {backend!r}: {error}") from error
 
-    def policy_of(self, cell: Cell) -> str:
-        text = cell.options["policy"]
-        key = (text, cell.nodes, cell.workers, cell.backend, cell.network)
-        if key not in self._policies:
-            try:
-                with refused():
-                    self._policies[key] = self._built(cell, text).text()
-            except UsageError as error:
-                raise UsageError(f"backend {cell.backend!r}: {error}") from error
-        return self._policies[key]
+    def policy_of(cell: Cell) -> str | None:
+        if not issubclass(load_backend(cell.backend).Options, ServerOptions):
+            return cell.policy
+        return document(cell.options["policy"], cell.backend, cell.nodes, cell.workers, cell.network)
 
-    def _built(self, cell: Cell, text: str) -> Policy:
-        policy, catalogue = made_where_counted(
-            text, Resources.alike(cell.nodes), self._catalogue, lambda: self._with_accesses(cell)
-        )
-        settings = (cell.nodes, cell.workers, cell.network)
-        return executed_policy(policy, catalogue, self._usecase, cell.backend, *settings)
-
-    @functools.cached_property
-    def _catalogue(self) -> Catalogue:
-        return model_parameters_of(self._usecase)
-
-    def _with_accesses(self, cell: Cell) -> Catalogue:
-        key = (cell.nodes, cell.workers)
-        if key not in self._counted:
-            self._counted[key] = count_accesses(
-                self._usecase, cell.nodes * cell.workers, epochs=1, nodes=cell.nodes
-            )
-        return self._counted[key]
+    return [msgspec.structs.replace(cell, policy=policy_of(cell)) for cell in cells]
 
 
 def executed_policy(
@@ -134,9 +115,3 @@ def _dealt(usecase: UseCase, policy: Policy, nodes: int, workers: int) -> Policy
     except DataError as error:
         raise UsageError(f"use case {usecase.name!r}: {error}") from error
     return policy
-
-
-def _takes_policy(cell: Cell) -> bool:
-    from adabench.backends.interface import ServerOptions
-
-    return issubclass(load_backend(cell.backend).Options, ServerOptions)

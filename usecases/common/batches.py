@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.interface import DataError, Params
 
 HELD_OUT_ONE_IN = 20
@@ -99,6 +100,7 @@ class DealsBatches(Generic[P]):
     """Base class of use cases that can give workers batches of different sizes: see `Dealt`."""
 
     _batches: tuple[int, ...] = ()
+    _fingerprint: str
 
     def __init__(self, params: P, seed: int) -> None:
         self._params, self._seed = params, seed
@@ -108,6 +110,11 @@ class DealsBatches(Generic[P]):
         """Parameters of the use case."""
         return self._params
 
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the data."""
+        return self._fingerprint
+
     def model(self) -> nn.Module:
         """Return the model with the initial weights of the use case's seed."""
         return self.initialized(self._seed)
@@ -115,6 +122,10 @@ class DealsBatches(Generic[P]):
     def initialized(self, seed: int) -> nn.Module:
         """Return the model with the initial weights of a seed."""
         raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of the parameters `lr` and, if the use case has it, `optimizer`."""
+        return make_optimizer(model, self.params.lr, getattr(self.params, "optimizer", "adagrad"))
 
     def with_batches(self: U, batches: Sequence[int]) -> U:
         """Return an equal task with these numbers of samples in a step of each worker."""
@@ -170,6 +181,15 @@ def share_lengths(count: int, sizes: Sequence[int], what: str = "samples") -> li
             f"least {step}"
         )
     return [count * size // step for size in sizes]
+
+
+def numbers_of_ranges(
+    starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all numbers of some ranges, each with the index of its range: two arrays, index and number."""
+    lengths = ends - starts
+    index = np.repeat(np.arange(len(starts)), lengths)
+    return index, np.arange(len(index)) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
 
 
 def require_worker(rank: int, world: int) -> None:

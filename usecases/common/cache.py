@@ -6,6 +6,8 @@ computed once for each state of the file. The state includes the kernel's time o
 a program cannot set, unlike the time of the last write.
 """
 
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import math
@@ -14,9 +16,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -98,6 +100,38 @@ def read_once(
     if found is None:
         raise DataError(f"the cache {home} is damaged right after it was written: the disk may be faulty")
     return found
+
+
+class ArrayWriter:
+    """Writes arrays into a folder, part by part, as ``NAME.bin``; a context manager that closes the files.
+
+    Attributes
+    ----------
+    shapes : dict
+        Dtype and shape of each array so far, by name, in the order of their first parts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._folder, self._files = folder, ExitStack()
+        self._outputs: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._files.close()
+
+    def append(self, **parts: NDArray[Any]) -> None:
+        """Write the next rows of some arrays."""
+        for name, part in parts.items():
+            if name not in self._outputs:
+                file = (self._folder / f"{name}.bin").open("wb", buffering=0)
+                self._outputs[name] = self._files.enter_context(file)
+                self.shapes[name] = part.dtype.str, (0, *part.shape[1:])
+            np.ascontiguousarray(part).tofile(self._outputs[name])
+            dtype, (count, *width) = self.shapes[name]
+            self.shapes[name] = dtype, (count + len(part), *width)
 
 
 class Kept(NamedTuple):

@@ -59,6 +59,27 @@ PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, ValueError)
 """Exceptions that a damaged text file can raise."""
 
+
+@contextmanager
+def readable(path: Path, wanted: str) -> Iterator[None]:
+    """Make errors of a damaged file a `DataError` with the path, the reason and what the file must be.
+
+    Parameters
+    ----------
+    path : Path
+        File that is read in the context.
+    wanted : str
+        End of the message, such as ``it must be a text``.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{path} cannot be read ({reason}): {wanted}") from error
+
+
 _BLOCK_BYTES = 1 << 22
 _LONGEST_LINE = 1 << 26
 _SEPARATOR = "\x1f"

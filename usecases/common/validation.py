@@ -1,8 +1,11 @@
 """Checks of parameters."""
 
+import os
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
+from adabench.usecases.interface import DataError
 
 
 def require_sizes(params: msgspec.Struct, names: Iterable[str]) -> None:
@@ -43,3 +46,10 @@ def require_choice(params: msgspec.Struct, choices: Mapping[str, Iterable[str]])
     for name, known in choices.items():
         if (value := getattr(params, name)) not in known:
             raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(known)}")
+
+
+def require_memory(name: str, number: int, bytes_each: float) -> None:
+    """Raise `DataError` if data of this many samples, of a parameter, cannot be generated in memory."""
+    most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // bytes_each)
+    if number > most:
+        raise DataError(f"{name} is {number}: no more than {most} can be generated in this machine's memory")

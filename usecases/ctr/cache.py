@@ -17,8 +17,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.cache import Shapes, describe_arrays, kept_arrays, read_once
-from adabench.usecases.ctr.parse_raw import raw_blocks
+from adabench.usecases.common.cache import ArrayWriter, Shapes, describe_arrays, kept_arrays, read_once
+from adabench.usecases.ctr.read_raw import raw_blocks
 from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import (
     DENSE_FIELDS,
@@ -133,18 +133,11 @@ _FIELDS = range(SPARSE_FIELDS)
 
 def _read(blocks: Iterator[tuple[int, Table]], folder: Path, what: str) -> Sizes:
     counts: dict[int, int] = {}  # number of rows of each file
-    with (folder / "labels.bin").open("wb") as labels, (folder / "dense.bin").open("wb") as dense:
-        fields = [_field(folder, field).open("wb") for field in _FIELDS]
-        try:
-            for index, block in blocks:
-                counts[index] = counts.get(index, 0) + len(block.labels)
-                block.labels.tofile(labels)
-                block.dense.tofile(dense)
-                for column, file in zip(block.ids.T, fields, strict=True):
-                    np.ascontiguousarray(column).tofile(file)
-        finally:
-            for file in fields:
-                file.close()
+    with ArrayWriter(folder) as output:
+        for index, block in blocks:
+            counts[index] = counts.get(index, 0) + len(block.labels)
+            fields = {f"field{field}": block.ids[:, field] for field in _FIELDS}
+            output.append(labels=block.labels, dense=block.dense, **fields)
     return Sizes(*counts.values()) if len(counts) > 1 else Sizes.sevenths(counts[0], what)
 
 

@@ -37,7 +37,6 @@ from adabench.usecases.ctr.sizes import Sizes
 from adabench.usecases.ctr.table import (
     SPARSE_FIELDS,
     Table,
-    all_row_ids,
     hashed_ids,
     require_both_classes,
     row_ids,
@@ -82,8 +81,8 @@ def load(
         fields = () if vocabulary is None else (zipf_fields(vocabulary),)
         table = generate(generated_rows, *fields)
         what = f"generated data of {generated_rows} rows"
-        numbered = _hashed(table) if hashed else _numbered(table, vocabulary)
-        return _prepare(table, Sizes.sevenths(generated_rows, what), what, numbered)
+        sizes = Sizes.sevenths(generated_rows, what)
+        return _prepare(table, sizes, what, *_numbered(table, vocabulary, hashed))
     try:
         files, blocks = _files(path)
         return _mapped(cached(files, str(path), blocks, hashed=hashed))
@@ -123,38 +122,34 @@ def _mapped(columns: Columns) -> CtrData:
     return CtrData(train, valid, test, columns.rows, first_rows, columns.fingerprint)
 
 
-class _Numbered(NamedTuple):
-    """Ids of samples (n, 26), number of rows of the tables, and first row of each field."""
-
-    ids: NDArray[np.int64]
-    rows: int
-    first_rows: NDArray[np.int64]
-
-
-def _numbered(table: Table, vocabulary: int | None) -> _Numbered:
+def _numbered(
+    table: Table, vocabulary: int | None, hashed: bool
+) -> tuple[NDArray[np.int64], int, NDArray[np.int64]]:
+    """Return ids of samples (n, 26), number of rows of the tables, and first row of each field."""
+    if hashed:
+        return hashed_ids(table.ids), 0, np.zeros(SPARSE_FIELDS, dtype=np.int64)
     if vocabulary is None:
         ids, rows = row_ids(table)
-        return _Numbered(ids, rows, ids.min(axis=0))
+        return ids, rows, ids.min(axis=0)
+    # All ids below `vocabulary` have rows, also the ones that do not occur.
     first_rows = vocabulary * np.arange(SPARSE_FIELDS)
-    return _Numbered(all_row_ids(table, vocabulary), SPARSE_FIELDS * vocabulary, first_rows)
+    return table.ids + first_rows, SPARSE_FIELDS * vocabulary, first_rows
 
 
-def _hashed(table: Table) -> _Numbered:
-    return _Numbered(hashed_ids(table.ids), 0, np.zeros(SPARSE_FIELDS, dtype=np.int64))
-
-
-def _prepare(table: Table, sizes: Sizes, what: str, numbered: _Numbered) -> CtrData:
+def _prepare(
+    table: Table, sizes: Sizes, what: str, ids: NDArray[np.int64], rows: int, first_rows: NDArray[np.int64]
+) -> CtrData:
     parts = list(sizes.slices().values())
     for name, part in sizes.slices().items():
         require_both_classes(table.labels[part], f"the {name} split of {what}")
     samples = Batch(
         torch.from_numpy(standardise(table.dense, table.dense[parts[0]])),
-        torch.from_numpy(numbered.ids),
+        torch.from_numpy(ids),
         torch.from_numpy(table.labels.astype(np.float32)),
     )
     train, valid, test = (Split(Batch(*(column[part] for column in samples))) for part in parts)
-    first_rows = torch.from_numpy(numbered.first_rows)
-    return CtrData(train, valid, test, numbered.rows, first_rows, _fingerprint(table, sizes))
+    fingerprint = _fingerprint(table, sizes)
+    return CtrData(train, valid, test, rows, torch.from_numpy(first_rows), fingerprint)
 
 
 def _fingerprint(table: Table, sizes: Sizes) -> str:

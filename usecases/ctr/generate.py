@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.common.validation import require_memory
 from adabench.usecases.ctr.fields import CLICK_RATE, DENSE, SPARSE, DenseField, SparseField
 from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
-from adabench.usecases.interface import DataError
 
 SEED = 20_140_630
 """Constant, so that runs with different seeds train on equal data."""
@@ -34,9 +33,7 @@ def generate(rows: int, fields: Sequence[SparseField] = SPARSE) -> Table:
     an intercept makes `CLICK_RATE` the mean probability. Raises `DataError` if the rows exceed the machine's
     memory.
     """
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_ROW
-    if rows > most:
-        raise DataError(f"rows is {rows}: no more than {most} can be generated in this machine's memory")
+    require_memory("rows", rows, BYTES_PER_ROW)
     generator = np.random.default_rng(SEED)
     dense = log_transform(np.column_stack([_counts(field, rows, generator) for field in DENSE]))
     ids = np.column_stack([_scatter(_ranks(field, rows, generator), field.vocabulary) for field in fields])

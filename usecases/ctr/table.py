@@ -80,14 +80,6 @@ def hashed_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return ids + offsets.view(np.int64)
 
 
-def all_row_ids(table: Table, vocabulary: int) -> NDArray[np.int64]:
-    """Return row numbers (n, 26) of ids below `vocabulary` in a table with `vocabulary` rows for each field.
-
-    In contrast to `row_ids`, ids that do not occur also have rows. The rows of the fields follow one another.
-    """
-    return table.ids + vocabulary * np.arange(SPARSE_FIELDS)
-
-
 def require_both_classes(labels: NDArray[np.uint8], what: str) -> None:
     """Raise `DataError` unless the labels contain clicks and non-clicks. The AUC needs both."""
     clicks = int(labels.sum())

@@ -20,7 +20,7 @@ from adabench.usecases.common.batches import (
     evaluating,
 )
 from adabench.usecases.common.hashing import KEYS, Keys
-from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import (
@@ -107,6 +107,7 @@ class CtrUseCase(DealsBatches[CtrParams]):
         super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._data = load(data, params.rows, params.vocabulary, hashed=self._hashed)
+        self._fingerprint = self._data.fingerprint
         train = self._data.train.samples
         self._placement = SamplePlacement(
             params.placement,
@@ -117,18 +118,11 @@ class CtrUseCase(DealsBatches[CtrParams]):
             what="rows",
         )
 
-    @property
-    def fingerprint(self) -> str:
-        return self._data.fingerprint
-
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         params = self._params
         rows = params.capacity if self._hashed else self._data.rows
         return WideAndDeep(rows, params.dim, params.hidden, params.wide, generator, hashed=self._hashed)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)

@@ -1,12 +1,10 @@
 """Generates a graph with power-law degrees, whose labels are communities."""
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.common.validation import require_memory
 from adabench.usecases.gcn.graph import Graph, build_graph
-from adabench.usecases.interface import DataError
 
 BYTES_PER_EDGE = 100
 """Memory during generation: two ends in both directions, and the orders by which they are sorted."""
@@ -46,10 +44,7 @@ def generate(
     DataError
         If the edges exceed the machine's memory.
     """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    most = int(memory // (BYTES_PER_EDGE * mean_degree / 2))
-    if nodes > most:
-        raise DataError(f"vertices is {nodes}: no more than {most} can be generated in this machine's memory")
+    require_memory("vertices", nodes, BYTES_PER_EDGE * mean_degree / 2)
     rng = np.random.default_rng(seed)
     labels = rng.integers(classes, size=nodes)
     # A hub must not exceed the square root of the total weight, or most of its edges would be repeated.

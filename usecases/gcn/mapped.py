@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.common.cache import describe_arrays, kept_arrays, read_once
+from adabench.usecases.common.cache import ArrayWriter, describe_arrays, kept_arrays, read_once
 from adabench.usecases.gcn.graph import Graph, Split, numbered_labels, require_ends, require_labels
 
 FORMAT = 2
@@ -78,23 +78,14 @@ def _build(read: Callable[[], Parts], folder: Path) -> None:
     parts = read()
     labels = numbered_labels(parts.labels)
     require_labels(labels, parts.where)
-    labels.tofile(folder / "labels.bin")
-    nodes = len(labels)
-    arcs = _write_arcs(folder, nodes, parts)
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {  # in the order of `Graph.fingerprint`
-        "indptr": ("<i8", (nodes + 1,)),
-        "indices": ("<i4", (arcs,)),
-        "labels": ("<i8", (nodes,)),
-    }
-    if parts.split is not None:
-        for name in _SPLITS:
-            part = getattr(parts.split, name)
-            part.tofile(folder / f"{name}.bin")
-            shapes[name] = ("<i8", (len(part),))
-    if parts.features is not None:
-        parts.features.tofile(folder / "features.bin")
-        shapes["features"] = ("<f4", parts.features.shape)
-    describe_arrays(folder, FORMAT, shapes)
+    with ArrayWriter(folder) as output:  # in the order of `Graph.fingerprint`
+        _write_arcs(folder, len(labels), parts, output)
+        output.append(labels=labels)
+        if parts.split is not None:
+            output.append(**vars(parts.split))
+        if parts.features is not None:
+            output.append(features=parts.features)
+    describe_arrays(folder, FORMAT, output.shapes)
 
 
 def _open(folder: Path) -> Graph | None:
@@ -105,8 +96,8 @@ def _open(folder: Path) -> Graph | None:
     return Graph(**kept.arrays, split=split, known_fingerprint=kept.fingerprint)
 
 
-def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:
-    """Write compressed rows and return the number of arcs.
+def _write_arcs(folder: Path, nodes: int, parts: Parts, output: ArrayWriter) -> None:
+    """Write compressed rows.
 
     Edges are counted for each node. Then they are divided into files, each with all arcs of some nodes. A
     file fits in memory, where its arcs are sorted.
@@ -121,17 +112,15 @@ def _write_arcs(folder: Path, nodes: int, parts: Parts) -> int:
     _divide(edges, files, cuts)
     edges.unlink()
     arcs = 0
-    with (folder / "indptr.bin").open("wb") as indptr, (folder / "indices.bin").open("wb") as indices:
-        np.zeros(1, dtype=np.int64).tofile(indptr)
-        for file, (first, end) in zip(files, pairwise(cuts), strict=True):
-            keys = _distinct(np.fromfile(file, dtype=np.int64))
-            file.unlink()
-            (keys & _TARGET).astype(np.int32).tofile(indices)
-            keys >>= 32
-            keys -= first
-            (arcs + np.cumsum(np.bincount(keys, minlength=end - first))).tofile(indptr)
-            arcs += len(keys)
-    return arcs
+    output.append(indptr=np.zeros(1, dtype=np.int64))
+    for file, (first, end) in zip(files, pairwise(cuts), strict=True):
+        keys = _distinct(np.fromfile(file, dtype=np.int64))
+        file.unlink()
+        output.append(indices=(keys & _TARGET).astype(np.int32))
+        keys >>= 32
+        keys -= first
+        output.append(indptr=arcs + np.cumsum(np.bincount(keys, minlength=end - first)))
+        arcs += len(keys)
 
 
 def _write_edges(file: Path, nodes: int, parts: Parts) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from adabench.usecases.common.batches import numbers_of_ranges
 from adabench.usecases.gcn.graph import Graph
 from adabench.usecases.interface import DataError
 
@@ -151,11 +152,8 @@ def _neighbours_by_part(
     found = np.zeros((len(nodes), workers), dtype=np.int64)
     for start in range(0, len(nodes), NODES_AT_ONCE):
         some = nodes[start : start + NODES_AT_ONCE]
-        first = graph.indptr[some]
-        lengths = graph.indptr[some + 1] - first
-        node = np.repeat(np.arange(len(some)), lengths)
-        within = np.arange(len(node)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        parts = part[graph.indices[np.repeat(first, lengths) + within]]
+        node, arcs = numbers_of_ranges(graph.indptr[some], graph.indptr[some + 1])
+        parts = part[graph.indices[arcs]]
         counts = np.bincount(node * workers + parts, minlength=len(some) * workers)
         found[start : start + len(some)] = counts.reshape(-1, workers)
     return found

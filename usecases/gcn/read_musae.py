@@ -39,8 +39,8 @@ def read_musae(name: str, folder: Path) -> Graph:
     """
     files = MUSAE[name]
     table = folder / files.targets
-    targets = read_columns(table, [files.node, files.label])
-    nodes = integers(targets[files.node], table)
+    line, (ids, classes) = read_columns(table, [files.node, files.label])
+    (nodes,) = integers(table, line, [ids])
     wrong = np.flatnonzero(np.sort(nodes) != np.arange(len(nodes)))
     if len(wrong):
         raise DataError(
@@ -48,8 +48,7 @@ def read_musae(name: str, folder: Path) -> Graph:
             f"but {wrong[0]} is missing or another id is given twice"
         )
     labels = np.full(len(nodes), UNLABELLED, dtype=np.int64)
-    labels[nodes] = labels_of(targets[files.label], table)
+    labels[nodes] = labels_of(classes, table)
     file = folder / files.edges
-    edges = read_columns(file, files.ends)
-    first, second = (integers(edges[end], file) for end in files.ends)
+    first, second = integers(file, *read_columns(file, files.ends))
     return build_graph(first, second, labels, where=str(file))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from adabench.usecases.gcn.columns import column_blocks, integers, labels_of, read_columns, require
 from adabench.usecases.gcn.graph import Graph, Split
-from adabench.usecases.gcn.mapped import EDGES_AT_ONCE, Parts, mapped_graph
+from adabench.usecases.gcn.mapped import Parts, mapped_graph
 from adabench.usecases.interface import DataError
 
 PARTS = ("train", "valid", "test")
@@ -42,12 +42,12 @@ def read_ogb(name: str, folder: Path) -> Graph:
 
 def _read(root: Path, scheme: Path) -> Parts:
     label_file, edge_file = root / "raw" / "node-label.csv.gz", root / "raw" / "edge.csv.gz"
-    labels = labels_of(read_columns(label_file, width=1)[0], label_file)
+    labels = labels_of(read_columns(label_file, width=1)[1][0], label_file)
     _check_count(root / "raw" / "num-node-list.csv.gz", len(labels), label_file)
     parts = []
     for part in PARTS:
         file = scheme / f"{part}.csv.gz"
-        nodes = integers(read_columns(file, width=1)[0], file)
+        (nodes,) = integers(file, *read_columns(file, width=1))
         outside = nodes[(nodes < 0) | (nodes >= len(labels))]
         if len(outside):
             raise DataError(f"{file}: node {outside[0]} is outside [0, {len(labels)})")
@@ -60,9 +60,10 @@ def _read(root: Path, scheme: Path) -> Parts:
 
 def _edges(file: Path, promised: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     count = 0
-    for block in column_blocks(file, 2, EDGES_AT_ONCE):
-        count += len(block)
-        yield integers(block[0], file), integers(block[1], file)
+    for line, columns in column_blocks(file, width=2):
+        sources, targets = integers(file, line, columns)
+        count += len(sources)
+        yield sources, targets
     _check_count(promised, count, file)
 
 
@@ -79,6 +80,6 @@ def _root(name: str, folder: Path) -> Path:
 def _check_count(file: Path, found: int, where: Path) -> None:
     if not file.is_file():
         return
-    counts = integers(read_columns(file, width=1)[0], file)
+    (counts,) = integers(file, *read_columns(file, width=1))
     if int(counts.sum()) != found:
         raise DataError(f"{where}: has {found} rows where {file.name} promises {counts.sum()}")

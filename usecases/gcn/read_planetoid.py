@@ -38,7 +38,7 @@ def read_planetoid(name: str, folder: Path) -> Graph:
     if not isinstance(adjacency, dict) or not adjacency:
         raise DataError(f"{graph_file}: must hold a dictionary from each node to its neighbours")
     known, tested = _one_hot(known_file), _one_hot(test_file)
-    index = integers(read_columns(index_file, width=1)[0], index_file)
+    (index,) = integers(index_file, *read_columns(index_file, width=1))
     num_nodes = max(len(known) + len(tested), len(adjacency))
     if len(index) != len(tested) or index.min() < len(known) or index.max() >= num_nodes:
         raise DataError(

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from adabench.usecases.common.batches import DealsBatches, evaluating
-from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.common.rank_statistics import auc
 from adabench.usecases.common.validation import require_choice, require_positive, require_sizes
 from adabench.usecases.gcn.graph import random_split
@@ -96,6 +95,7 @@ class GcnUseCase(DealsBatches[GcnParams]):
 
         super().__init__(params, seed)
         self._graph = load(params.graph, data, params.features, params.vertices)
+        self._fingerprint = self._graph.fingerprint
         self._split = self._graph.split or random_split(self._graph.labels, seed)
         self._partitions: dict[tuple[int, ...], Partition] = {}  # by the sizes of the workers' batches
         # The native sampler reads the arcs from the graph, so that memory contains no copy of them.
@@ -108,10 +108,6 @@ class GcnUseCase(DealsBatches[GcnParams]):
         if self._graph.features is not None:
             self._data.x = torch.from_numpy(self._graph.features)
 
-    @property
-    def fingerprint(self) -> str:
-        return self._graph.fingerprint
-
     def initialized(self, seed: int) -> nn.Module:
         from adabench.usecases.gcn.model import Gcn
 
@@ -119,9 +115,6 @@ class GcnUseCase(DealsBatches[GcnParams]):
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
         features = 0 if self._graph.features is None else self._graph.features.shape[1]
         return Gcn(*sizes, generator, features)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         training = torch.from_numpy(self._partition(rank, world).training[rank])

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import split_masks
-from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
+from adabench.usecases.common.cache import (
+    ArrayWriter,
+    describe_arrays,
+    digest_of,
+    kept_arrays,
+    read_once,
+)
 from adabench.usecases.interface import DataError
 from adabench.usecases.kge.generate import generate
 from adabench.usecases.kge.read import Files, Sizes, find, triple_blocks
@@ -64,23 +70,16 @@ def _whole(graph: Graph, what: str) -> Graph:
 
 
 def _build(files: Files, folder: Path) -> None:
-    counts, sizes, seen = [0, 0, 0], list[Sizes](), 0
-    outputs = [(folder / f"{name}.bin").open("wb") for name in SPLITS]
-    try:
+    sizes, seen = list[Sizes](), 0
+    with ArrayWriter(folder) as output:
         for index, block in triple_blocks(files, sizes):
             if len(files.triples) == 1:
-                parts = {split: block[rows] for split, rows in enumerate(split_masks(seen, len(block)))}
+                masks = zip(SPLITS, split_masks(seen, len(block)), strict=True)
+                output.append(**{split: block[rows] for split, rows in masks})
             else:
-                parts = {index: block}
-            for split, part in parts.items():
-                part.tofile(outputs[split])
-                counts[split] += len(part)
+                output.append(**{SPLITS[index]: block})
             seen += len(block)
-    finally:
-        for output in outputs:
-            output.close()
-    shapes = {name: ("<i4", (count, 3)) for name, count in zip(SPLITS, counts, strict=True)}
-    describe_arrays(folder, FORMAT, shapes, what=repr(sizes[0]), sizes=sizes[0])
+    describe_arrays(folder, FORMAT, output.shapes, what=repr(sizes[0]), sizes=sizes[0])
 
 
 def _open(folder: Path) -> Graph | None:

@@ -1,11 +1,9 @@
 """Generates a learnable graph with skewed degrees. Its relations connect kinds of entities."""
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.interface import DataError
+from adabench.usecases.common.validation import require_memory
 from adabench.usecases.kge.read import Block, Sizes
 
 SEED = 20_150_726
@@ -33,9 +31,7 @@ def generate(count: int) -> tuple[Block, Sizes]:
     DataError
         If the triples exceed the machine's memory.
     """
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_TRIPLE
-    if count > most:
-        raise DataError(f"triples is {count}: no more than {most} can be generated in this machine's memory")
+    require_memory("triples", count, BYTES_PER_TRIPLE)
     rng = np.random.default_rng(SEED)
     entities = max(2 * KINDS, count // TRIPLES_PER_ENTITY)
     kinds = rng.permutation(np.arange(entities) % KINDS)

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adabench.usecases.common.batches import numbers_of_ranges
+
 HITS = (1, 3, 10)
 _BLOCK = 1 << 20  # number of triples that are searched together
 
@@ -50,10 +52,8 @@ class Answers:
     def pairs(self, triples: NDArray[np.int64]) -> Tensor:
         """Return an index in `triples` and an entity for each correct entity: int64 (2, pairs)."""
         places = np.searchsorted(self._queries, self._query(triples))
-        starts, counts = self._starts[places], self._starts[places + 1] - self._starts[places]
-        rows = np.repeat(np.arange(len(triples)), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return torch.from_numpy(np.stack([rows, self._entities[np.repeat(starts, counts) + within]]))
+        rows, known = numbers_of_ranges(self._starts[places], self._starts[places + 1])
+        return torch.from_numpy(np.stack([rows, self._entities[known]]))
 
     def _query(self, triples: NDArray[np.integer]) -> NDArray[np.int64]:
         numbers: NDArray[np.int64] = (

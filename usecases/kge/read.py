@@ -31,6 +31,7 @@ from adabench.usecases.common.text_columns import (
     first_lines,
     numbered,
     numbers_of,
+    readable,
     sample_lines,
     text_blocks,
 )
@@ -115,18 +116,13 @@ def triple_blocks(files: Files, sizes: list[Sizes]) -> Iterator[tuple[int, Block
     dialect = TRIPLE_DIALECTS[0] if files.openke else _dialect(files.triples)
     for index, path in enumerate(files.triples):
         empty, wanted = True, OPENKE_FORMAT if files.openke else FORMATS
-        try:
+        with readable(path, f"it must have {wanted}"):
             blocks = _numbers(path) if files.openke else _named(path, dialect, entities, relations)
             for block in blocks:
                 empty = False
                 occurring = int(block[:, [0, 2]].max()) + 1, int(block[:, 1].max()) + 1
                 most = [max(pair) for pair in zip(most, occurring, strict=True)]
                 yield index, block
-        except UNREADABLE as error:
-            if isinstance(error, DataError):
-                raise
-            reason = " ".join(str(error).split())[:300]
-            raise DataError(f"{path} cannot be read ({reason}): it must have {wanted}") from error
         if empty:
             raise DataError(f"{path} has no triples: it must have {wanted}")
     for file in files.counts:
@@ -192,11 +188,8 @@ def _numbers(path: Path) -> Iterator[Block]:
 
 
 def _count(path: Path) -> int:
-    try:
+    with readable(path, "its first line must be a number"):
         first = first_line(path).strip()
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} cannot be read ({reason}): its first line must be a number") from error
     if not first.isdecimal() or len(first) > 9:
         raise DataError(f"{path}: the first line, {first[:60]!r}, must be the number of lines that follow")
     return int(first)

@@ -21,7 +21,6 @@ from adabench.usecases.common.batches import (
     generator_of,
 )
 from adabench.usecases.common.negatives import Uniform
-from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.common.validation import (
     require_choice,
@@ -142,6 +141,7 @@ class KgeUseCase(DealsBatches[KgeParams]):
     def __init__(self, params: KgeParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self._graph = load(data, params.triples)
+        self._fingerprint = self._graph.fingerprint
         self._answers: tuple[Answers, Answers] | None = None
         self._valid, self._test = self._samples()
         train, entities = self._graph.train, self._graph.sizes.entities
@@ -153,10 +153,6 @@ class KgeUseCase(DealsBatches[KgeParams]):
             orders={"label": lambda: train[:, 1], "cluster": lambda: train[:, 0]},
             what="triples",
         )
-
-    @property
-    def fingerprint(self) -> str:
-        return self._graph.fingerprint
 
     @property
     def data_facts(self) -> dict[str, int]:
@@ -171,9 +167,6 @@ class KgeUseCase(DealsBatches[KgeParams]):
         generator = torch.Generator().manual_seed(seed)
         params, sizes = self._params, self._graph.sizes
         return new_model(params.model, *sizes, params.dim, params.scale, generator)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)

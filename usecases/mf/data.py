@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import scattered
-from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
+from adabench.usecases.common.cache import (
+    ArrayWriter,
+    describe_arrays,
+    digest_of,
+    kept_arrays,
+    read_once,
+)
 from adabench.usecases.interface import DataError
 from adabench.usecases.mf.generate import generate
 from adabench.usecases.mf.read import Block, rating_blocks, rating_file
@@ -83,22 +89,14 @@ def split(count: int, fold: int) -> Splits:
 
 
 def _build(file: Path, folder: Path, hashed: bool) -> None:
-    count = users = items = 0
-    outputs = [(folder / f"{name}.bin").open("wb") for name in Block._fields]
-    try:
+    users = items = 0
+    with ArrayWriter(folder) as output:
         for block in rating_blocks(file, hashed=hashed):
-            for column, output in zip(block, outputs, strict=True):
-                column.tofile(output)
-            count += len(block.ratings)
+            output.append(**block._asdict())
             if not hashed:
                 users = max(users, int(block.users.max()) + 1)
                 items = max(items, int(block.items.max()) + 1)
-    finally:
-        for output in outputs:
-            output.close()
-    ids = ("<i8" if hashed else "<i4", (count,))
-    shapes = {"users": ids, "items": ids, "ratings": ("<f4", (count,))}
-    describe_arrays(folder, FORMAT, shapes, what="ratings", users=users, items=items)
+    describe_arrays(folder, FORMAT, output.shapes, what="ratings", users=users, items=items)
 
 
 def _open(folder: Path) -> Ratings | None:

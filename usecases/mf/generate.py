@@ -1,11 +1,9 @@
 """Generates ratings with the skew of film ratings: few items and users have most of them."""
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.interface import DataError
+from adabench.usecases.common.validation import require_memory
 from adabench.usecases.mf.read import Block
 
 SEED = 19_980_422
@@ -39,9 +37,7 @@ def generate(count: int, *, hashed: bool = False) -> Block:
     """
     from scipy.special import expit  # importing SciPy takes longer than commands that generate no data
 
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_RATING
-    if count > most:
-        raise DataError(f"ratings is {count}: no more than {most} can be generated in this machine's memory")
+    require_memory("ratings", count, BYTES_PER_RATING)
     rng = np.random.default_rng(SEED)
     users = max(2, count // RATINGS_PER_USER)
     items = max(2, round(users * ITEMS_PER_USER))

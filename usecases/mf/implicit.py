@@ -23,7 +23,6 @@ from adabench.usecases.common.batches import (
     generator_of,
 )
 from adabench.usecases.common.negatives import Uniform
-from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.common.validation import require_sizes
 from adabench.usecases.interface import DataError, Draws, Loaders, Params
 from adabench.usecases.mf.data import load, split
@@ -106,6 +105,7 @@ class MfImplicitUseCase(DealsBatches[MfImplicitParams]):
     def __init__(self, params: MfImplicitParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self._ratings = load(data, params.ratings)
+        self._fingerprint = self._ratings.fingerprint
         block = self._ratings.block
         read = np.flatnonzero(block.ratings >= params.threshold)
         liked = first_of_each_pair(block, read)
@@ -127,17 +127,10 @@ class MfImplicitUseCase(DealsBatches[MfImplicitParams]):
         self._placement = placement_of(self._ratings, self._train, params)
         self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
 
-    @property
-    def fingerprint(self) -> str:
-        return self._ratings.fingerprint
-
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         ratings = self._ratings
         return MatrixFactorization(ratings.users, ratings.items, self._params.dim, 0.0, generator)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adabench.usecases.common.batches import numbers_of_ranges
+
 PAIRS_AT_ONCE = 1 << 18
 """Number of pairs of a wanted and any item that are compared together."""
 
@@ -34,11 +36,8 @@ class ItemsOf:
 
     def pairs(self, users: NDArray[np.int64]) -> Tensor:
         """Return an index in `users` and an item, for each item of each of these users: int64 (2, pairs)."""
-        starts, counts = self._starts[users], self._starts[users + 1] - self._starts[users]
-        places = np.repeat(np.arange(len(users)), counts)
-        within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
-        items = self._items[np.repeat(starts, counts) + within].astype(np.int64)
-        return torch.from_numpy(np.stack([places, items]))
+        places, rated = numbers_of_ranges(self._starts[users], self._starts[users + 1])
+        return torch.from_numpy(np.stack([places, self._items[rated].astype(np.int64)]))
 
 
 def ndcg(scores: Tensor, wanted: Tensor, cutoff: int) -> Tensor:

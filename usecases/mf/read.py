@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from adabench.usecases.common.text_columns import (
     DIALECTS,
-    UNREADABLE,
     Dialect,
     Range,
     cells_of,
@@ -24,6 +23,7 @@ from adabench.usecases.common.text_columns import (
     ids_of,
     numbered,
     numbers_of,
+    readable,
     sample_lines,
     text_blocks,
 )
@@ -97,13 +97,8 @@ def rating_blocks(path: Path, *, hashed: bool = False) -> Iterator[Block]:
     DataError
         If the file cannot be read, or if a line is invalid.
     """
-    try:
+    with readable(path, f"it must be {FORMATS}"):
         yield from _blocks(path, hashed)
-    except UNREADABLE as error:
-        if isinstance(error, DataError):
-            raise
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} cannot be read ({reason}): it must be {FORMATS}") from error
 
 
 def _blocks(path: Path, hashed: bool) -> Iterator[Block]:

@@ -20,7 +20,7 @@ from adabench.usecases.common.batches import (
     evaluating,
 )
 from adabench.usecases.common.hashing import KEYS, Keys
-from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName, make_optimizer
+from adabench.usecases.common.optimizers import OPTIMIZERS, OptimizerName
 from adabench.usecases.common.placement import PLACEMENTS, Placement, SamplePlacement
 from adabench.usecases.common.validation import (
     require_choice,
@@ -137,6 +137,7 @@ class MfUseCase(DealsBatches[MfParams]):
         super().__init__(params, seed)
         self._hashed = params.keys == "hash"
         self._ratings = load(data, params.ratings, hashed=self._hashed)
+        self._fingerprint = self._ratings.fingerprint
         block = self._ratings.block
         self._split = split(len(block.ratings), params.fold)
         for name, rows in self._split._asdict().items():
@@ -150,18 +151,11 @@ class MfUseCase(DealsBatches[MfParams]):
         self._range = float(known.min()), float(known.max())
         self._placement = placement_of(self._ratings, self._split.train, params)
 
-    @property
-    def fingerprint(self) -> str:
-        return self._ratings.fingerprint
-
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         params, ratings = self._params, self._ratings
         users, items = (params.capacity,) * 2 if self._hashed else (ratings.users, ratings.items)
         return MatrixFactorization(users, items, params.dim, self._mean, generator, hashed=self._hashed)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr, self._params.optimizer)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         sizes = self._sizes(rank, world)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adabench.usecases.common.text_columns import readable
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.read import normal
 
@@ -41,11 +42,8 @@ def read_analogies(path: Path, numbers: Mapping[str, int]) -> Analogies:
     DataError
         If the file cannot be read, or if no question consists of candidates.
     """
-    try:
+    with readable(path, f"it must have {FORMAT}"):
         lines = normal(path.read_text("utf-8-sig")).splitlines()
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} cannot be read ({reason}): it must have {FORMAT}") from error
     found, count = list[list[int]](), 0
     for number, line in enumerate(lines, 1):
         words = line.split()

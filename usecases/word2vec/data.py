@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adabench.usecases.common.batches import split_masks
-from adabench.usecases.common.cache import describe_arrays, digest_of, kept_arrays, read_once
+from adabench.usecases.common.cache import (
+    ArrayWriter,
+    describe_arrays,
+    digest_of,
+    kept_arrays,
+    read_once,
+)
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.analogies import Analogies, read_analogies
 from adabench.usecases.word2vec.generate import LENGTH, generate
@@ -139,7 +145,7 @@ def _whole(text: Text, what: str) -> Text:
 
 def _build(path: Path, least: int, folder: Path) -> None:
     """Number all words first. The words to remove are only known after all words were counted."""
-    names, counts, lengths = _number(path, folder / "all.bin", folder / "lengths.bin")
+    names, counts, lengths = _number(path, folder)
     kept = np.flatnonzero(counts >= least)
     if len(kept) == 0:
         raise DataError(
@@ -150,48 +156,36 @@ def _build(path: Path, least: int, folder: Path) -> None:
     renumbered = np.full(len(counts), -1, dtype=np.int32)
     renumbered[kept] = np.arange(len(kept), dtype=np.int32)
     (folder / "names.txt").write_text("\n".join(names[number] for number in kept.tolist()), "utf-8")
-    words, found, trained = [0, 0, 0], [0, 0, 0], np.zeros(len(kept), dtype=np.int64)
-    outputs = [
-        [(folder / f"{split}_{what}.bin").open("wb") for what in Sentences._fields] for split in SPLITS
-    ]
-    try:
-        for _, starts in outputs:
-            starts.write(np.zeros(1, dtype=np.int64).tobytes())
+    words, trained = dict.fromkeys(SPLITS, 0), np.zeros(len(kept), dtype=np.int64)
+    with ArrayWriter(folder) as output:
+        output.append(counts=trained[:0])
+        for split in SPLITS:
+            output.append(**{f"{split}_words": np.zeros(0, np.int32)})
+            output.append(**{f"{split}_starts": np.zeros(1, np.int64)})
         for split, block in _blocks(folder / "all.bin", folder / "lengths.bin", lengths, renumbered):
-            texts, starts = outputs[split]
-            block.words.tofile(texts)
-            (block.starts[1:] + words[split]).tofile(starts)
+            output.append(**{f"{split}_words": block.words})
+            output.append(**{f"{split}_starts": block.starts[1:] + words[split]})
             words[split] += len(block.words)
-            found[split] += block.size
-            if SPLITS[split] == "train":
+            if split == "train":
                 trained += np.bincount(block.words, minlength=len(kept))
-    finally:
-        for pair in outputs:
-            for output in pair:
-                output.close()
-    (folder / "counts.bin").write_bytes(trained.tobytes())
+        output.append(counts=trained)
     (folder / "all.bin").unlink()
     (folder / "lengths.bin").unlink()
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"counts": ("<i8", (len(kept),))}
-    for split_name, count, sentences_found in zip(SPLITS, words, found, strict=True):
-        shapes[f"{split_name}_words"] = ("<i4", (count,))
-        shapes[f"{split_name}_starts"] = ("<i8", (sentences_found + 1,))
-    describe_arrays(folder, FORMAT, shapes, what="text")
+    describe_arrays(folder, FORMAT, output.shapes, what="text")
 
 
-def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[np.int64], int]:
+def _number(path: Path, folder: Path) -> tuple[list[str], NDArray[np.int64], int]:
     """Write the numbers of words and the lengths of sentences. Returns names, training counts, sentences."""
     numbers: dict[str, int] = {}
     counts, seen = np.zeros(0, dtype=np.int64), 0
     text = sentences(path)
-    with words.open("wb") as all_words, lengths.open("wb") as all_lengths:
+    with ArrayWriter(folder) as output:
         while block := list(islice(text, _BLOCK)):
             found = np.array(
                 [numbers.setdefault(word, len(numbers)) for one in block for word in one], np.int32
             )
             length = np.array([len(one) for one in block], np.int64)
-            found.tofile(all_words)
-            length.tofile(all_lengths)
+            output.append(all=found, lengths=length)
             trained = np.repeat(split_masks(seen, len(block))[0], length)
             more = np.bincount(found[trained], minlength=len(numbers))
             more[: len(counts)] += counts
@@ -204,7 +198,7 @@ def _number(path: Path, words: Path, lengths: Path) -> tuple[list[str], NDArray[
 
 def _blocks(
     words: Path, lengths: Path, count: int, renumbered: NDArray[np.int32]
-) -> Iterator[tuple[int, Sentences]]:
+) -> Iterator[tuple[str, Sentences]]:
     """Yield the sentences of each split in blocks, with the words that are kept."""
     all_lengths = np.memmap(lengths, np.int64, "r", shape=(count,))
     all_words = np.memmap(words, np.int32, "r")
@@ -215,7 +209,7 @@ def _blocks(
         done += len(block)
         sentence = np.repeat(np.arange(len(length)), length)
         left = np.bincount(sentence[block >= 0], minlength=len(length))
-        for split, chosen in enumerate(split_masks(first, len(length))):
+        for split, chosen in zip(SPLITS, split_masks(first, len(length)), strict=True):
             chosen &= left > 1
             starts = np.concatenate([[0], np.cumsum(left[chosen])])
             yield split, Sentences(block[chosen[sentence] & (block >= 0)], starts)

@@ -1,11 +1,9 @@
 """Generates a text with sentences about topics, so that words of one topic are similar."""
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
-from adabench.usecases.interface import DataError
+from adabench.usecases.common.validation import require_memory
 
 SEED = 20_131_016
 """Constant, so that equal numbers of words give equal data for all seeds of runs."""
@@ -44,9 +42,7 @@ def generate(count: int) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[
     DataError
         If the words exceed the machine's memory.
     """
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BYTES_PER_WORD
-    if count > most:
-        raise DataError(f"words is {count}: no more than {most} can be generated in this machine's memory")
+    require_memory("words", count, BYTES_PER_WORD)
     rng = np.random.default_rng(SEED)
     shape = max(1, count // LENGTH), LENGTH
     own = max(2, count // WORDS_PER_NAME // TOPICS)  # number of words of a topic

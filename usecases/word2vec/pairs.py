@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adabench.usecases.common.rank_statistics import mean_ranks
+from adabench.usecases.common.text_columns import readable
 from adabench.usecases.interface import DataError
 from adabench.usecases.word2vec.read import normal
 
@@ -41,11 +42,8 @@ def read_pairs(path: Path, numbers: Mapping[str, int]) -> Pairs:
     DataError
         If the file cannot be read, or if fewer than `FEWEST` pairs have known words.
     """
-    try:
+    with readable(path, f"it must have {FORMAT}"):
         lines = path.read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} cannot be read ({reason}): it must have {FORMAT}") from error
     found, scores, count = list[tuple[int, int]](), list[float](), 0
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import regex
 
-from adabench.usecases.common.text_columns import PACKINGS, UNREADABLE, open_bytes
+from adabench.usecases.common.text_columns import PACKINGS, open_bytes, readable
 from adabench.usecases.interface import DataError
 
 LONGEST = 1000
@@ -68,25 +68,23 @@ def sentences(path: Path) -> Iterator[list[str]]:
     """
     words: list[str] = []
     carried = ""
-    try:
-        with open_bytes(path) as file, io.TextIOWrapper(file, "utf-8") as text:
-            while part := text.readline(CHARACTERS):
-                ended = part.endswith("\n")
-                part = carried + part
-                whole_words = len(part) if ended else _unfinished(part)
-                carried = part[whole_words:]
-                if len(carried) > CHARACTERS:
-                    raise DataError(f"{path} has a word of {CHARACTERS} letters: it must be {FORMAT}")
-                words += _words(part[:whole_words])
-                whole = len(words) if ended else len(words) // LONGEST * LONGEST
-                for start in range(0, whole, LONGEST):
-                    yield words[start : min(whole, start + LONGEST)]
-                del words[:whole]
-    except UNREADABLE as error:
-        if isinstance(error, DataError):
-            raise
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} cannot be read ({reason}): it must be {FORMAT}") from error
+    with (
+        readable(path, f"it must be {FORMAT}"),
+        open_bytes(path) as file,
+        io.TextIOWrapper(file, "utf-8") as text,
+    ):
+        while part := text.readline(CHARACTERS):
+            ended = part.endswith("\n")
+            part = carried + part
+            whole_words = len(part) if ended else _unfinished(part)
+            carried = part[whole_words:]
+            if len(carried) > CHARACTERS:
+                raise DataError(f"{path} has a word of {CHARACTERS} letters: it must be {FORMAT}")
+            words += _words(part[:whole_words])
+            whole = len(words) if ended else len(words) // LONGEST * LONGEST
+            for start in range(0, whole, LONGEST):
+                yield words[start : min(whole, start + LONGEST)]
+            del words[:whole]
     words += _words(carried)
     if words:
         yield words

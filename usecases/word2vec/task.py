@@ -19,7 +19,6 @@ from adabench.usecases.common.batches import (
     strided_share,
 )
 from adabench.usecases.common.negatives import Weighted
-from adabench.usecases.common.optimizers import make_optimizer
 from adabench.usecases.common.validation import require_positive, require_sizes, require_weight
 from adabench.usecases.interface import Loaders, Params
 from adabench.usecases.word2vec.analogies import accuracy
@@ -90,19 +89,13 @@ class Word2VecUseCase(DealsBatches[Word2VecParams]):
     def __init__(self, params: Word2VecParams, data: Path | None, seed: int) -> None:
         super().__init__(params, seed)
         self.text = load(data, params.words, params.min_count)
+        self._fingerprint = self.text.fingerprint
         self._kept = _kept(self.text.counts, params.sample)
         self._drawn = Weighted(self.text.counts**FLATTENED)
-
-    @property
-    def fingerprint(self) -> str:
-        return self.text.fingerprint
 
     def initialized(self, seed: int) -> nn.Module:
         generator = torch.Generator().manual_seed(seed)
         return SkipGram(len(self.text.counts), self._params.dim, generator)
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return make_optimizer(model, self._params.lr)
 
     def loaders(self, rank: int, world: int) -> Loaders:
         text, batch = self.text, self._params.batch

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adabench.usecases.common.batches import Draw, generator_of
+from adabench.usecases.common.batches import Draw, generator_of, numbers_of_ranges
 from adabench.usecases.common.negatives import Weighted
 from adabench.usecases.word2vec.data import Sentences
 
@@ -66,12 +66,9 @@ class Windows(Dataset[Batch]):
 
     def _some(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return the words of some sentences, and the index of each word's sentence."""
-        starts, ends = self._sentences.starts[rows], self._sentences.starts[rows + 1]
-        lengths = ends - starts
-        sentence = np.repeat(np.arange(len(rows)), lengths)
-        within = np.arange(len(sentence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        places = torch.from_numpy(np.repeat(starts, lengths) + within)
-        return self._text[places].long(), torch.from_numpy(sentence)
+        starts = self._sentences.starts
+        sentence, places = numbers_of_ranges(starts[rows], starts[rows + 1])
+        return self._text[torch.from_numpy(places)].long(), torch.from_numpy(sentence)
 
 
 def _near(sentence: Tensor, window: int, generator: torch.Generator) -> Tensor:

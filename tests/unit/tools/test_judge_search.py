@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from adabench.backends.policies.resources import Link, Node, Resources
+from adabench.harness.session.policy_trials import Measured
 from adabench.harness.study.model_parameters import usecase_from
 from adabench.results.record import RecordError, Run, Seconds
 from adaps.policy import Policy, Rule
@@ -15,21 +16,18 @@ from tests.scripts import load_script
 
 judging = load_script("tools/judge_search.py")
 
-FOUND = Policy("found", [Rule("*")], evidence={"candidate": "found, rows alike"})
-FILE = "/a/found-1.toml"
+FOUND = Policy("found", [Rule("*")], evidence={"candidate": "found, rows alike", "search_seconds": 20.0})
 CELL = judging.CELLS[0]
 HERE = Resources(
     node=(Node(cores=2, speed=4.0),) * 2, links=Link(latency_ms=0.02, gbit_per_second=8.0), costs=COSTS
 )
 
 
-def runs(policy: str, seconds: float, blocks: int = 6, **fields: Any) -> list[Run]:
+def runs(seconds: float, blocks: int = 6, **fields: Any) -> list[Run]:
     return [
         make_run(
             "autoada-automatic",
             block,
-            cell=policy,
-            params={"policy": policy},
             seconds=Seconds(train=seconds * (1 + 0.01 * block), total=seconds * (1 + 0.01 * block) + 2),
             **fields,
         )
@@ -38,27 +36,15 @@ def runs(policy: str, seconds: float, blocks: int = 6, **fields: Any) -> list[Ru
 
 
 def judged(
-    *several: list[Run], alike: dict[str, list[str]] | None = None, screened: str | None = None
+    found: list[Run], *, alike: dict[str, list[str]] | None = None, screened: str = "", **builders: list[Run]
 ) -> Any:
-    everything = [run for own in several for run in own]
-    names = dict.fromkeys(str(run.params["policy"]) for run in everything if run.params["policy"] != FILE)
-    alike = alike or {"found": [FILE], **{name: [name] for name in names}}
-    return judging.judged(CELL, FOUND, alike, set(names) - {screened}, 20.0, everything)
+    alike = alike or {"found": ["found"], **{name: [name] for name in builders}}
+    return judging.judged(CELL, FOUND, alike, set(builders) - {screened}, {"found": found, **builders})
 
 
 def test_the_found_policy_meets_the_best_builder_block_by_block() -> None:
-    verdict = judged(
-        runs(FILE, 9.0),
-        runs("adaptive", 10.0),
-        runs("nups", 10.5),
-        runs("static", 14.0, 2),
-        screened="static",
-    )
-    assert (verdict.candidate, verdict.best.builder, verdict.best.blocks) == (
-        "found, rows alike",
-        "adaptive",
-        6,
-    )
+    verdict = judged(runs(9.0), adaptive=runs(10.0), nups=runs(10.5), static=runs(14.0, 2), screened="static")
+    assert (verdict.candidate, verdict.best.name, verdict.best.blocks) == ("found, rows alike", "adaptive", 6)
     assert (verdict.best.low, verdict.ratio, verdict.best.high) == pytest.approx((0.9, 0.9, 0.9))
     assert (verdict.is_near, verdict.wins) == (True, True)
     # extrapolated from runs of a few epochs to a whole training, at the median block's pace
@@ -70,51 +56,48 @@ def test_the_found_policy_meets_the_best_builder_block_by_block() -> None:
 
 
 def test_a_win_is_one_over_each_builder_that_may_be_the_best() -> None:
-    verdict = judged(runs(FILE, 9.0), runs("adaptive", 10.0), runs("nups", 9.0))
-    assert (verdict.best.builder, verdict.is_near, verdict.wins) == ("nups", True, False)
+    verdict = judged(runs(9.0), adaptive=runs(10.0), nups=runs(9.0))
+    assert (verdict.best.name, verdict.is_near, verdict.wins) == ("nups", True, False)
 
 
 def test_a_single_block_has_no_interval() -> None:
-    verdict = judged(runs(FILE, 11.0, 1), runs("nups", 10.0, 1))
+    verdict = judged(runs(11.0, 1), nups=runs(10.0, 1))
     assert math.isnan(verdict.best.high)
     assert (judging.rows_of([verdict])[0][3], verdict.is_near, verdict.wins) == ("1.100", False, False)
 
 
 def test_what_fails_is_neither_the_best_builder_nor_a_policy_that_is_found() -> None:
-    failed = runs("static", 1.0, status="failed", reason="it fell")
-    verdict = judged(runs(FILE, 9.0), runs("adaptive", 10.0), failed)
-    assert verdict.best.builder == "adaptive"
+    failed = runs(1.0, status="failed", reason="it fell")
+    verdict = judged(runs(9.0), adaptive=runs(10.0), static=failed)
+    assert verdict.best.name == "adaptive"
     with pytest.raises(RecordError, match="no run with a builder's policy ended well"):
-        judged(runs(FILE, 9.0), failed)
+        judged(runs(9.0), static=failed)
     with pytest.raises(RecordError, match="no run with the found policy ended well"):
-        judged(runs(FILE, 9.0, status="failed"), runs("adaptive", 10.0))
-    shifted = [run for run in runs("adaptive", 10.0, 2) if run.block == 1]
+        judged(failed, adaptive=runs(10.0))
     with pytest.raises(RecordError, match="no block has runs with the found policy and with adaptive"):
-        judged(runs(FILE, 9.0, 1), shifted)
-    once = [*runs(FILE, 9.0, 5), runs(FILE, 9.0, 6, status="failed", reason="it fell")[-1]]
-    verdict = judged(once, runs("adaptive", 10.0))
+        judged(runs(9.0, 1), adaptive=runs(10.0, 2)[1:])
+    verdict = judged([*runs(9.0, 5), failed[-1]], adaptive=runs(10.0))
     assert (verdict.obstacle, verdict.is_near, verdict.wins) == ("it fell", False, False)
     assert judging.rows_of([verdict])[0][3].endswith(", but it fell")
 
 
 def test_a_policy_that_learns_worse_is_not_near_however_fast() -> None:
-    def of(policy: str, seconds: float, auc: float) -> list[Run]:
-        return runs(policy, seconds, metric="auc", metrics={"auc": auc}, tolerance=0.005)
+    def of(seconds: float, auc: float) -> list[Run]:
+        return runs(seconds, metric="auc", metrics={"auc": auc}, tolerance=0.005)
 
-    verdict = judged(of(FILE, 5.0, 0.70), of("adaptive", 10.0, 0.75))
+    verdict = judged(of(5.0, 0.70), adaptive=of(10.0, 0.75))
     assert (verdict.is_near, verdict.wins) == (False, False)
     assert "auc differs by -0.0500" in judging.rows_of([verdict])[0][3]
 
 
 def test_a_builder_s_policy_that_is_found_is_not_trained_with_twice() -> None:
-    alike = {"found": [FILE, "adaptive"], "static": ["static", "balanced"], "nups": ["nups"]}
-    near = judged(runs(FILE, 10.0), runs("static", 9.9), runs("nups", 12.0, 2), alike=alike, screened="nups")
-    assert (near.best.builder, near.is_near, near.wins) == ("static, balanced", True, False)
-    assert near.builders_seconds > CELL.job / CELL.epochs * (
-        10.0 + 9.9 + 12.0
-    )  # one of them is the policy that the search found
+    alike = {"found": ["found", "adaptive"], "static": ["static", "balanced"], "nups": ["nups"]}
+    near = judged(runs(10.0), static=runs(9.9), nups=runs(12.0, 2), alike=alike, screened="nups")
+    assert (near.best.name, near.is_near, near.wins) == ("static, balanced", True, False)
+    # One of the builders' policies is the found policy.
+    assert near.builders_seconds > CELL.job / CELL.epochs * (10.0 + 9.9 + 12.0)
     alike.pop("static")
-    alone = judged(runs(FILE, 10.0, 2), runs("nups", 12.0, 2), alike=alike, screened="nups")
+    alone = judged(runs(10.0, 2), nups=runs(12.0, 2), alike=alike, screened="nups")
     assert (alone.best, alone.ratio, alone.is_near, alone.wins) == (None, 1.0, True, False)
 
 
@@ -122,8 +105,8 @@ def test_policies_are_alike_if_they_do_the_same() -> None:
     static = Policy("static", [Rule("*", technique="static")])
     named = Policy("balanced", [Rule("*", technique="static")], evidence={"measured_ratio": 0.9})
     other = Policy("adaptive", [Rule("*")])
-    texts = {"a.toml": named.text(), "static": static.text(), "adaptive": other.text()}
-    assert judging.distinct(texts) == {"a.toml": ["a.toml", "static"], "adaptive": ["adaptive"]}
+    policies = {"a.toml": named, "static": static, "adaptive": other}
+    assert judging.distinct(policies) == {"a.toml": ["a.toml", "static"], "adaptive": ["adaptive"]}
 
 
 def test_builders_that_are_slow_in_every_block_are_not_trained_any_more() -> None:
@@ -140,12 +123,13 @@ def test_builders_that_are_slow_in_every_block_are_not_trained_any_more() -> Non
 
 
 def verdict_of(ratio: float, high: float, search: float, obstacle: str | None = None) -> Any:
-    rival = judging.Rival("static", 6, ratio, ratio, high, obstacle=obstacle)
-    return judging.Verdict("c", "found", (rival,), search, 50.0)
+    rival = Measured("static", 6, ratio, ratio, high, obstacle)
+    return judging.Verdict("c", "found", (rival,), frozenset(), search, 50.0)
 
 
 def test_the_summary_counts_what_is_wanted() -> None:
-    same = judging.Verdict("c", "adaptive", (judging.Rival("nups", 2, 0.8, screened=True),), 60.0, 50.0)
+    rivals = (Measured("nups", 2, 0.8),)
+    same = judging.Verdict("c", "adaptive", rivals, frozenset({"nups"}), 60.0, 50.0)
     verdicts = [
         verdict_of(0.8, 0.9, 40.0),
         verdict_of(0.7, 0.8, 60.0, "auc differs"),

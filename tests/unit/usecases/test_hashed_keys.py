@@ -17,13 +17,12 @@ from adabench.harness.errors import UsageError
 from adabench.harness.study.model_parameters import count_accesses
 from adabench.usecases.ctr import CtrParams, CtrUseCase
 from adabench.usecases.ctr import cache as ctr_cache
-from adabench.usecases.ctr.read_raw import read_raw
 from adabench.usecases.ctr.table import hashed_ids
 from adabench.usecases.interface import UseCase, hashed_tables
 from adabench.usecases.mf import MfParams, MfUseCase
 from adabench.usecases.mf.data import load as load_ratings
 from tests.unit.plain_training import epochs_of
-from tests.unit.usecases.ctr.test_cache import raw_text
+from tests.unit.usecases.ctr.test_cache import raw_text, table_of
 from tests.worker_contexts import PerProcess, worker_context
 
 
@@ -72,7 +71,7 @@ def test_raw_criteo_is_read_without_numbering(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(ctr_cache, "_distinct", lambda file: pytest.fail("ids were numbered"))
     usecase = ctr("hash", path)
     ids = usecase._data.train.samples.ids.numpy()
-    assert np.array_equal(ids, hashed_ids(read_raw(path).ids[: len(ids)]))
+    assert np.array_equal(ids, hashed_ids(table_of(path.read_text()).ids[: len(ids)]))
     assert usecase.fingerprint == dense.fingerprint
     numbered = dense._data.train.samples.ids.numpy()
     assert len(np.unique(ids)) == len(np.unique(numbered))
@@ -97,20 +96,6 @@ def test_ids_of_ratings_are_whole_numbers_or_hashes(tmp_path: Path) -> None:
     assert len(set(users)) == 5
     assert users[2:5] == load_ratings(path, 0, hashed=True).block.users.tolist()[2:5]
     assert block.items.tolist() == [5] * 6
-
-
-@pytest.mark.parametrize(
-    ("params", "problem"),
-    [
-        ({"keys": "none"}, "keys is 'none': it must be one of dense, hash"),
-        ({"keys": "hash", "capacity": 0}, "capacity is 0"),
-        ({"keys": "hash", "placement": "greedy"}, "placement is 'greedy', which needs row numbers"),
-    ],
-)
-@pytest.mark.parametrize("kind", [CtrParams, MfParams])
-def test_wrong_parameters_are_refused(kind: Any, params: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        kind(**params)
 
 
 @pytest.mark.parametrize("backend", [Ddp, Floor, Rpc])

@@ -29,10 +29,9 @@ from adabench.harness.launch.messages import (
     Start,
     Welcome,
 )
-from adabench.harness.launch.process_group import failures_file
 from adabench.harness.launch.torchrun import Torchrun
 from adabench.harness.machine.interfaces import address_named, interface_of
-from adabench.harness.run.spec import Place, RankError, RunSpec, error_file
+from adabench.harness.run.spec import Place, RankError, RunSpec, exchange_file
 from adabench.harness.session.execute import run_session
 from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
@@ -193,8 +192,8 @@ def test_output_and_files_of_ranks_are_reported_once_with_times_of_the_coordinat
     with run_files("a test") as files:
         files.out.write(b"some")
         files.out.flush()
-        error_file(files.folder, 2).write_bytes(msgspec.json.encode(error))
-        failures_file(files.folder, 1).write_bytes(msgspec.json.encode([failure]))
+        exchange_file(files.folder, "error", 2).write_bytes(msgspec.json.encode(error))
+        exchange_file(files.folder, "failures", 1).write_bytes(msgspec.json.encode([failure]))
         reporter = RunReporter(recorder, start, files, ahead=100.0)  # type: ignore[arg-type]
         reporter.report()
         reporter.report()

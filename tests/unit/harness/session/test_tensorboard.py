@@ -11,13 +11,13 @@ import torch
 
 from adabench.harness.errors import UsageError
 from adabench.harness.run.progress_log import ProgressEntry, ProgressLog
-from adabench.harness.run.spec import progress_file, read_json
-from adabench.harness.session.tensorboard import SessionEventFiles, check_tensorboard
+from adabench.harness.run.spec import exchange_file, read_json
+from adabench.harness.session.tensorboard import RunEventFiles, check_tensorboard
 from tests.events import scalars
 
 
 def told(folder: Path, rank: int = 0) -> list[ProgressEntry]:
-    return read_json(progress_file(folder, rank), list[ProgressEntry]) or []
+    return read_json(exchange_file(folder, "progress", rank), list[ProgressEntry]) or []
 
 
 def test_the_first_step_is_looked_at_and_then_none_for_a_second(
@@ -68,12 +68,12 @@ def test_events_are_what_nodes_said_each_once(tmp_path: Path) -> None:
             quality={"auc": 0.5, "valid_auc": 0.25},
         ),
     ]
-    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-1", 2)
+    run = RunEventFiles(tmp_path / "board" / "ctr-manual-1", 2)
     run.update(scratch, False)  # no progress reported yet
-    progress_file(scratch, 0).write_bytes(msgspec.json.encode(said[:1]))
+    exchange_file(scratch, "progress", 0).write_bytes(msgspec.json.encode(said[:1]))
     run.update(scratch, True)
-    run = SessionEventFiles(tmp_path / "board").of_run("ctr-manual-2", 2)
-    progress_file(scratch, 0).write_bytes(msgspec.json.encode(said))
+    run = RunEventFiles(tmp_path / "board" / "ctr-manual-2", 2)
+    exchange_file(scratch, "progress", 0).write_bytes(msgspec.json.encode(said))
     for over in (False, True):
         run.update(scratch, over)
     assert scalars(tmp_path / "board" / "ctr-manual-1" / "node-0")["loss"] == [(1, 0.75)]

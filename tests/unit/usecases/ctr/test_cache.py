@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from adabench.usecases.common.cache import cache_root
 from adabench.usecases.ctr import cache
 from adabench.usecases.ctr.cache import cached
 from adabench.usecases.ctr.data import load
-from adabench.usecases.ctr.read_raw import read_raw
+from adabench.usecases.ctr.read_raw import MISSING_ID
 from adabench.usecases.ctr.sizes import Sizes
-from adabench.usecases.ctr.table import row_ids, standardise
+from adabench.usecases.ctr.table import Table, log_transform, row_ids, standardise
 from adabench.usecases.interface import DataError
 from tests.warm import WarmProcess
 
@@ -45,6 +46,14 @@ def raw_text(rows: int, seed: int = 0, separator: str = "\t") -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of(text: str) -> Table:
+    """The rows of a text without a header, read cell by cell."""
+    rows = [re.split("[\t,]", line) for line in text.splitlines()]
+    counts = np.array([[float(cell or 0) for cell in row[1:14]] for row in rows])
+    ids = [[int(cell, 16) if cell else MISSING_ID for cell in row[14:]] for row in rows]
+    return Table(np.array([row[0] == "1" for row in rows], np.uint8), log_transform(counts), np.array(ids))
+
+
 @pytest.mark.parametrize("separator", ["\t", ","])
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("packed", [True, False])
@@ -54,11 +63,12 @@ def test_the_cache_holds_what_the_file_says(
     monkeypatch.setattr("adabench.usecases.common.text_columns._BLOCK_BYTES", 4096)  # several blocks
     monkeypatch.setattr(cache, "_BLOCK", 50)
     text = raw_text(300, separator=separator)
+    table = table_of(text)
     if header:
         text = separator.join(["label", *map(str, range(39))]) + "\n" + text
     path = tmp_path / ("rows.tsv.gz" if packed else "rows.tsv")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    columns, table = cached([path], "rows"), read_raw(path)
+    columns = cached([path], "rows")
     ids, rows = row_ids(table)
     assert columns.sizes == Sizes.sevenths(300, "rows") == (216, 42, 42)
     assert np.array_equal(columns.labels, table.labels)
@@ -161,7 +171,8 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_real_rows_are_those_of_the_line_reader(shared_data: Path) -> None:
     folder = shared_data / "criteo_raw_8k"
-    columns = cached([folder / f"{name}.csv" for name in ("train", "dev", "test")], "rows")
-    tables = [read_raw(folder / f"{name}.csv") for name in ("train", "dev", "test")]
+    files = [folder / f"{name}.csv" for name in ("train", "dev", "test")]
+    columns = cached(files, "rows")
+    tables = [table_of(file.read_text()) for file in files]
     assert columns.sizes == tuple(len(table.labels) for table in tables)
     assert np.array_equal(columns.labels, np.concatenate([table.labels for table in tables]))

@@ -14,7 +14,7 @@ from adabench.usecases.common.batches import Draw
 from adabench.usecases.ctr.data import load
 from adabench.usecases.ctr.generate import generate
 from adabench.usecases.ctr.read_npy import DENSE, LABELS, SPARSE, npy_blocks, npy_files
-from adabench.usecases.ctr.read_raw import MISSING_ID, read_raw
+from adabench.usecases.ctr.read_raw import MISSING_ID, raw_blocks
 from adabench.usecases.ctr.table import row_ids
 from adabench.usecases.interface import DataError
 
@@ -112,7 +112,7 @@ def test_raw_rows_are_transformed(tmp_path: Path, separator: str, header: bool) 
     rows = [ROW, negative, missing]
     if header:
         rows.insert(0, ["label", *(f"I{i}" for i in range(13)), *(f"C{i}" for i in range(26))])
-    table = read_raw(write(tmp_path / "rows", rows, separator))
+    ((_, table),) = raw_blocks([write(tmp_path / "rows", rows, separator)])
     assert table.labels.tolist() == [1, 1, 0]
     np.testing.assert_allclose(table.dense[0], np.log1p(np.arange(13)), rtol=1e-6)
     assert table.dense[1, 1] == -1
@@ -127,9 +127,9 @@ def test_raw_rows_are_transformed(tmp_path: Path, separator: str, header: bool) 
         (ROW[:-1], "line 2 has 39 columns: it must have 40"),
         ([*ROW, ""], "line 2 has 41 columns: it must have 40"),
         (["x"], "line 2 has 1 columns: it must have 40"),
-        (with_cell(0, "2"), "line 2 has label '2': a label must be 0 or 1"),
-        (with_cell(3, "many"), "line 2 has integer 'many': it must be a finite number or empty"),
-        (with_cell(3, "nan"), "line 2 has integer 'nan': it must be a finite number or empty"),
+        (with_cell(0, "2"), "line 2 has label '2': it must be 0 or 1"),
+        (with_cell(3, "many"), "line 2: 'many' must be a finite number or empty"),
+        (with_cell(3, "nan"), "line 2: 'nan' must be a finite number or empty"),
         (
             with_cell(20, "xyz"),
             "line 2 has categorical 'xyz': it must be up to 8 hexadecimal digits or empty",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -125,24 +124,6 @@ def test_evaluation_judges_the_labels_of_the_loader(usecase: CtrUseCase) -> None
         labels: torch.Tensor = batch.label
         assert usecase.evaluate(Oracle(), [batch])["auc"] == 1.0
         assert usecase.evaluate(Oracle(), [batch])["logloss"] < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0: it must be 1 or more"),
-        ({"batch": -1}, "batch is -1: it must be 1 or more"),
-        ({"vocabulary": 0}, "vocabulary is 0: it must be 1 or more"),
-        ({"hidden": ()}, "hidden is empty"),
-        ({"hidden": (8, 0)}, r"hidden\[1\] is 0: it must be 1 or more"),
-        ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),
-        ({"lr": float("nan")}, "lr is nan: it must be a positive number"),
-        ({"optimizer": "adam"}, "optimizer is 'adam': it must be one of adagrad, sgd"),
-    ],
-)
-def test_unusable_parameters_are_named(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CtrParams(**change)
 
 
 def test_default_parameters_learn_generated_data() -> None:

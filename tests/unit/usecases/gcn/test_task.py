@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -150,25 +149,6 @@ def test_pygs_sampler_is_used_where_it_is_installed_and_asked_for_clearly_where_
     else:
         with pytest.raises(ValueError, match="sampler=pyg needs the package pyg-lib, which is not installed"):
             usecase.loaders(0, 1)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"batch": 0}, "batch is 0: it must be 1 or more"),
-        ({"hidden": -4}, "hidden is -4: it must be 1 or more"),
-        ({"vertices": 0}, "vertices is 0: it must be 1 or more"),
-        ({"fanout": 0}, "fanout is 0: it must be 1 or more, or -1 for all neighbours"),
-        ({"lr": 0.0}, "lr is 0.0: it must be a positive number"),
-        ({"lr": float("nan")}, "lr is nan"),
-        ({"partition": "louvain"}, "partition"),
-        ({"sampler": "dgl"}, "sampler"),
-        ({"layers": 3}, "layers"),
-    ],
-)
-def test_wrong_parameters_are_named(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=message):
-        msgspec.convert(given, GcnParams)
 
 
 def test_too_many_workers_and_a_worker_that_does_not_exist_are_refused(

@@ -4,7 +4,6 @@ import importlib
 import math
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -164,19 +163,6 @@ def test_shares_are_disjoint() -> None:
     assert len(torch.cat(shares).unique(dim=0)) == 2 * len(shares[0])
     with pytest.raises(DataError, match="workers with batches of 64 need at least"):
         usecase.loaders(0, 1000)
-
-
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"model": "rescal"}, "Invalid enum value 'rescal'"),
-        ({"dim": 7}, "dim is 7: it must be even for complex"),
-        ({"negatives": 0}, "negatives is 0: it must be 1 or more"),
-    ],
-)
-def test_parameters_that_cannot_be(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=said):
-        msgspec.convert(params, KgeParams)
 
 
 @pytest.mark.parametrize("name", MODELS)

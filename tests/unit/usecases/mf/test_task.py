@@ -4,7 +4,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -45,21 +44,6 @@ def test_workers_and_batches_that_cannot_be() -> None:
         usecase.loaders(2, 2)
     with pytest.raises(DataError, match="64 need at least 64000"):
         usecase.loaders(0, 1000)
-
-
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"dim": 0}, "dim is 0: it must be 1 or more"),
-        ({"lr": -1}, "lr is -1.0: it must be a positive number"),
-        ({"regularization": -0.5}, "regularization is -0.5: it must be 0 or a positive number"),
-        ({"optimizer": "adam"}, "Invalid enum value 'adam'"),
-        ({"fold": 5}, "fold is 5: it must be from 0 to 4"),
-    ],
-)
-def test_parameters_that_cannot_be(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=said):
-        msgspec.convert(params, MfParams)
 
 
 def test_too_few_ratings_are_told(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -142,19 +141,6 @@ def test_correlations_are_scipys() -> None:
     assert correlation(pairs, vectors) == pytest.approx(spearmanr(cosines, scores).statistic, abs=1e-6)
     assert correlation(pairs, torch.ones(80, 6)) == 0
     assert math.isnan(correlation(pairs, vectors * math.nan))
-
-
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"window": 0}, "window is 0: it must be 1 or more"),
-        ({"min_count": 0}, "min_count is 0: it must be 1 or more"),
-        ({"sample": -1e-3}, "sample is -0.001: it must be 0 or a positive number"),
-    ],
-)
-def test_parameters_that_cannot_be(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match=said):
-        msgspec.convert(params, Word2VecParams)
 
 
 def trained(usecase: Word2VecUseCase) -> dict[str, float]:
