@@ -43,7 +43,8 @@ TEST(an_untouched_key_is_owned_at_home_and_unknown_elsewhere) {
   {
     LockedKey mine(f.store, f.key_at_home_of(1));
     CHECK(mine.untouched_here());
-    CHECK(f.store.untouched_here(mine.key(), f.store.peek(mine.key())));  // for other threads, although locked
+    // Other threads also see this, although the key is locked.
+    CHECK(f.store.untouched_here(mine.key(), f.store.peek(mine.key())));
     CHECK(!mine.has_slot());
     mine.materialize();
     CHECK(mine.state() == State::kOwner);
