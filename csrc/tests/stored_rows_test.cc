@@ -181,7 +181,7 @@ TEST(wrong_memory_is_refused_with_a_remedy) {
   CHECK_THROWS(Node({spec}, {}), std::invalid_argument, "table 't': cannot create a file for rows in");
   spec = table(folder);
   spec.memory = 50;
-  CHECK_THROWS(Node({spec}, {}), std::invalid_argument, "one of its rows takes 73 bytes");
+  CHECK_THROWS(Node({spec}, {}), std::invalid_argument, "one of its rows takes 69 bytes");
   CHECK_THROWS(Node({table(folder, 2)}, {.channels = 3}), std::invalid_argument, "suffice for 2 rows");
 }
 
