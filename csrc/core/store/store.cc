@@ -225,7 +225,7 @@ void LockedKey::forget() {
 std::uint32_t LockedKey::final_word() const {
   if (header_ == nullptr) return word_;
   const std::uint32_t word = word::kSlot | index_;
-  switch (header_->state) {
+  switch (state()) {
     case State::kOwner:
       return word | word::kReadable | word::kSet | (header_->has_holders() ? word::kPush : word::kAlone);
     case State::kReplica:
