@@ -292,7 +292,7 @@ def rows_of(verdicts: Sequence[Verdict]) -> list[list[str]]:
 
 
 def summary_of(verdicts: Sequence[Verdict]) -> str:
-    """Return a sentence with the number of cells in which the search reaches its goals."""
+    """Return a sentence that counts the cells where the search reaches its goals."""
     count = len(verdicts)
     near = sum(one.is_near for one in verdicts)
     wins = sum(one.wins for one in verdicts)

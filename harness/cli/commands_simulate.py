@@ -45,7 +45,7 @@ class SimulateOptions:
     study, study_name
         Study to simulate.
     usecase, backend, policy, nodes, workers, network, data, seed
-        Values that describe a training. Those of a study replace its own values.
+        Values that describe a training. They replace the values of a study.
     resources, step, steps, incidents, peer_timeout
         Values that describe the simulations.
     trace, out, json, results

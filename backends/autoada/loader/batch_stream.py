@@ -61,7 +61,7 @@ class LoaderSource(Iterable[Any]):
             )
 
     def exposed(self) -> list[HeldBatch]:
-        """Keep the contents of the batches that passes hold; return those that other code may change."""
+        """Keep the contents of all held batches, and return the batches that other code may change."""
         return [
             item
             for stream in self.streams

@@ -243,10 +243,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
             weight.has_dense_part = raw_gradient(weight) is not None
     elif ids.dim() == 0:
         return _lookup(weight, ids.view(1), padding, False)[0]
-    elif ids.is_contiguous():  # The gradient keeps the ids if the program changes their tensor.
-        ids = ids.clone()
-    else:
-        ids = ids.contiguous()
+    else:  # The gradient needs a copy of the ids, because the program may change their tensor.
+        ids = ids.clone() if ids.is_contiguous() else ids.contiguous()
     rows = torch.embedding(weight, ids, padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))

@@ -107,4 +107,5 @@ class LoaderState:
             set_random_state(present)
         else:
             self.start = present
+        # Only the loop refers to a batch that it got, as with batches of the loader.
         return chain((again.popleft() for _ in range(len(again))), batches)

@@ -355,8 +355,8 @@ class Store {
   const KeyWords& words() const { return words_; }
   std::uint32_t peek(Key key) const { return words_.peek(key); }
   [[gnu::always_inline]] void prefetch_word(Key key) const { words_.prefetch(key); }
-  // Whether a key with this word has its home here and was never used. Another thread may hold its lock, for
-  // example to look at it.
+  // Whether a key with this word has its home here and was never used. Whether another thread holds the lock
+  // does not matter.
   bool untouched_here(Key key, std::uint32_t seen) const {
     return (seen & ~word::kLock) == 0 && directory_.home(key) == rank_;
   }
