@@ -40,7 +40,7 @@ def capture() -> dict[str, Any]:
     import torch
 
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_name(_read(Path("/proc/cpuinfo")) or ""),
         "cores": {
             "logical": psutil.cpu_count(),
             "physical": psutil.cpu_count(logical=False),
@@ -89,6 +89,23 @@ def processor_name(environment: dict[str, Any]) -> str:
     return f"{environment['cpu']}{last}, {cores} cores"
 
 
+def cpu_name(cpuinfo: str) -> str:
+    """Name of the processor with its family and model; virtual machines give several models one name.
+
+    Parameters
+    ----------
+    cpuinfo : str
+        Contents of ``/proc/cpuinfo``.
+    """
+    first, _, _ = cpuinfo.partition("\n\n")
+    lines = (line.partition(":") for line in first.splitlines())
+    fields = {key.strip(): " ".join(value.split()) for key, _, value in lines}
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    name, family, model = (fields.get(key) for key in ("model name", "cpu family", "model"))
+    return f"{name} (family {family}, model {model})" if family and model else f"{name}"
+
+
 def git_state() -> Git | None:
     """Commit of the clone with this code, and whether tracked files differ; None outside a clone."""
     folder = Path(__file__).resolve().parent
@@ -122,14 +139,6 @@ def _allocator() -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in given},
         "preloaded": [Path(file).name for file in preloaded],
     }
-
-
-def _cpu_model() -> str:
-    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return " ".join(value.split())
-    return platform.processor() or platform.machine()
 
 
 def _usable() -> int:

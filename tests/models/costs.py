@@ -41,7 +41,7 @@ from .trial import build
 
 LIMIT = 1.5
 """Largest ratio that needs no reason."""
-GOAL = 1.1
+GOAL = 1.05
 """Goal for the median ratio."""
 WARM_UP, ROUNDS, ROUND_SECONDS = 25, 7, 0.05
 PARTS_ROUNDS = 3

@@ -1,5 +1,6 @@
 import io
 import os
+import platform
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from adabench.harness.machine.environment import (
     capture,
+    cpu_name,
     environment_id,
     git_state,
     machine_name,
@@ -40,6 +42,17 @@ def test_an_environment_tells_what_decides_times(environment: dict[str, Any]) ->
     assert len(environment["load"]) == 3
     assert any("TORCH_VERSION=" in line for line in environment["torch"]["build"])
     assert not any("CXX_COMPILER=" in line for line in environment["torch"]["build"])
+
+
+def test_processors_of_one_name_are_told_apart_by_family_and_model() -> None:
+    def cpuinfo(model: int) -> str:
+        core = f"cpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD  EPYC\nstepping\t: 1\n\n"
+        return f"processor\t: 0\n{core}processor\t: 1\n{core}"
+
+    assert cpu_name(cpuinfo(1)) == "AMD EPYC (family 25, model 1)"
+    assert cpu_name(cpuinfo(17)) == "AMD EPYC (family 25, model 17)"
+    assert cpu_name("model name : one\n") == "one"
+    assert cpu_name("") in (platform.processor(), platform.machine())
 
 
 def test_an_environment_tells_how_memory_is_managed(monkeypatch: pytest.MonkeyPatch) -> None:
