@@ -135,7 +135,10 @@ def _refused(parameters: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-for _name in ("__missing__", "__contains__", "__setitem__", "get"):
-    setattr(ServerHeldState, _name, _checked(_name))
-for _name in ("values", "__iter__", "keys", "clear", "__reduce__"):
-    setattr(ServerHeldState, _name, _refused("all parameters" if _name == "clear" else "some parameters"))
+_BY_KEY = {"__missing__", "__contains__", "__setitem__", "__delitem__", "get", "pop", "setdefault"}
+# `__getitem__` calls `__missing__`, and torch gathers a state dictionary from `items`.
+_UNCHANGED = {"__getitem__", "items", "fromkeys", "default_factory", "__repr__", "__sizeof__", "__doc__"}
+_UNCHANGED |= {"__new__", "__init__", "__getattribute__", "__class_getitem__", "__hash__"}
+
+for _name in (vars(dict).keys() | vars(defaultdict).keys()) - _UNCHANGED:
+    setattr(ServerHeldState, _name, _checked(_name) if _name in _BY_KEY else _refused("some parameters"))

@@ -538,20 +538,21 @@ def _refuse_wrapped(model: nn.Module) -> None:
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse different parameters that share memory, because only one of them would change."""
-    taken: list[tuple[int, int, str]] = []
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta or parameter.numel() == 0:
+    """Refuse parameters that share memory with others or with buffers, of which only one would change."""
+    taken: list[tuple[int, int, bool, str]] = []
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if value.is_meta or value.layout is not torch.strided or value.numel() == 0:
             continue
-        reach = sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
-        start = parameter.data_ptr()
-        taken.append((start, start + (reach + 1) * parameter.element_size(), name))
+        reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+        start = value.data_ptr()
+        is_parameter = isinstance(value, nn.Parameter)
+        taken.append((start, start + (reach + 1) * value.element_size(), is_parameter, name))
     taken.sort()
-    for (_, end, one), (start, _, other) in pairwise(taken):
-        if start < end:
+    for (_, end, of_one, one), (start, _, of_other, other) in pairwise(taken):
+        if start < end and (of_one or of_other):
             raise ValueError(
-                f"the parameters {one!r} and {other!r} share memory, as after "
-                "`a.weight.data = b.weight.data`: make them one parameter, as in `a.weight = b.weight`, "
+                f"{one!r} and {other!r} share memory, as after `a.weight.data = b.weight.data`: "
+                "make them one parameter, as in `a.weight = b.weight`, or copy a buffer with `clone()`, "
                 "before AdaModel wraps the model"
             )
 

@@ -15,6 +15,8 @@ OPTIONS = ("momentum", "betas", "alpha", "weight_decay", "eps")
 """Options of a group that the server's rules have, in addition to the learning rate and the switches."""
 SWITCHES = ("nesterov", "centered", "amsgrad", "maximize", "dampening", "lr_decay", "decoupled_weight_decay")
 
+_NUMBERS = {float, int, bool}
+
 
 class Schedules:
     """Follows the groups of an optimizer.
@@ -43,8 +45,7 @@ class Schedules:
         groups = self._optimizer.param_groups
         for i, (number, get, tables) in enumerate(self._followed):
             options = groups[number]
-            now = get(options)
-            now = (float(now[0]), *now[1:])  # a tensor that is changed in place equals itself
+            now = tuple([each if type(each) in _NUMBERS else _plain(each) for each in get(options)])
             if now == self._seen[i]:
                 continue
             try:
@@ -59,6 +60,13 @@ class Schedules:
                     "the optimizer's defaults. Wrap the model with the options that it needs"
                 ) from None
             self._seen[i] = now
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an option with numbers for tensors, which equal themselves after a change."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
+    return float(value) if isinstance(value, torch.Tensor) else value
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:

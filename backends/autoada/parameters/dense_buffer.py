@@ -53,11 +53,12 @@ class DenseParameters:
         for view, parameter in zip(self._views, self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
-        self._addresses = [view.data_ptr() for view in self._views]
+        self._places = [_place(view) for view in self._views]
         in_place = at_steps and transfer.direct and layout.dtype is torch.float32
         self._is_source = in_place and not shared
         self._in_one_pass = in_place and shared and not combines
         self._steps: list[tuple[int, Tensor]] = []
+        self._stepped: list[nn.Parameter] = []
         self._scale = 1.0
         kept = torch.empty(0, layout.length, dtype=torch.float32) if self._is_source else self._values
         self._pulled = kept.clone()
@@ -103,10 +104,12 @@ class DenseParameters:
         Nothing happens if no worker has changed them since they were pulled. Values that were written by hand
         stay. Where all workers step together, they are handed over now, and else with the next step.
         """
+        if self._is_source:
+            return
         self._keep_memory()
         if self._together:
             self.keep_changes()  # all workers have the same, and hand them over in the same call
-        if not self._is_source and self._worker.changed(self.keys, self._seen):
+        if self._worker.changed(self.keys, self._seen):
             self.refresh()
 
     def settle(self) -> None:
@@ -150,16 +153,15 @@ class DenseParameters:
 
     def collect(self, scale: float) -> None:
         """Take the gradients of the parameters, to be pushed; parameters without one are left out."""
-        self._steps = []
+        self._steps, self._stepped = [], []
         self.keep_changes()
         # In one pass, all rows were on this node at the last check.
         if self._is_source or (self._in_one_pass and bool(self._seen.all()) and self._have_gradients()):
             self._scale = scale
-            self._steps = [
-                (first, dense_gradient(gradient).contiguous())
-                for parameter, (first, _) in zip(self._parameters, self._spans, strict=True)
-                if (gradient := parameter.grad) is not None
-            ]
+            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
+                if (gradient := parameter.grad) is not None:
+                    self._steps.append((first, dense_gradient(gradient).contiguous()))
+                    self._stepped.append(parameter)
             return
         present = []
         for i, parameter in enumerate(self._parameters):
@@ -186,7 +188,7 @@ class DenseParameters:
             else:
                 copies = (self._values, self._pulled, self._seen)
                 self._worker.step_copies(self._table, *copies, steps, self._scale)
-            torch.autograd.graph.increment_version(self._parameters)
+            torch.autograd.graph.increment_version(self._stepped)
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
             self._pushed = None
@@ -219,11 +221,11 @@ class DenseParameters:
 
     def _keep_memory(self) -> None:
         """Make the parameters views of the buffer."""
-        addresses = [parameter.data_ptr() for parameter in self._parameters]
-        if addresses == self._addresses:
+        places = [_place(parameter) for parameter in self._parameters]
+        if places == self._places:
             return
-        for i, address in enumerate(addresses):
-            if address != self._addresses[i]:
+        for i, place in enumerate(places):
+            if place != self._places[i]:
                 self._take_over(i)
 
     def _take_over(self, i: int) -> None:
@@ -236,13 +238,19 @@ class DenseParameters:
                 f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
                 f"{view.device}: change it before AdaModel wraps the model"
             )
-        if new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr():
+        same_storage = new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr()
+        if same_storage and new.data_ptr() != view.data_ptr():
             raise RuntimeError(
                 f"the parameter {self.names[i]!r} was given the memory of another one: tie parameters "
                 "before AdaModel wraps the model, or copy values with copy_()"
             )
-        view.copy_(new)
+        view.copy_(new.clone() if same_storage else new)  # It may be the transposed view, for example.
         parameter.data = view
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Return where the elements of a tensor are: address, shape and strides."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -30,6 +30,7 @@ _as_plain = torch._C.DisableTorchFunctionSubclass
 """Context of functions of PyTorch that skip ``__torch_function__``."""
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
+_KINDS_OF_IDS = {torch.int64, torch.int32}
 _PLAIN_LOOKUP, _PLAIN_FORWARD = F.embedding, nn.Embedding.forward
 
 
@@ -155,7 +156,7 @@ def replace_parameters(
 
     Their gradients and hooks go on.
     """
-    sparse = {id(getattr(one, "weight", None)) for one in module.modules() if getattr(one, "sparse", False)}
+    sparse = {id(_own_weight(one)) for one in module.modules() if getattr(one, "sparse", False)}
     names = {name for name, parameter in parameters.items() if id(parameter) in sparse}
     for name, parameter in parameters.items():
         gradient, parameter.grad = parameter.grad, None
@@ -174,7 +175,7 @@ def replace_parameters(
         if after is not None:
             parameter._post_accumulate_grad_hooks = after
     for each in module.modules():
-        weight = getattr(each, "weight", None)
+        weight = _own_weight(each)
         if isinstance(each, HashEmbedding) and isinstance(weight, TableParameter):
             assert isinstance(weight.store, HashTable)
             each.id_map = weight.store.rows
@@ -182,6 +183,11 @@ def replace_parameters(
             # copy and pickle call __getstate__, so that no copy has a method that is bound to this module.
             own = {"forward": _embedding_forward, "__getstate__": _state_of_plain_embedding}
             vars(each).update({name: MethodType(method, each) for name, method in own.items()})
+
+
+def _own_weight(module: nn.Module) -> nn.Parameter | None:
+    """Return the parameter `weight`. A parametrization would compute it, which can draw random numbers."""
+    return next((one for name, one in module.named_parameters(recurse=False) if name == "weight"), None)
 
 
 def _state_of_plain_embedding(module: nn.Embedding) -> dict[str, Any]:
@@ -237,6 +243,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
 
     Gradients of the row `padding` are left out; -1 stands for no row.
     """
+    if ids.dtype not in _KINDS_OF_IDS:
+        torch.embedding(torch.empty(0, 0), ids)  # raises PyTorch's error
     if sparse:
         if (name := weight.store.name) not in weight.sparse_tables:
             weight.sparse_tables.add(name)

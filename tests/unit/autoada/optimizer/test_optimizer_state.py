@@ -388,6 +388,16 @@ def test_a_state_of_another_shape_is_refused() -> None:
         lambda optimizer, p: p in optimizer.state,
         lambda optimizer, p: optimizer.state.__setitem__(p, {}),
         lambda optimizer, p: optimizer.state.clear(),
+        lambda optimizer, p: optimizer.state.pop(p, None),
+        lambda optimizer, p: optimizer.state.setdefault(p, {}),
+        lambda optimizer, p: optimizer.state.__delitem__(p),
+        lambda optimizer, p: optimizer.state.update({p: {}}),
+        lambda optimizer, p: optimizer.state.popitem(),
+        lambda optimizer, p: optimizer.state | {},
+        lambda optimizer, p: optimizer.state == {},
+        lambda optimizer, p: len(optimizer.state),
+        lambda optimizer, p: bool(optimizer.state),
+        lambda optimizer, p: copy.copy(optimizer.state),
         lambda optimizer, p: copy.deepcopy(optimizer.state),
     ],
 )
@@ -434,6 +444,20 @@ def test_a_learning_rate_in_a_tensor_is_followed_after_loading() -> None:
         return [losses, *weights(model)]
 
     assert_as_in_pytorch(CASES["Adam"], program)
+
+
+def test_another_option_in_a_tensor_is_followed() -> None:
+    def program(case: Case, wrap: Wrap) -> list[Any]:
+        net, decay = case.net(0), torch.tensor(0.01)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        optimizer.param_groups[0]["weight_decay"] = decay
+        model = wrap(net, [optimizer])
+        losses = case.train(model, [optimizer], range(3))
+        decay.fill_(0.2)
+        losses += case.train(model, [optimizer], range(3, 6))
+        return [losses, *weights(model)]
+
+    assert_as_in_pytorch(CASES["momentum"], program)
 
 
 def test_moving_a_dense_parameter_to_another_group_is_refused() -> None:

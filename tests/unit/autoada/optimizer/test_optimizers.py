@@ -416,6 +416,44 @@ def test_a_step_calls_hooks_and_trains_what_comes_to_the_optimizer_later(net: Ne
     model.close()
 
 
+@pytest.mark.parametrize("factor", [1.0, float("inf")])
+def test_a_scaler_unscales_the_gradients_of_a_fused_optimizer(factor: float) -> None:
+    def run(model: Any, optimizer: Any) -> list[float]:
+        scaler, losses = torch.amp.GradScaler("cpu", init_scale=1024.0), []
+        for number in range(3):
+            loss = model(torch.tensor([[0, 1], [2, 2]])).square().mean()
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            scaler.scale(loss * (factor if number == 1 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return losses
+
+    plain, wrapped = plain_and_wrapped(
+        Net, lambda net: torch.optim.SGD(net.parameters(), lr=0.1, fused=True), run
+    )
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+
+
+def test_a_hook_from_before_wrapping_follows_the_step_with_its_gradients() -> None:
+    def run(model: Any, optimizer: Any) -> list[float]:
+        losses = []
+        for _ in range(3):
+            loss = model(torch.tensor([[0, 1], [2, 2]])).square().mean()
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+        return losses
+
+    def clearing(net: nn.Module) -> torch.optim.Optimizer:
+        optimizer = sgd(net)
+        optimizer.register_step_post_hook(lambda one, *_: one.zero_grad())
+        return optimizer
+
+    plain, wrapped = plain_and_wrapped(Net, clearing, run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     "replace",
     [

@@ -476,3 +476,78 @@ def test_parameters_that_share_memory_are_refused(kind: str) -> None:
     model["b"].weight.data = model["a"].weight.data
     with pytest.raises(ValueError, match=r"'a\.weight' and 'b\.weight' share memory"):
         autoada.AdaModel(model, momentum(model))
+
+
+def test_a_buffer_with_the_memory_of_a_parameter_is_refused() -> None:
+    model = Bags()
+    model.register_buffer("copy", model.lin.weight.data[:, 1:])
+    with pytest.raises(ValueError, match=r"'copy' share memory"):
+        autoada.AdaModel(model, momentum(model))
+
+
+def test_other_strides_of_a_dense_parameter_are_followed() -> None:
+    def transpose(model: Any, seen: list[Any]) -> None:
+        weight = plain_of(model).lin.weight
+        if len(seen) == 1:
+            weight.data = weight.data.t()
+        elif len(seen) == 2:
+            with torch.no_grad():
+                weight.t_()
+        weight.grad = torch.arange(float(LENGTH * LENGTH)).view(LENGTH, LENGTH)
+
+    class Square(Bags):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(LENGTH, LENGTH)
+
+        def forward(self, ids: Tensor) -> Any:
+            return self.lin(self.emb(ids).mean(1))
+
+    assert_equal(transpose, Square)
+
+
+def test_a_step_leaves_graphs_of_parameters_without_a_gradient_valid() -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, given: Tensor) -> tuple[Tensor, Tensor]:
+            return self.one(given).sum(), self.other(torch.tanh(self.other(given))).sum()
+
+    def run(model: Any, optimizer: Any) -> list[float]:
+        losses = model(torch.ones(2, 3))
+        for loss in losses:
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [loss.item() for loss in model(torch.ones(2, 3))]
+
+    plain, wrapped = plain_and_wrapped(Layers, momentum, run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+
+
+def test_wrapping_does_not_compute_parametrizations() -> None:
+    class Noise(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight + torch.rand_like(weight)
+
+    def make() -> Bags:
+        model = Bags()
+        nn.utils.parametrize.register_parametrization(model.lin, "weight", Noise())
+        return model
+
+    plain, wrapped = plain_and_wrapped(make, momentum, lambda *_: torch.rand(1).item())
+    assert plain == wrapped
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32])
+def test_ids_of_a_type_that_pytorch_refuses_are_refused(dtype: torch.dtype) -> None:
+    plain, wrapped = plain_and_wrapped(Bags, momentum, lambda model, _: _error(model, dtype))
+    assert plain.split(";")[0] == wrapped.split(";")[0]
+
+
+def _error(model: Any, dtype: torch.dtype) -> str:
+    with pytest.raises(RuntimeError) as raised:
+        model(torch.ones(2, 2, dtype=dtype))
+    return str(raised.value)
