@@ -112,6 +112,7 @@ RULES = (
     "Adagrad({}, lr=0.1, weight_decay=0.01, initial_accumulator_value=0.1)",
     "RMSprop({}, lr=0.01, eps=1e-3)",
     "RMSprop({}, lr=0.01, eps=1e-3, alpha=0.5)",
+    "SGD({}, lr=0.1, fused=True)",
 )
 RARE_RULES = (
     "SGD({}, lr=0.1, momentum=0.9, dampening=0.5)",
@@ -200,6 +201,8 @@ WRITES = (
     "{D}.data.mul_({x})",
     "{D}.data[0, 1] = 0.5",
     "{D}.data = {D}.data * {x}",
+    "if hasattr(net, 'mix'):\n    net.mix.weight.data = net.mix.weight.data.t()",
+    "with torch.no_grad():\n    net.mix.weight.t_() if hasattr(net, 'mix') else None",
     "with torch.no_grad():\n    {D}.copy_({W}[{r}].view(1, 3))",
 )
 
@@ -231,6 +234,8 @@ HOOKS = (
     "def before(optimizer, *_):\n    if {W}.grad is not None:\n        {W}.grad.mul_({x})\n"
     "optimizer.register_step_pre_hook(before)",
     "optimizer.register_step_post_hook(lambda o, a, k: see({W}[{r}]))",
+    "optimizer.register_step_post_hook(lambda o, a, k: see([p.grad for g in o.param_groups for p in g['params']]))",
+    "optimizer.register_step_post_hook(lambda o, a, k: o.zero_grad())",
 )
 
 FREEZING = (
@@ -355,6 +360,8 @@ BACKWARD = (
     "    p.grad = g",
     "loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])",
     "scaler = torch.amp.GradScaler('cpu', init_scale=4.0)\nscaler.scale(loss).backward()\nscaler.unscale_(optimizer)",
+    "scaler = torch.amp.GradScaler('cpu', init_scale=4.0)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\n"
+    "scaler.update()\noptimizer.zero_grad()",
     "grads = torch.autograd.grad(loss, [p for p in net.parameters() if p.requires_grad], retain_graph=True, "
     "allow_unused=True)\nsee(grads)\nloss.backward()",
 )
