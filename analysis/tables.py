@@ -104,6 +104,7 @@ def session_comparison_table(
         ]
         for one in changes
     ]
+    reasons = [f"{one.usecase} {one.label}: {one.verdict}: {one.reason}" for one in changes if one.reason]
     return "\n".join(
         [
             f"training time in {after}: its ratio to that in {before}; below 1 is faster",
@@ -111,6 +112,7 @@ def session_comparison_table(
             f"(Holm, comparisons: {len(changes)})",
             "",
             fitted(["cell", "use case", "runs", "ratio", "p", "verdict"], rows, width, keys=2),
+            *(line for reason in reasons for line in ("", reason)),
         ]
     )
 
