@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from adabench.analysis.statistics import paired_interval
 from adabench.results.record import Run
@@ -12,11 +13,22 @@ QUALITY_TOLERANCE = 0.01
 _CONFIDENCE = 0.95
 
 
-def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
-    """Return the difference if two cells trained on different numbers of samples.
+def disagreement(
+    pairs: Sequence[tuple[Run, Run]],
+) -> tuple[Literal["work differs", "quality differs"], str] | None:
+    """Return the verdict and its reason if the times of two cells cannot be compared.
 
-    A pair is the cell's and the baseline's finished run of a block.
+    A pair is a finished run of a cell and one of its reference, such as the baseline's run of the same block.
     """
+    if reason := different_work(pairs):
+        return "work differs", reason
+    if reason := different_quality(pairs):
+        return "quality differs", reason
+    return None
+
+
+def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
+    """Return the difference if two cells trained on different numbers of samples."""
     for one, other in pairs:
         allowed = 0
         if one.nodes * one.workers != other.nodes * other.workers:
@@ -24,7 +36,7 @@ def different_work(pairs: Sequence[tuple[Run, Run]]) -> str | None:
             batches = int(one.params.get("epochs", 1)) * max(run.nodes * run.workers for run in (one, other))
             allowed = batches * int(one.params.get("batch", 1))
         if abs(one.samples - other.samples) > allowed:
-            return f"block {one.block + 1} trained on {one.samples} samples, the baseline on {other.samples}"
+            return f"block {one.block + 1} trained on {one.samples} samples instead of {other.samples}"
     return None
 
 
@@ -33,7 +45,6 @@ def different_quality(pairs: Sequence[tuple[Run, Run]]) -> str | None:
 
     It is certain if the 95 % interval of the paired differences is outside the tolerance. With fewer than six
     blocks there is no interval, and no verdict on time either.
-    A pair is the cell's and the baseline's finished run of a block.
     """
     first = pairs[0][1]
     metric = first.metric or next(iter(first.metrics), None)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from adabench.analysis.agreement import different_quality, different_work
+from adabench.analysis.agreement import disagreement
 from adabench.analysis.baseline import Baseline, across_topologies, shown_topology, topology
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import (
@@ -77,7 +77,13 @@ class Comparison:
     flagged: tuple[str, ...] = ()
 
 
-def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int = 1) -> list[Comparison]:
+def compare(
+    runs: Sequence[Run],
+    baseline: str | None = None,
+    *,
+    analyses: int = 1,
+    labels: Mapping[str, str] | None = None,
+) -> list[Comparison]:
     """Compare every cell with the baseline's cell of its use case and topology; Holm-corrected over all.
 
     If the runs had a quality target, the time to the target is compared, otherwise the time of all epochs.
@@ -95,6 +101,8 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
         baseline's only cell, and its label shows this.
     analyses : int
         Number of times that the session is judged until it is long enough; see `statistics.interim_analyses`.
+    labels : mapping of str to str, optional
+        Labels of the cells; by default those that distinguish the cells of `runs`.
 
     Raises
     ------
@@ -107,7 +115,7 @@ def compare(runs: Sequence[Run], baseline: str | None = None, *, analyses: int =
         raise RecordError(
             f"the runs are of {len(environments)} environments: only runs of one environment can be compared"
         )
-    drafts = _drafts(counted, baseline)
+    drafts = _drafts(counted, baseline, labels or cell_labels(counted))
     alpha = ALPHA / analyses
     comparable = [index for index, (draft, _) in enumerate(drafts) if draft.n]
     found = holm_levels([drafts[index][0].p for index in comparable], alpha)
@@ -164,12 +172,14 @@ def _judged(draft: Comparison, log_ratios: Sequence[float], level: float, needed
     return draft
 
 
-def _drafts(counted: Sequence[Run], baseline: str | None) -> list[tuple[Comparison, tuple[float, ...]]]:
+def _drafts(
+    counted: Sequence[Run], baseline: str | None, labels: Mapping[str, str]
+) -> list[tuple[Comparison, tuple[float, ...]]]:
     """Comparisons without their verdicts, and the logarithms of their ratios."""
     by_cell: dict[str, list[Run]] = {}
     for run in counted:
         by_cell.setdefault(run.cell, []).append(run)
-    labels, names = cell_labels(counted), cell_labels(counted, topology=False)
+    names = cell_labels(counted, topology=False)
     drafts = []
     for usecase in dict.fromkeys(run.usecase for run in counted):
         cells = {cell: own for cell, own in by_cell.items() if own[0].usecase == usecase}
@@ -193,10 +203,8 @@ def _draft(
     reason: str | None = None
     if not finished:
         verdict, reason = "no runs", _why_nothing([*own, *reference])
-    elif reason := different_work(finished):
-        verdict = "work differs"
-    elif reason := different_quality(finished):
-        verdict = "quality differs"
+    elif found := disagreement(finished):
+        verdict, reason = found
     elif len(ratios) < len(timed):
         missed = len(timed) - len(ratios)
         verdict, reason = (

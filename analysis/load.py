@@ -53,8 +53,9 @@ def last_attempts(runs: Iterable[Run]) -> list[Run]:
 def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool = True) -> dict[str, str]:
     """Return cell identifier -> backend, with the values that distinguish it in its use case.
 
-    A label contains a parameter if two cells of any backends differ in it. It contains the topology only if
-    two cells of the same backend differ in it, because some backends support a single topology.
+    A label contains a parameter if two cells of any backends differ in it, or if another cell of its backend
+    does not have it. It contains the topology only if two cells of the same backend differ in it, because
+    some backends support a single topology.
 
     Parameters
     ----------
@@ -71,7 +72,11 @@ def cell_labels(planned: Sequence[PlannedRun] | Sequence[Run], *, topology: bool
             other for other in cells.values() if (other.usecase, other.backend) == (run.usecase, run.backend)
         ]
         rivals = [other for other in cells.values() if other.usecase == run.usecase]
-        varying = [name for name in run.params if _varies(name, rivals)]
+        varying = [
+            name
+            for name in run.params
+            if _varies(name, rivals) or any(name not in other.params for other in alike)
+        ]
         extra = [f"{name}={shown_value(run.params[name])}" for name in varying]
         extra += [
             f"{name}={getattr(run, name)}"

@@ -23,7 +23,8 @@ COLUMNS = {
     "runs": "measured runs that were trained to their end",
     "training (s)": "mean training time of a run",
     "quality": "mean of the use case's metric on the test split",
-    "ratio": "training time divided by the baseline's in the same block; below 1 is faster",
+    "ratio": "training time, or time to the target if there is one, divided by the baseline's in the same "
+    "block; below 1 is faster",
     "verdict": "outcome of the comparison with the baseline",
 }
 """Column -> meaning."""

@@ -28,7 +28,8 @@ MEANINGS = {
     "local": "pulled keys that were on the node: owned, or a replica",
     "sent (MB)": "bytes that all nodes sent during the epochs",
     "blocks": "blocks in which both backends were trained to their end",
-    "ratio": "training time divided by the baseline's in the same block: Hodges-Lehmann estimate",
+    "ratio": "training time, or time to the target if there is one, divided by the baseline's in the same "
+    "block: Hodges-Lehmann estimate",
     "interval": "exact interval of the ratio, corrected for the number of comparisons",
     "p": "two-sided p-value of the signed-rank test",
     "verdict": "faster, slower, equivalent or undecided, or the reason for no verdict",
@@ -57,21 +58,25 @@ def usecase_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 
 
 def comparison_table(comparisons: Sequence[Comparison], width: int | None = None) -> str:
-    """Backends against the baseline, a table per use case and topology: ratio with its interval, verdict."""
+    """Backends against the baseline, a table per use case and topology: ratio with its interval, verdict.
+
+    The title of each table names the measure.
+    """
     if not comparisons:
         return "there is nothing to compare with the baseline"
     lines = [
-        f"{comparisons[0].measure}: each block's ratio to the baseline's; below 1 is faster",
+        "each block's ratio to the baseline's; below 1 is faster",
         "Hodges-Lehmann estimate with the exact interval of the signed-rank test;",
         f"at most {ALPHA:.0%} of sessions have a wrong verdict (Holm, comparisons: {len(comparisons)})",
     ]
-    tables: dict[tuple[str, str, str], list[Comparison]] = {}
+    tables: dict[str, list[Comparison]] = {}
     for one in comparisons:
-        tables.setdefault((one.usecase, one.topology, one.baseline), []).append(one)
-    for (usecase, topology, baseline), own in tables.items():
+        title = f"{one.usecase}, {one.topology}: {one.measure} against {one.baseline}"
+        tables.setdefault(title, []).append(one)
+    for title, own in tables.items():
         names, rows = comparison_rows(own)
         rows = [[one.name, *row[2:]] for one, row in zip(own, rows, strict=True)]
-        lines += ["", f"{usecase}, {topology}, against {baseline}", "", fitted(names[1:], rows, width)]
+        lines += ["", title, "", fitted(names[1:], rows, width)]
     few = [one for one in comparisons if one.verdict == "too few runs"]
     for one in comparisons:
         if one.reason is not None and one not in few:
@@ -99,6 +104,7 @@ def session_comparison_table(
         ]
         for one in changes
     ]
+    reasons = [f"{one.usecase} {one.label}: {one.verdict}: {one.reason}" for one in changes if one.reason]
     return "\n".join(
         [
             f"training time in {after}: its ratio to that in {before}; below 1 is faster",
@@ -106,6 +112,7 @@ def session_comparison_table(
             f"(Holm, comparisons: {len(changes)})",
             "",
             fitted(["cell", "use case", "runs", "ratio", "p", "verdict"], rows, width, keys=2),
+            *(line for reason in reasons for line in ("", reason)),
         ]
     )
 

@@ -212,16 +212,19 @@ def read_runs(file: Path, say: Say = warn) -> list[Run]:
 
 
 def list_sessions(root: Path) -> list[SessionStore]:
-    """The sessions below `root`, or `root` itself, oldest first, whether they can be read or not."""
+    """The sessions below `root`, or `root` itself, in the order of their creation.
+
+    A session that cannot be read is after the others, so that the search for the newest reports it.
+    """
     if _is_session(root):
         return [SessionStore(root)]
     try:
         if not root.is_dir():
             return []
         stores = [SessionStore(folder) for folder in root.iterdir() if _is_session(folder)]
-        return sorted(stores, key=lambda store: (_written(store.session_file), store.folder.name))
     except OSError as error:
         raise RecordError(f"the results folder {root} cannot be read ({_reason(error)})") from error
+    return sorted(stores, key=_creation)
 
 
 def readable_sessions(root: Path, say: Say = warn) -> list[tuple[SessionStore, Session, list[Run]]]:
@@ -322,9 +325,12 @@ def _is_session(folder: Path) -> bool:
     return os.path.isfile(file) or os.path.isfile(_compressed(file))
 
 
-def _written(file: Path) -> int:
-    """Return the time when a file, compressed or not, was written, in nanoseconds."""
-    return (file if file.exists() else _compressed(file)).stat().st_mtime_ns
+def _creation(store: SessionStore) -> tuple[bool, str, str]:
+    """Return a key for the order of creation. Times of files are unsuitable: copies of files are younger."""
+    try:
+        return (False, store.session().created_at, store.folder.name)
+    except RecordError:
+        return (True, "", store.folder.name)
 
 
 def _readable(stores: Iterable[SessionStore], say: Say) -> Iterator[tuple[SessionStore, Session, list[Run]]]:

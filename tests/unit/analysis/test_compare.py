@@ -134,7 +134,7 @@ def test_a_backend_that_leaves_out_batches_is_not_faster() -> None:
     (one,) = compare(runs, "prefetch")
     assert (one.verdict, one.reason) == (
         "work differs",
-        "block 1 trained on 997 samples, the baseline on 1000",
+        "block 1 trained on 997 samples instead of 1000",
     )
 
 

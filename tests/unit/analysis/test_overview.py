@@ -53,9 +53,10 @@ def runs(factor: float) -> list[Run]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name, factor in (("old", 2.0), ("new", 0.5)):
+    for name, factor, day in (("old", 2.0, 1), ("new", 0.5, 2)):
         store = SessionStore(tmp_path / "sessions" / name)
-        store.create(make_session(name, environment={"cpu": "a processor"}))
+        created_at = f"2026-01-0{day}T00:00:00+00:00"
+        store.create(make_session(name, created_at=created_at, environment={"cpu": "a processor"}))
         for run in runs(factor):
             store.append(run)
     SessionStore(tmp_path / "sessions" / "empty").create(make_session("empty"))

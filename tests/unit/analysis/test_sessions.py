@@ -1,6 +1,7 @@
 """Several sessions: what changed between two, and a cell's ratio over commits; and sweeps of a parameter."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from adabench.analysis.figures import draw_figures
 from adabench.analysis.sessions import compare_sessions, history
 from adabench.analysis.sweeps import draw_sweep, swept
+from adabench.analysis.tables import session_comparison_table
 from adabench.harness.cli.commands_history import history as history_command
 from adabench.harness.cli.commands_results import compare
 from adabench.harness.errors import UsageError
@@ -66,6 +68,37 @@ def test_two_sessions_are_compared_cell_by_cell_though_their_sources_differ() ->
     assert [one.verdict for one in few] == ["too few runs"]
 
 
+def test_a_cell_of_another_session_is_equal_in_everything_but_sources_and_policy() -> None:
+    before = some({"a": 1})
+    for changes in (
+        {"params": {"lookahead": 50, "timing": True}},
+        {"nodes": 4},
+        {"pinned": True},
+        {"last_node_percent": 50},
+        {"data": "sha256:1"},
+    ):
+        after = [msgspec.structs.replace(run, **changes) for run in before]
+        with pytest.raises(RecordError, match=r"no cell in common: .* equal use case, backend, parameters"):
+            compare_sessions(before, after)
+    swept_after = [
+        *(msgspec.structs.replace(run, cell="new", policy="changed") for run in before),
+        *(a_run("a", block, 1.0, lookahead=50) for block in range(8)),
+    ]
+    (one,) = compare_sessions(before, swept_after)
+    assert (one.label, one.before, one.after) == ("a (lookahead=20), 1 × 1, loopback", 8, 8)
+
+
+def test_sessions_with_different_work_or_quality_have_no_verdict_on_time() -> None:
+    before = some({"a": 1})
+    work = [msgspec.structs.replace(run, samples=500) for run in some({"a": 0.5})]
+    quality = [msgspec.structs.replace(run, metrics={"auc": 0.5}) for run in some({"a": 0.5})]
+    (one,) = found = compare_sessions(before, work)
+    assert (one.verdict, one.reason) == ("work differs", "block 1 trained on 500 samples instead of 1000")
+    line = "ctr a, 1 × 1, loopback: work differs: block 1 trained on 500 samples instead of 1000"
+    assert session_comparison_table(found, "one", "two").endswith(f"\n\n{line}")
+    assert [one.verdict for one in compare_sessions(before, quality)] == ["quality differs"]
+
+
 def test_sessions_without_a_common_cell_or_environment_are_not_compared() -> None:
     with pytest.raises(RecordError, match="no cell in common"):
         compare_sessions(some({"a": 1}), some({"b": 1}))
@@ -111,6 +144,34 @@ def test_history_follows_a_cell_over_commits(tmp_path: Path, capsys: pytest.Capt
     assert said.index("abcdabcdabcd") < said.index("ef01ef01ef01")
     history_command("gcn", None, None, tmp_path)
     assert "compares such cells" in capsys.readouterr().out
+
+
+def test_history_shows_different_cells_in_different_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = some({"prefetch": 1, "b": 1.2})
+    changed: dict[str, dict[str, Any]] = {
+        "same": {"policy": "changed"},
+        "ahead": {"params": {"lookahead": 50, "timing": True}},
+        "nodes": {"nodes": 4},
+        "data": {"data": "sha256:1"},
+    }
+    kept(tmp_path, "first", runs, "2026-01-01T00:00:00+00:00", "abcd")
+    for name, changes in changed.items():
+        others = [msgspec.structs.replace(run, **changes) for run in runs]
+        kept(tmp_path, name, others, "2026-01-02T00:00:00+00:00", "ef01")
+    history_command(None, "b", None, tmp_path)
+    tables = [line for line in capsys.readouterr().out.splitlines() if " against " in line]
+    assert tables == [
+        f"ctr: b (lookahead={ahead}, nodes={nodes}){data} against "
+        f"prefetch (lookahead={ahead}, nodes={nodes}){data}"
+        for ahead, nodes, data in (
+            (20, 1, ", data None"),
+            (50, 1, ""),
+            (20, 1, ", data sha256:1"),
+            (20, 4, ""),
+        )
+    ]
 
 
 def test_three_values_make_a_sweep(tmp_path: Path) -> None:

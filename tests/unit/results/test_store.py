@@ -274,6 +274,18 @@ def test_sessions_are_found_by_name_beginning_and_path(tmp_path: Path) -> None:
         find_session(tmp_path, "mf")
 
 
+def test_the_newest_session_is_the_one_created_last(tmp_path: Path) -> None:
+    for name, day in (("a", 2), ("b", 3), ("c", 1)):
+        created_at = f"2026-01-0{day}T00:00:00+00:00"
+        store = SessionStore(tmp_path / name)
+        store.create(msgspec.structs.replace(a_session(name), created_at=created_at))
+        store.append(a_run())
+    SessionStore(tmp_path / "a").compress()
+    os.utime(tmp_path / "c" / "session.json")
+    assert [store.folder.name for store in list_sessions(tmp_path)] == ["c", "a", "b"]
+    assert find_session(tmp_path).folder.name == "b"
+
+
 def test_a_session_is_held_by_one_process(tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "s")
     store.create(a_session("s"))

@@ -115,6 +115,21 @@ def test_a_comparison_is_printed_for_programs_and_for_pages(said: Any, tmp_path:
     assert said("compare", "--markdown", "--json", *given)[0] == 2
 
 
+def test_each_table_of_a_comparison_names_its_measure(said: Any, tmp_path: Path) -> None:
+    with_target = [
+        msgspec.structs.replace(
+            run, usecase="mf", cell=f"mf {run.cell}", run_id=f"mf-{run.run_id}", target=target, **reached
+        )
+        for run in blocks(6, 2)
+        for target, reached in [({"auc": 0.7}, {"seconds_to_target": run.seconds.train})]
+    ]
+    a_session(tmp_path, [*blocks(6, 2), *with_target])
+    lines = said("compare", "--results", str(tmp_path))[1].splitlines()
+    assert "each block's ratio to the baseline's; below 1 is faster" in lines
+    assert "ctr, 1 node: training time against prefetch" in lines
+    assert "mf, 1 node: time to target against prefetch" in lines
+
+
 def test_numbers_that_are_not_known_are_null(said: Any, tmp_path: Path) -> None:
     a_session(tmp_path, [a_run("prefetch", 0, 1.0), a_run("other", 1, 1.0)])
     (one,) = json.loads(said("compare", "--json", "--results", str(tmp_path))[1])["comparisons"]
