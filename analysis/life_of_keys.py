@@ -12,12 +12,7 @@ from matplotlib.patches import Patch
 
 from adabench.results.record import Run
 from adabench.results.store import SessionStore
-
-# Kind of span that each event begins or ends on its node.
-_BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
-_ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
-_WITHOUT_SPAN = {"retired"}
-"""Events that begin and end no span: the node that retires a row stays its owner."""
+from adaps.spans import spans_of
 
 _OWNED, _REPLICA = sns.color_palette("pastel")[0], sns.color_palette("pastel")[1]
 _BAR_HEIGHT = 0.56
@@ -67,9 +62,6 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
     events = pd.concat([frame for frame in frames if not frame.empty] or [pd.DataFrame()])
     if events.empty:
         raise ValueError("the trace has no event: call node.trace(keys) before the keys are used")
-    unknown = set(events["event"]) - _BEGINS.keys() - _ENDS.keys() - _WITHOUT_SPAN
-    if unknown:
-        raise ValueError(f"the trace holds events of an unknown kind: {', '.join(sorted(map(str, unknown)))}")
     first = int(events["time"].min())
     events = events.assign(time=(events["time"] - first) / 1000.0).sort_values("time", kind="stable")
     end = float(events["time"].max())
@@ -78,7 +70,11 @@ def lives(frames: Sequence[pd.DataFrame]) -> list[Life]:
         of_key = events[events["key"] == key]
         table, row = of_key.iloc[0][["table", "row"]]
         nodes = sorted(of_key["node"].unique().tolist())
-        spans = [span for node in nodes for span in _spans(node, of_key[of_key["node"] == node], end)]
+        spans = []
+        for node in nodes:
+            here = of_key[of_key["node"] == node]
+            joined = spans_of(zip(here["time"], here["event"], strict=True), 0.0, end)
+            spans += [Span(node, *span) for span in joined]
         found.append(Life(key, f"{table}[{row}]", tuple(sorted(spans))))
     return found
 
@@ -117,29 +113,6 @@ def draw_life_of_run(store: SessionStore, run: Run) -> Figure:
     """Draw the trace that was recorded of a run; see `traced_runs`."""
     events = pd.read_csv(store.trace_file(run.run_id))
     return draw_life_of_keys([events[events["node"] == node] for node in range(run.nodes)])
-
-
-def _spans(node: int, events: pd.DataFrame, last: float) -> list[Span]:
-    """The spans of one key on one node; `events` are in order."""
-    begun: dict[str, float] = {}
-    spans = []
-    seen: set[str] = set()
-    for time, event in zip(events["time"], events["event"], strict=True):
-        if event in _BEGINS:
-            kind = _BEGINS[event]
-            begun.setdefault(kind, time)
-            if kind == "owned" and "replica" in begun:
-                spans.append(Span(node, "replica", begun.pop("replica"), time))
-        elif event in _WITHOUT_SPAN:
-            continue
-        else:
-            kind = _ENDS[event]
-            # An end without a beginning: only the first span of its kind can be older than the trace.
-            if kind in begun or kind not in seen:
-                spans.append(Span(node, kind, begun.pop(kind, 0.0), time))
-        seen.add(kind)
-    spans.extend(Span(node, kind, begin, last) for kind, begin in begun.items())
-    return spans
 
 
 def _draw(axes: Axes, life: Life, nodes: int) -> None:

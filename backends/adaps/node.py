@@ -246,8 +246,8 @@ class Node:
 
         The first export of a node contains all rows. Later exports to the same directory contain the rows
         that changed after the previous export, and some rows that moved between nodes. When the changes are
-        as large as the first export, the next export contains all rows again. `load_export` reads them, and
-        so does any program that reads safetensors.
+        as large as the first export, or the directory no longer contains the previous export, the next export
+        contains all rows again. `load_export` reads them, and so does any program that reads safetensors.
 
         On a single node with numbered steps (`adaps.optimizers`), all rows first catch up with the steps
         without a gradient. This changes most rows between two exports. On several nodes, the export contains

@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaps.spans import spans_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -15,10 +17,6 @@ if TYPE_CHECKING:
     from adaps.node import Node
 
 __all__ = ["trace_frame", "write_chrome_trace"]
-
-# For each event, the state that begins or ends on its node.
-_BEGINS = {"alloc": "owned", "relocated_here": "owned", "replica_set_up": "replica", "intent_start": "intent"}
-_ENDS = {"relocated_away": "owned", "replica_dropped": "replica", "intent_stop": "intent"}
 
 
 def trace_frame(node: Node) -> pd.DataFrame:
@@ -66,19 +64,12 @@ def write_chrome_trace(node: Node, path: str | PathLike[str]) -> None:
 
 
 def _spans(events: Iterable[TraceEvent], rank: int) -> Iterable[dict[str, Any]]:
-    """Yield complete spans. A span without a recorded begin or end extends to the first or last event."""
+    """Yield the spans of each key."""
     ordered = sorted(events, key=lambda event: event.time)
-    begun: dict[tuple[int, str], int] = {}
+    of_keys: dict[int, list[tuple[int, str]]] = {}
     for event in ordered:
-        if event.kind in _BEGINS:
-            begun.setdefault((event.key, _BEGINS[event.kind]), event.time)
-        else:
-            name = _ENDS[event.kind]
-            start = begun.pop((event.key, name), ordered[0].time)
-            yield _span(name, event.key, rank, start, event.time)
-    for (key, name), start in begun.items():
-        yield _span(name, key, rank, start, ordered[-1].time)
-
-
-def _span(name: str, key: int, rank: int, start: int, end: int) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "cat": "key", "pid": rank, "tid": key, "ts": start, "dur": end - start}
+        of_keys.setdefault(event.key, []).append((event.time, event.kind))
+    for key, of_key in of_keys.items():
+        for name, begin, end in spans_of(of_key, ordered[0].time, ordered[-1].time):
+            span = {"name": name, "cat": "key", "pid": rank, "tid": key, "ts": begin, "dur": end - begin}
+            yield {"ph": "X", **span}

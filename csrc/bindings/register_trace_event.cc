@@ -16,7 +16,7 @@ void register_trace_event(py::module_& module) {
           "kind", [](const TraceEvent& event) { return name_of(event.kind); },
           "str: ``alloc`` (this node is the key's first owner), ``intent_start`` and ``intent_stop`` (of any "
           "worker of this node), ``replica_set_up``, ``replica_dropped``, "
-          "``relocated_here`` or ``relocated_away``.")
+          "``relocated_here``, ``relocated_away`` or ``retired`` (the row was given to another id).")
       .def("__repr__", [](const TraceEvent& event) {
         return "TraceEvent(time=" + std::to_string(event.time) + ", key=" + std::to_string(event.key) +
                ", kind='" + name_of(event.kind) + "')";

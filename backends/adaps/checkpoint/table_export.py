@@ -89,8 +89,8 @@ class _Target:
     """The changes that this node has to write to a directory, for some tables."""
 
     changed: dict[int, _core.ChangedRows]
-    bytes_of_parts: list[int]
-    """Sizes of the parts that this job has published there; only rank 0 counts them."""
+    parts: list[ExportPart]
+    """Parts that this job last published there, which the changes follow; only rank 0 lists them."""
     is_used: bool = False
     """Whether an export of these changes has succeeded."""
 
@@ -192,9 +192,9 @@ class Exporter:
         number = node.count
         folder = directory / manifests.folder_name(number, node.life)
         try:
-            self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
+            needs_all = self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
             self._all.run("find the export's folder", lambda: node_files.find(folder))
-            everything = not self._all.all_agree(not self._needs_everything(directory, chosen))
+            everything = not self._all.all_agree(not needs_all)
             with self._all.frozen():
                 counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
         except BaseException:
@@ -210,22 +210,23 @@ class Exporter:
                 export._run(writing.run)
         return export
 
-    def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> None:
+    def _prepare(self, folder: Path, chosen: tuple[int, ...]) -> bool:
+        """Make the folder. Returns whether rank 0 needs all rows.
+
+        It does if the directory does not contain this job's last export, because changes would have no base,
+        and if the changes are as large as all rows.
+        """
         node, directory = self._node, folder.parent
         node.clocks[self._worker] = self._all.kv.current_clock
         if self._all.is_node_primary and (directory, chosen) not in node.targets:
             changed = {index: _core.ChangedRows(node.core, index) for index in chosen}
             node.targets[directory, chosen] = _Target(changed, [])
-        if self._all.is_primary:
-            _check_tables(directory, exported_tables(node.tables, chosen))
-            node.publisher(directory).begin(folder)
-
-    def _needs_everything(self, directory: Path, chosen: tuple[int, ...]) -> bool:
-        """Whether rank 0 needs all rows: at first, and when the changes are as large as all rows."""
         if not self._all.is_primary:
             return False
-        sizes = self._node.targets[directory, chosen].bytes_of_parts
-        return not sizes or sum(sizes[1:]) >= sizes[0]
+        parts = _parts_in(directory, exported_tables(node.tables, chosen))
+        node.publisher(directory).begin(folder)
+        sizes = [part.bytes for part in parts]
+        return not parts or parts != node.targets[directory, chosen].parts or sum(sizes[1:]) >= sizes[0]
 
     def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
         node = self._node
@@ -345,14 +346,18 @@ class _Writing:
                         f"of the {table.rows} rows of table {table.name!r}, {rows} were exported: every node "
                         "has to export the same tables, and no worker may use its node meanwhile"
                     )
+        parts = [part] if self._everything else [*self._target.parts, part]
 
         def follow(last: ExportManifest | None) -> ExportManifest:
-            before = [] if last is None or self._everything else last.parts
-            return ExportManifest(1 if last is None else last.sequence + 1, tables, [*before, part])
+            if not self._everything and (last is None or last.parts != self._target.parts):
+                raise CheckpointError(
+                    f"{self._folder.parent} was replaced while an export to it was written, and no longer "
+                    "contains the export before: export again, which writes all rows"
+                )
+            return ExportManifest(1 if last is None else last.sequence + 1, tables, parts)
 
         node.publisher(self._folder.parent).publish(follow)
-        sizes = self._target.bytes_of_parts
-        sizes[:] = [*([] if self._everything else sizes), part.bytes]
+        self._target.parts = parts
 
 
 def exported_tables(tables: Sequence[Table], chosen: Sequence[int]) -> list[ExportedTable]:
@@ -368,11 +373,13 @@ def _chosen(tables: Sequence[Table], names: Sequence[str] | None) -> tuple[int, 
     return tuple(sorted({known[known_name(name, known)] for name in names}))
 
 
-def _check_tables(directory: Path, tables: Sequence[ExportedTable]) -> None:
-    """Raise CheckpointError if a directory has exports of other tables."""
+def _parts_in(directory: Path, tables: Sequence[ExportedTable]) -> list[ExportPart]:
+    """Return the parts of a directory's export; CheckpointError if it is of other tables."""
     edition = editions.newest(directory, EXPORTS)
-    if edition is None or edition.content is None or edition.content.tables == list(tables):
-        return
+    if edition is None or edition.content is None:
+        return []
+    if edition.content.tables == list(tables):
+        return edition.content.parts
     raise CheckpointError(
         f"{directory / editions.edition_name(edition.number)} is of an export of "
         f"{_text(edition.content.tables)}, and this one is of {_text(tables)}: give each its own directory"

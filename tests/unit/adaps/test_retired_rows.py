@@ -97,17 +97,23 @@ def test_an_id_gets_a_row_in_the_request_in_which_it_is_admitted(make_node: Make
             pull(node, np.array([-1]))
 
 
-def test_a_later_export_deletes_the_ids_that_lost_their_rows(make_node: MakeNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_later_export_deletes_the_ids_that_lost_their_rows(
+    make_node: MakeNode, tmp_path: Path, replaced: bool
+) -> None:
     with make_node(evict=_core.Evict.LRU) as node:
         use(node, range(10), 1.0)
-        node.export(tmp_path).wait()
-        use(node, range(20, 25), 2.0)
-        node.export(tmp_path).wait()
-        ids, values = adaps.load_export_ids(tmp_path, "items")
-        assert len(ids) == node.table("items").stats()["ids_assigned"]
-        assert set(range(20, 25)) <= set(ids.tolist())
-        assert values[ids >= 20].tolist() == [[2.0, 2.0]] * 5
-        assert (values[ids < 20] == 1.0).all()
+        node.export(tmp_path / "saved").wait()
+        for first, value in (20, 2.0), (30, 3.0):
+            use(node, range(first, first + 5), value)
+            if replaced:
+                (tmp_path / "saved").rename(tmp_path / f"before {first}")
+            node.export(tmp_path / "saved").wait()
+            ids, values = adaps.load_export_ids(tmp_path / "saved", "items")
+            assert len(ids) == node.table("items").stats()["ids_assigned"]
+            assert set(range(first, first + 5)) <= set(ids.tolist())
+            assert values[ids >= first].tolist() == [[value, value]] * 5
+            assert (values[ids < 20] == 1.0).all()
 
 
 def test_a_checkpoint_contains_each_row_with_its_present_id(make_node: MakeNode, tmp_path: Path) -> None:

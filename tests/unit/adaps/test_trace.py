@@ -72,7 +72,23 @@ def test_spans_without_beginning_or_end_reach_to_the_first_and_last_event(tmp_pa
     events = [Event(10, 1, "relocated_away"), Event(20, 2, "alloc"), Event(50, 1, "intent_start")]
     assert chrome_spans(tmp_path / "trace.json", events) == [
         ("owned", 1, 10, 0),
-        ("owned", 2, 20, 30),
         ("intent", 1, 50, 0),
+        ("owned", 2, 20, 30),
     ]
     assert chrome_spans(tmp_path / "trace.json", []) == []
+
+
+def test_a_replica_ends_when_its_node_becomes_the_owner_and_a_retired_row_stays_owned(tmp_path: Path) -> None:
+    events = [
+        Event(10, 1, "replica_set_up"),
+        Event(20, 1, "relocated_here"),
+        Event(30, 1, "retired"),
+        Event(50, 1, "relocated_away"),
+        Event(60, 1, "relocated_away"),
+        Event(90, 2, "alloc"),
+    ]
+    assert chrome_spans(tmp_path / "trace.json", events) == [
+        ("replica", 1, 10, 10),
+        ("owned", 1, 20, 30),
+        ("owned", 2, 90, 0),
+    ]

@@ -1,6 +1,7 @@
 """Exports of a cluster of one node: their content, incremental parts, and failures."""
 
 import json
+import shutil
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import adaps
-from adaps.checkpoint import disk_calls, table_export, table_files
+from adaps.checkpoint import disk_calls, node_files, table_export, table_files
 from tests.checkpoint_files import change_manifest, manifest_path
 from tests.unit.checkpoints import LENGTH, ROWS, fail_to_write, said_by, table, train, values
 
@@ -234,7 +235,24 @@ def test_the_next_life_of_a_job_begins_with_all_rows(tmp_path: Path) -> None:
     assert exported(tmp_path)["sequence"] == 3
 
 
-# Failures
+@pytest.mark.parametrize("replaced_by", ["nothing", "an older copy"])
+def test_all_rows_are_exported_if_the_directory_was_replaced(tmp_path: Path, replaced_by: str) -> None:
+    saved, older = tmp_path / "saved", tmp_path / "older"
+    with adaps.Node([table()]) as node:
+        train(node, 0, 3)
+        node.export(saved).wait()
+        if replaced_by == "an older copy":
+            shutil.copytree(saved, older)
+        push(node, 7)
+        node.export(saved).wait()
+        saved.rename(tmp_path / "moved away")
+        if replaced_by == "an older copy":
+            older.rename(saved)
+        for row, parts in (8, [40]), (9, [40, 1]):
+            push(node, row)
+            node.export(saved).wait()
+            assert rows_of_parts(saved) == parts
+            assert same_bits(adaps.load_export(saved)["emb"], values(node))
 
 
 @pytest.mark.parametrize("call", ["create", "write_at", "sync", "sync_folder", "link", "make_folder"])
@@ -389,6 +407,28 @@ def test_a_failed_export_keeps_no_memory(saved: Path) -> None:
             said_by(lambda: node.export(saved))
             assert node._exports is not None
             assert node._exports.targets == {}
+
+
+def test_changes_are_not_published_if_the_directory_was_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = node_files.collect
+
+    def replace(*arguments: Any) -> Any:
+        collected = original(*arguments)
+        for path in tmp_path.glob("manifest-*"):
+            path.unlink()
+        return collected
+
+    with adaps.Node([table()]) as node:
+        node.export(tmp_path).wait()
+        push(node, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(node_files, "collect", replace)
+            assert f"{tmp_path} was replaced" in str(said_by(lambda: node.export(tmp_path).wait()))
+        node.export(tmp_path).wait()
+        assert rows_of_parts(tmp_path) == [40]
+        assert same_bits(adaps.load_export(tmp_path)["emb"], values(node))
 
 
 def test_an_export_is_written_by_its_caller_if_no_thread_can_be_started(
