@@ -113,6 +113,11 @@ def _outcome(stopped: _Stopped | None, group: Group, spec: RunSpec, folder: Path
     if exit_code == 0 and len(complete) == spec.nodes:
         named = (read_json(exchange_file(folder, "left", number), list[str]) for number in ranks)
         left = tuple(name for names in named for name in names or [])
+        planned = complete[0].data if spec.data is None else spec.data
+        for one in complete:
+            if one.data != planned:
+                reason = f"the data changed: rank {one.rank} read {one.data}, but the run is of {planned}"
+                return Outcome("failed", 0, "setup", one.rank, reason, exit_code, left=left)
         return Outcome("ok", 0, exit_code=0, results=complete, left=left)
     return _first_cause(folder, phases, exit_code)
 
