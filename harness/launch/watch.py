@@ -142,7 +142,7 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
         rank, code = failure.rank, failure.exit_code
         if code in (0, -signal.SIGTERM):
             continue
-        name = signal.Signals(-code).name if code < 0 else None
+        name = _signal_name(-code) if code < 0 else None
         how = f"ended with exit code {code}" if name is None else f"was killed by {name}"
         if name == "SIGKILL" and failure.out_of_memory:
             how += ": the kernel had run out of memory for it"
@@ -160,3 +160,11 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
     reason = f"the process group ended with exit code {exit_code} before any rank reported: see the log"
     return Outcome("failed", 0, "launch", None, reason, exit_code)
+
+
+def _signal_name(number: int) -> str:
+    """Name of a signal; most real-time signals have only a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adabench.harness.launch.launcher import Outcome, RunFiles, Supervision
+from adabench.harness.launch.launcher import Failure, Outcome, RunFiles, Supervision
 from adabench.harness.launch.watch import launch
 from adabench.harness.run.spec import FileKind, RankResult, RunSpec, exchange_file
 from tests.records import make_cell
@@ -47,3 +47,11 @@ def test_a_run_whose_data_changed_fails(
     )
     assert outcome.status == ("ok" if reason is None else "failed")
     assert outcome.reason == (None if reason is None else f"the data changed: {reason}")
+
+
+@pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (40, "signal 40")])
+def test_a_rank_may_be_killed_by_any_signal(number: int, name: str) -> None:
+    failure = Failure(rank=1, pid=1, exit_code=-number, time=1.0)
+    outcome = launched({("failures", 0): [failure]}, 1)
+    assert (outcome.status, outcome.signal) == ("failed", name)
+    assert outcome.reason == f"rank 1 was killed by {name}"
