@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -157,8 +158,9 @@ class StudySimulation:
 
     def _determined_by(self, cell: Cell) -> list[Any]:
         """Return the values that determine a cell's result, except for its compute time and the sources."""
-        policy = Path(str(cell.options["policy"]))
-        document = policy.read_text(encoding="utf-8") if policy.is_file() else None
+        policy = str(cell.options["policy"])
+        # Unlike Path.is_file, this is false for a text that is too long for a path.
+        document = Path(policy).read_text(encoding="utf-8") if os.path.isfile(policy) else None
         cluster = msgspec.to_builtins(self._cluster(cell))
         trained = [data_key(cell).decode(), cell.backend, cell.options, document, self.study.seed]
         return [*trained, cell.workers, cluster, self.steps or self._given.steps, self._given.steps_before]

@@ -238,6 +238,11 @@ def test_wrong_arguments_are_one_sentence(refused: Any, arguments: tuple[str, ..
     assert refused("simulate", *arguments, quiet=False).startswith(sentence)
 
 
+def test_a_policy_longer_than_a_file_name_is_unknown(refused: Any) -> None:
+    sentence = refused("simulate", "s.toml", "-b", f"autoada-automatic[policy={'x' * 300}]", quiet=False)
+    assert sentence.startswith("unknown policy 'xxx")
+
+
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
