@@ -24,6 +24,7 @@ from adabench.harness.study.cell import Cell, data_key, shared_sources_hash, use
 from adabench.harness.study.plan import selected_cells
 from adabench.harness.study.study import SimulatedSteps, Study
 from adabench.harness.study.syntax import convert_params, parse_one
+from adabench.results.store import make_results_folder
 from adaps.simulation import NodeSimulation, Simulation
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class StudySimulation:
         ------
         UsageError
             If a backend is not on the server, or its policy or the data cannot be used.
+        RecordError
+            If the folder cannot be made.
         """
         cells = selected_cells(self.study)
         places = {key: place for place, key in enumerate(dict.fromkeys(map(data_key, cells)))}
@@ -131,7 +134,7 @@ class StudySimulation:
 
         for name in {cell.backend for cell in cells}:
             require_server(name)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(self.folder)
         stored = StoredResults(self.folder / _CACHE, SimulatedCell)
         # Cells with equal accesses follow each other.
         for _, same in groupby(sorted(cells, key=lambda cell: (*block(cell), cell.nodes)), key=block):

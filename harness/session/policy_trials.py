@@ -17,6 +17,7 @@ from adabench.harness.session.execute import run_session
 from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
+from adabench.results.store import make_results_folder
 
 _CONFIDENCE = 0.95
 
@@ -84,7 +85,7 @@ class Trials:
 
     def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
         """Return each candidate's runs by its name; runs of a block use the same data, in random order."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(self.folder)
         files = {}
         for position, one in enumerate(candidates):
             # The position tells policies of one name apart.
