@@ -124,6 +124,26 @@ def compare(
     return [_judged(*draft, levels.get(index, alpha), needed) for index, draft in enumerate(drafts)]
 
 
+def compared_cells(
+    runs: Sequence[Run] | Sequence[PlannedRun],
+    baseline: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the baseline's cell with which each other cell is compared.
+
+    `baseline` and `labels` are as in `compare`. Raises `RecordError` if there is no such baseline, it is ambiguous, or it
+    has several cells and none of a cell's topology.
+    """
+    cells = {run.cell: run for run in runs if run.phase == "measured"}
+    labels = labels or cell_labels(runs)
+    pairs = {}
+    for usecase in dict.fromkeys(run.usecase for run in cells.values()):
+        own = {cell: run for cell, run in cells.items() if run.usecase == usecase}
+        chosen = Baseline(own, labels, baseline, usecase)
+        pairs.update({cell: chosen.beside(cell) for cell in own if cell not in chosen.cells})
+    return pairs
+
+
 def blocks_advised(plan: Sequence[PlannedRun] | Sequence[Run]) -> int:
     """Return the number of blocks that detects a difference of 5 % in 80 % of sessions, at a scatter of 3 %.
 
@@ -180,14 +200,14 @@ def _drafts(
     for run in counted:
         by_cell.setdefault(run.cell, []).append(run)
     names = cell_labels(counted, topology=False)
-    drafts = []
-    for usecase in dict.fromkeys(run.usecase for run in counted):
-        cells = {cell: own for cell, own in by_cell.items() if own[0].usecase == usecase}
-        chosen = Baseline({cell: own[0] for cell, own in cells.items()}, labels, baseline, usecase)
-        for cell, own in sorted(cells.items(), key=lambda item: (topology(item[1][0]), labels[item[0]])):
-            if cell not in chosen.cells:
-                drafts.append(_draft(labels, names, own, by_cell[chosen.beside(cell)]))
-    return drafts
+    pairs = compared_cells(counted, baseline, labels)
+    usecases = list(dict.fromkeys(run.usecase for run in counted))
+
+    def place(cell: str) -> tuple[object, ...]:
+        run = by_cell[cell][0]
+        return usecases.index(run.usecase), topology(run), labels[cell]
+
+    return [_draft(labels, names, by_cell[cell], by_cell[pairs[cell]]) for cell in sorted(pairs, key=place)]
 
 
 def _draft(

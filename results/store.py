@@ -50,14 +50,14 @@ class SessionStore:
 
     def create(self, session: Session) -> None:
         """Create the folder and write ``session.json``."""
-        with self._writing():
+        with _writing(self.folder):
             self.logs.mkdir(parents=True, exist_ok=True)
         self.describe(session)
 
     def describe(self, session: Session) -> None:
         """Write ``session.json`` into the existing folder. Errors are as in `create`."""
         encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
-        with self._writing():
+        with _writing(self.folder):
             write_atomically(self.session_file, seal(encoded))
 
     def session(self) -> Session:
@@ -117,7 +117,7 @@ class SessionStore:
         folder = self.folder / "figures"
         if folder.is_symlink():
             raise RecordError(f"{folder} is a link, and figures are written into the session only: remove it")
-        with self._writing():
+        with _writing(self.folder):
             folder.mkdir(exist_ok=True)
         return folder
 
@@ -128,7 +128,7 @@ class SessionStore:
         The kernel releases the lock when this process ends. Raises `RecordError`, which names the process, if
         another process holds it.
         """
-        with self._writing():
+        with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / ".lock").open("a+", encoding="utf-8")
         with file:
@@ -140,21 +140,17 @@ class SessionStore:
                     f"session {self.folder.name} is being run by {file.read() or 'another process'}: "
                     "wait for it, or use --fresh"
                 ) from error
-            with self._writing():
+            with _writing(self.folder):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}")
                 file.flush()
             yield
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RecordError(
-                f"the results folder {self.folder} cannot be written ({error.strerror}): "
-                "name another one with --results"
-            ) from error
+
+def make_results_folder(folder: Path) -> None:
+    """Make a folder for results, unless it exists; `RecordError` if this is not possible."""
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def read_runs(file: Path, say: Say = warn) -> list[Run]:
@@ -288,6 +284,17 @@ LARGEST_FILE = 1 << 30
 
 MOST_SENTENCES = 5
 """Number of lines of a file that are named because they are passed over."""
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"the results folder {folder} cannot be written ({error.strerror}): "
+            "name another one with --results"
+        ) from error
 
 
 def _compressed(file: Path) -> Path:

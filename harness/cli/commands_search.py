@@ -80,9 +80,15 @@ class SearchOptions(TrainingOptions):
         typer.Option("--out", "-o", help="Write the best policy to this file, with its evidence."),
     ] = None
 
+    @property
+    def policies(self) -> Path:
+        """Folder of the candidates' policies in trial runs."""
+        return results_root(self.results) / "search-policies"
+
     def check(self) -> tuple[str, ...]:
-        """Refuse wrong values before anything takes long; returns the wire types."""
+        """Refuse wrong values, and make the folder of policies; returns the wire types."""
         from adabench.harness.estimate.search.solvers import SOLVERS
+        from adabench.results.store import make_results_folder
 
         at_least_one(workers=self.workers, steps=self.steps, trials=self.trials, blocks=self.blocks)
         for name, number, unit in (("--step", self.step, "milliseconds"), ("--memory", self.memory, "MiB")):
@@ -98,6 +104,8 @@ class SearchOptions(TrainingOptions):
             raise UsageError(f"--allreduce takes one worker per node, not --workers {self.workers}")
         if self.nodes is not None and self.nodes < 1:
             raise UsageError(f"--nodes {self.nodes}: give 1 or more")
+        if not self.dry_run:
+            make_results_folder(self.policies)
         return tuple(wires)
 
     def problem(self) -> SearchProblem:
@@ -182,8 +190,8 @@ def _tried(
     if "epochs" not in selected.values:
         given["params"] = {selected.name: {"epochs": 1}}
     tell(f"training with {len(rivals)} of them, against {baseline.name}, on this machine")
-    root, console = results_root(options.results), Console(soft_wrap=True)
-    runs = Trials(options.usecase, options.backend, given, root / "search-policies", root, console)
+    folder, console = options.policies, Console(soft_wrap=True)
+    runs = Trials(options.usecase, options.backend, given, folder, folder.parent, console)
     try:
         best, everything = halved(rivals, baseline, options.blocks, runs.run, tell)
     except Interrupted as error:

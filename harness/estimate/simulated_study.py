@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from adabench.harness.study.cell import Cell, data_key, shared_sources_hash, use
 from adabench.harness.study.plan import selected_cells
 from adabench.harness.study.study import SimulatedSteps, Study
 from adabench.harness.study.syntax import convert_params, parse_one
+from adabench.results.store import make_results_folder
 from adaps.simulation import NodeSimulation, Simulation
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class StudySimulation:
         ------
         UsageError
             If a backend is not on the server, or its policy or the data cannot be used.
+        RecordError
+            If the folder cannot be made.
         """
         cells = selected_cells(self.study)
         places = {key: place for place, key in enumerate(dict.fromkeys(map(data_key, cells)))}
@@ -130,7 +134,7 @@ class StudySimulation:
 
         for name in {cell.backend for cell in cells}:
             require_server(name)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(self.folder)
         stored = StoredResults(self.folder / _CACHE, SimulatedCell)
         # Cells with equal accesses follow each other.
         for _, same in groupby(sorted(cells, key=lambda cell: (*block(cell), cell.nodes)), key=block):
@@ -157,8 +161,9 @@ class StudySimulation:
 
     def _determined_by(self, cell: Cell) -> list[Any]:
         """Return the values that determine a cell's result, except for its compute time and the sources."""
-        policy = Path(str(cell.options["policy"]))
-        document = policy.read_text(encoding="utf-8") if policy.is_file() else None
+        policy = str(cell.options["policy"])
+        # Unlike Path.is_file, this is false for a text that is too long for a path.
+        document = Path(policy).read_text(encoding="utf-8") if os.path.isfile(policy) else None
         cluster = msgspec.to_builtins(self._cluster(cell))
         trained = [data_key(cell).decode(), cell.backend, cell.options, document, self.study.seed]
         return [*trained, cell.workers, cluster, self.steps or self._given.steps, self._given.steps_before]

@@ -113,6 +113,11 @@ def _outcome(stopped: _Stopped | None, group: Group, spec: RunSpec, folder: Path
     if exit_code == 0 and len(complete) == spec.nodes:
         named = (read_json(exchange_file(folder, "left", number), list[str]) for number in ranks)
         left = tuple(name for names in named for name in names or [])
+        planned = complete[0].data if spec.data is None else spec.data
+        for one in complete:
+            if one.data != planned:
+                reason = f"the data changed: rank {one.rank} read {one.data}, but the run is of {planned}"
+                return Outcome("failed", 0, "setup", one.rank, reason, exit_code, left=left)
         return Outcome("ok", 0, exit_code=0, results=complete, left=left)
     return _first_cause(folder, phases, exit_code)
 
@@ -137,7 +142,7 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
         rank, code = failure.rank, failure.exit_code
         if code in (0, -signal.SIGTERM):
             continue
-        name = signal.Signals(-code).name if code < 0 else None
+        name = _signal_name(-code) if code < 0 else None
         how = f"ended with exit code {code}" if name is None else f"was killed by {name}"
         if name == "SIGKILL" and failure.out_of_memory:
             how += ": the kernel had run out of memory for it"
@@ -155,3 +160,11 @@ def _first_cause(folder: Path, phases: dict[int, str], exit_code: int) -> Outcom
         return Outcome("failed", 0, phases[rank], rank, f"rank {rank} vanished", exit_code)
     reason = f"the process group ended with exit code {exit_code} before any rank reported: see the log"
     return Outcome("failed", 0, "launch", None, reason, exit_code)
+
+
+def _signal_name(number: int) -> str:
+    """Name of a signal; most real-time signals have only a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

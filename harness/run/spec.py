@@ -175,7 +175,7 @@ def merged_results(results: Sequence[RankResult]) -> dict[str, Any]:
         return {}
     first = results[0]
     summed = ("samples", "cpu_seconds", "train_cpu_seconds", "peak_rss_mib", "context_switches")
-    of_first = ("data", "data_facts", "epoch_seconds", "metrics", "history", "best_epoch")
+    of_first = ("data_facts", "epoch_seconds", "metrics", "history", "best_epoch")
     tables = dict.fromkeys(table for one in results for table in one.tables)
     waited = [name for name in WAITING if len(results) > 1 and all(name in one.counters for one in results)]
     return {

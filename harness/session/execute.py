@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from adabench.analysis.compare import blocks_needed, compare
+from adabench.analysis.compare import compare, compared_cells
 from adabench.analysis.load import cell_labels, last_attempts
 from adabench.analysis.statistics import interim_analyses
 from adabench.analysis.tracking import working
@@ -29,7 +29,7 @@ from adabench.harness.session.tensorboard import check_tensorboard
 from adabench.harness.study.cell import Cell
 from adabench.harness.study.plan import cells_of, planned_runs, with_repeats
 from adabench.harness.study.study import Study
-from adabench.results.record import PlannedRun, Run
+from adabench.results.record import PlannedRun, RecordError, Run
 from adabench.results.store import SessionStore
 
 BAD = ("failed", "timeout", "oom")
@@ -312,7 +312,15 @@ def _is_infra(run: Run) -> bool:
 
 
 def _check_comparable(plan: Sequence[PlannedRun]) -> None:
-    if blocks_needed(plan)[1] == 0:
+    try:
+        pairs = compared_cells(plan)
+    except RecordError as error:
+        problem, _, _ = str(error).partition(":")  # The remedy is of commands with --baseline.
+        raise UsageError(
+            f"--until-rel-ci compares every cell with a baseline ({problem}): "
+            "leave it out, or run these cells in a study of their own"
+        ) from error
+    if not pairs:
         raise UsageError(
             "--until-rel-ci watches ratios to a baseline, and a single cell has none: name another backend"
         )

@@ -1,6 +1,7 @@
 """Finds the policy that trains fastest on this machine, by short trial runs with successive halving."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from rich.console import Console
 from adabench.analysis.agreement import different_quality, different_work
 from adabench.analysis.load import SUCCESS, last_attempts
 from adabench.analysis.statistics import paired_interval
+from adabench.harness.errors import LauncherError
 from adabench.harness.estimate.search.candidates import Candidate
 from adabench.harness.session.execute import run_session
 from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import load_study
 from adabench.results.record import Run
+from adabench.results.store import make_results_folder
 
 _CONFIDENCE = 0.95
 
@@ -82,10 +85,11 @@ class Trials:
 
     def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
         """Return each candidate's runs by its name; runs of a block use the same data, in random order."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_results_folder(self.folder)
         files = {}
-        for one in candidates:
-            file = self.folder / f"{one.policy.name.replace(' ', '-').replace(',', '')}.toml"
+        for position, one in enumerate(candidates):
+            # The position tells policies of one name apart.
+            file = self.folder / f"{position}-{re.sub(r'[^a-zA-Z0-9]+', '-', one.policy.name)[:40]}.toml"
             one.policy.write(file)
             files[str(file)] = one.name
         study = load_study(
@@ -94,7 +98,8 @@ class Trials:
             {
                 **self.overrides,
                 "usecases": self.usecase,
-                "backends": f"{self.backend}[policy={','.join(files)}]",
+                "backends": self.backend,
+                "options": {self.backend: {"policy": list(files)}},
                 "repeats": blocks,
                 "interleaved": True,  # so that noise affects all runs of a block equally
             },
@@ -134,13 +139,24 @@ def halved(
         Function that returns the runs of some candidates, for a number of blocks, in a rung.
     told : callable
         Function that is called with one line for each result.
+
+    Raises
+    ------
+    LauncherError
+        If no run of the baseline in a rung ended well.
     """
     everything: list[Measured] = []
     left, rung = list(candidates), 1
     while left:
         later = len(left).bit_length() - 1  # Number of rungs after this one.
         runs = run([baseline, *left], max(1, blocks >> later), rung)
-        found = {one.name: measure(one.name, runs[one.name], runs[baseline.name]) for one in left}
+        against = runs[baseline.name]
+        if not any(one.status in SUCCESS for one in against):
+            reason = (_failures(against) or ["it was not run"])[0]
+            raise LauncherError(
+                f"nothing can be compared with {baseline.name}: {reason}; name another policy with --builders"
+            )
+        found = {one.name: measure(one.name, runs[one.name], against) for one in left}
         everything += found.values()
         for one in found.values():
             told(f"rung {rung}: {one.said()}")
@@ -159,9 +175,9 @@ def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
     theirs = {run.block: run for run in baseline}
     pairs = [(run, theirs[run.block]) for run in own if run.block in theirs]
     good = [pair for pair in pairs if all(run.status in SUCCESS for run in pair)]
+    failures = _failures(own)
     if not good:
-        return Measured(name, 0, math.nan, obstacle=(_failures(pairs) or ["it was not run"])[0])
-    failures = _failures(pairs) if len(good) < len(pairs) else []
+        return Measured(name, 0, math.nan, obstacle=(failures or ["no block has both runs"])[0])
     ratios = [
         math.log(one.seconds.train / other.seconds.train)
         for one, other in good
@@ -173,5 +189,5 @@ def measure(name: str, own: Sequence[Run], baseline: Sequence[Run]) -> Measured:
     return Measured(name, len(ratios), ratio, low, high, obstacle)
 
 
-def _failures(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
-    return [run.reason or run.status for pair in pairs for run in pair if run.status not in SUCCESS]
+def _failures(runs: Sequence[Run]) -> list[str]:
+    return [run.reason or run.status for run in runs if run.status not in SUCCESS]

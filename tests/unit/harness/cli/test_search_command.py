@@ -96,6 +96,13 @@ def test_mistakes_are_one_sentence(refused: Any, arguments: tuple[str, ...], sen
     assert refused(*SEARCH, *arguments, quiet=False).startswith(sentence)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_search(refused: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = [one for one in SEARCH if one != "--dry-run"]
+    sentence = "the results folder file/search-policies cannot be written (Not a directory): name another"
+    assert refused(*arguments, *TWO, "--results", "file").startswith(sentence)
+
+
 def test_an_effort_of_nothing_is_refused(refused: Any) -> None:
     sentence = "--effort 0.0: give a number above 0, and at most 1000"
     assert refused("search", "-u", CTR, *TWO, "--effort", "0", "--dry-run") == sentence

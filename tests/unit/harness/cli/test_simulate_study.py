@@ -226,6 +226,8 @@ s.toml --policy static => --policy static: it does not apply to a study; leave i
 s.toml --trace t.json => --trace t.json: it does not apply to a study; leave it out
 s.toml --nodes 2,many => option nodes: 'many' is not a whole number
 s.toml --steps 0 => --steps 0: give 1 or more
+s.toml --results s.toml => the results folder s.toml cannot be written (File exists): name another one
+s.toml --results s.toml/x => the results folder s.toml/x cannot be written (Not a directory): name
 s.toml -b single => backend 'single' does not use the parameter server
 s.toml -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf, .csv
 -u ctr --nodes 2 -o f.csv => --out f.csv: give a name that ends in .svg, .png, .pdf
@@ -236,6 +238,11 @@ s.toml -o f.txt => --out f.txt: give a name that ends in .svg, .png, .pdf, .csv
 )
 def test_wrong_arguments_are_one_sentence(refused: Any, arguments: tuple[str, ...], sentence: str) -> None:
     assert refused("simulate", *arguments, quiet=False).startswith(sentence)
+
+
+def test_a_policy_longer_than_a_file_name_is_unknown(refused: Any) -> None:
+    sentence = refused("simulate", "s.toml", "-b", f"autoada-automatic[policy={'x' * 300}]", quiet=False)
+    assert sentence.startswith("unknown policy 'xxx")
 
 
 @pytest.mark.parametrize(

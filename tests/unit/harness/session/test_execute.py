@@ -150,6 +150,16 @@ def test_a_single_cell_has_no_ratio_to_watch(tmp_path: Path) -> None:
         run_session(alone, tmp_path, ResumeOptions(until_rel_ci=0.05), Console(file=io.StringIO()))
 
 
+def test_cells_without_a_baseline_are_refused_before_they_run(tmp_path: Path, made_up: Any) -> None:
+    calls = made_up(lambda planned, attempt: ("ok", 10.0))
+    given = {"usecases": "ctr[rows=2000]", "backends": "single,prefetch", "repeats": "1", "nodes": "2,3"}
+    apart, options = load_study(None, "s", given), ResumeOptions(until_rel_ci=0.5, max_repeat=2)
+    sentence = r"baseline \(single was run on 1 node, which baseline 'prefetch' was not\): leave it out"
+    with pytest.raises(UsageError, match=sentence):
+        run_session(apart, tmp_path, options, Console(file=io.StringIO()))
+    assert not calls
+
+
 def test_a_failure_from_outside_is_tried_again_as_often_as_is_said(tmp_path: Path, made_up: Any) -> None:
     calls = made_up(
         lambda planned, attempt: ("failed" if planned.backend == "manual" and attempt < 3 else "ok", 1.0)

@@ -1,12 +1,20 @@
 """Trial runs of a search: which policies continue, which are dropped, and the reported interval."""
 
+import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from adabench.harness.errors import LauncherError
 from adabench.harness.estimate.search.candidates import Candidate
-from adabench.harness.session.policy_trials import Measured, halved, measure
+from adabench.harness.session import policy_trials
+from adabench.harness.session.policy_trials import Measured, Trials, halved, measure
+from adabench.harness.study.study import Study
 from adabench.results.record import Run, Seconds, Status
 from adaps.policy import Policy, Rule
 from tests.records import make_run
@@ -88,7 +96,9 @@ def test_what_fails_or_trains_otherwise_is_out_however_fast() -> None:
     worse = measure("a", runs("a", 0.1, 8, auc=0.5), baseline)
     assert worse.obstacle is not None
     assert "auc" in worse.obstacle
-    assert measure("a", [], baseline).obstacle == "it was not run"
+    assert measure("a", [], baseline).obstacle == "no block has both runs"
+    unlucky = [*runs("baseline", 1.0, 1, status="oom"), *baseline[1:]]
+    assert measure("a", runs("a", 0.9, 8), unlucky).obstacle is None
 
     class Failing(Cluster):
         def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
@@ -97,3 +107,35 @@ def test_what_fails_or_trains_otherwise_is_out_however_fast() -> None:
 
     assert searched(Failing(a=0.1), 6)[0] == "baseline"
     assert searched(Failing(a=0.1, b=0.9), 6)[0] == "b"
+
+
+@pytest.mark.parametrize(("status", "reason"), [("oom", "it ran out of memory"), (None, "it was not run")])
+def test_a_baseline_that_did_not_train_is_an_error(status: Any, reason: str) -> None:
+    class Failing(Cluster):
+        def run(self, candidates: Sequence[Candidate], blocks: int, rung: int) -> dict[str, list[Run]]:
+            found = super().run(candidates, blocks, rung)
+            return {**found, "baseline": runs("baseline", 1.0, blocks, status=status) if status else []}
+
+    with pytest.raises(LauncherError, match=f"nothing can be compared with baseline: {reason}; name"):
+        searched(Failing(a=0.9), 6)
+
+
+def test_policies_of_one_name_in_a_folder_of_any_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a,b=c]"
+    folder.mkdir()
+    studies: list[Study] = []
+
+    def run_session(study: Study, root: Path, *given: Any) -> tuple[Any, bool]:
+        studies.append(study)
+        files = [file for backend in study.backends for file in backend.values["policy"]]
+        recorded = [make_run("manual", 0, cell=file, params={"policy": file}) for file in files]
+        return SimpleNamespace(runs=lambda: recorded), False
+
+    monkeypatch.setattr(policy_trials, "run_session", run_session)
+    trials = Trials("ctr", "autoada-automatic", {"nodes": 2}, folder, tmp_path, Console(file=io.StringIO()))
+    several = [Candidate(name, Policy("a/b", [Rule("*")])) for name in ("baseline", "found")]
+    assert {name: len(own) for name, own in trials.run(several, 1, 1).items()} == {"baseline": 1, "found": 1}
+    ((selected,),) = (study.backends for study in studies)
+    assert [Path(file).name for file in selected.values["policy"]] == ["0-a-b.toml", "1-a-b.toml"]
