@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from adabench.harness.cli import commands_results
+from adabench.harness.cli.commands_run import _print_session
 from adabench.harness.cli.options import study_from
 from adabench.harness.plugins.describe import parameter_rows
 from adabench.harness.plugins.registry import load_backend, load_builder, load_usecase
 from adabench.harness.study.plan import cells_of, planned_runs
 from adabench.harness.study.study import quick_study
+from adabench.results.store import SessionStore
+from tests.records import make_run, make_session
 
 
 def test_it_tells_its_version(said: Any) -> None:
@@ -153,3 +157,16 @@ def test_a_list_names_what_cannot_be_read(tmp_path: Path, said: Any) -> None:
     code, out, err = said("list", "sessions", "--results", str(tmp_path))
     assert (code, err) == (0, "")
     assert out.startswith("torn  cannot be read: ")
+
+
+def test_table_that_cannot_be_written_does_not_hide_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(make_run("prefetch", 0))
+    (store.folder / "table.md").mkdir()
+    _print_session(store, Console())
+    said = capsys.readouterr()
+    assert "table.md cannot be written (Is a directory)" in said.err
+    assert "next:    adabench report" in said.out

@@ -54,7 +54,7 @@ OPTIONS_OF_RUN = """
 --target auc=0.7 => target 'auc' of use case 'fake-line' is not the use case's metric: rmse
 --target rmse => target 'rmse' is not of the form metric=value
 --target rmse=nan => target 'rmse=nan' can never be reached
---results file => the results folder
+--results file => cannot be written (Not a directory)
 --nodes 99999999999999999999 => option nodes: 99999999999999999999 is too large
 --seed 99999999999999999999 => option seed: 99999999999999999999 is too large
 """
