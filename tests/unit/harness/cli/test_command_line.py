@@ -170,3 +170,13 @@ def test_table_that_cannot_be_written_does_not_hide_the_next_command(
     said = capsys.readouterr()
     assert "table.md cannot be written (Is a directory)" in said.err
     assert "next:    adabench report" in said.out
+
+
+@pytest.mark.parametrize(
+    "command", ["simulate", "search", "accesses", "policy build static", "policy show static"]
+)
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999999"])
+def test_seed_outside_the_range_is_refused_by_every_command(said: Any, command: str, seed: str) -> None:
+    code, _, err = said(*command.split(), "-u", "ctr", "--seed", seed)
+    assert code == 2
+    assert "Invalid value for '--seed'" in err
