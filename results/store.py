@@ -21,6 +21,9 @@ from adabench.results.record import READABLE, RecordError, Run, Session
 
 T = TypeVar("T")
 
+UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""Errors of `msgspec.json.decode` for a damaged file."""
+
 Say = Callable[[str], None]
 
 
@@ -353,7 +356,7 @@ Record = TypeVar("Record", Run, Session)
 def _decoded(content: bytes, kind: type[Record], where: str, what: str) -> Record:
     try:
         record = msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise RecordError(f"{where} is not {what}: {error}") from error
     if record.schema not in READABLE:
         known = " and ".join(map(str, READABLE))
