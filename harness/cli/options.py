@@ -250,6 +250,14 @@ def results_root(results: Path | None) -> Path:
     return Path("results/sessions") if in_clone else Path("adabench-results")
 
 
+def recorded_root(results: Path | None) -> Path:
+    """Return the folder of the sessions to read, which must exist if it is named."""
+    root = results_root(results)
+    if results is not None and not root.is_dir():
+        raise UsageError(f"--results {results}: there is no such folder; name the folder of the sessions")
+    return root
+
+
 def shown(file: Path) -> str:
     """A path, relative to this folder if possible."""
     try:

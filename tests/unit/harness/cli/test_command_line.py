@@ -180,3 +180,15 @@ def test_seed_outside_the_range_is_refused_by_every_command(said: Any, command: 
     code, _, err = said(*command.split(), "-u", "ctr", "--seed", seed)
     assert code == 2
     assert "Invalid value for '--seed'" in err
+
+
+def test_history_refuses_names_that_no_record_has(refused: Any, tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(make_run("prefetch", 0))
+    history = ("history", "--results", str(tmp_path))
+    assert refused(*history, "-u", "ctrr") == "unknown use case 'ctrr': did you mean 'ctr'?"
+    assert refused(*history, "-b", "prefetchh") == "unknown backend 'prefetchh': did you mean 'prefetch'?"
+    for text in ("prefetchh", "prefetchh[lookahead=20]"):
+        sentence = "unknown baseline 'prefetchh': did you mean 'prefetch'?"
+        assert refused(*history, "--baseline", text) == sentence
