@@ -37,7 +37,9 @@ def parse_condition(text: str) -> Condition:
     """
     terms = []
     for part in text.split(" and "):
-        match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*([0-9.]+(?:e-?\d+)?)\s*", part)
+        match = re.fullmatch(
+            r"\s*(\w+)\s*(>=|<=|>|<)\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e-?[0-9]+)?)\s*", part
+        )
         if match is None or match[1] not in _NAMES:
             raise RecordError(
                 f"{part.strip()!r} is not a condition: compare one of {', '.join(_NAMES)} with a number, "

@@ -384,7 +384,8 @@ class _Columns:
         wrong = np.flatnonzero(~np.isfinite(values))
         if wrong.size:
             raise RegressionError(
-                f"row {wrong[0] + 1} has no finite {name!r}: fill it in, or leave out the row or the column"
+                f"row {features.index[wrong[0]] + 1} has no finite {name!r}: fill it in, or leave out the "
+                "row or the column"
             )
         return values
 

@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import functools
+import io
 import lzma
 import os
 import socket
@@ -19,6 +20,9 @@ from adabench.results.checksum import is_sealed, is_whole, seal
 from adabench.results.record import READABLE, RecordError, Run, Session
 
 T = TypeVar("T")
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""Errors of `msgspec.json.decode` for a damaged file."""
 
 Say = Callable[[str], None]
 
@@ -50,15 +54,14 @@ class SessionStore:
 
     def create(self, session: Session) -> None:
         """Create the folder and write ``session.json``."""
-        with _writing(self.folder):
+        with writing(self.folder):
             self.logs.mkdir(parents=True, exist_ok=True)
         self.describe(session)
 
     def describe(self, session: Session) -> None:
         """Write ``session.json`` into the existing folder. Errors are as in `create`."""
         encoded = msgspec.json.format(msgspec.json.encode(session), indent=1)
-        with _writing(self.folder):
-            write_atomically(self.session_file, seal(encoded))
+        write_atomically(self.session_file, seal(encoded))
 
     def session(self) -> Session:
         """Read ``session.json``. Refuses another schema and a modified file."""
@@ -100,11 +103,13 @@ class SessionStore:
 
     def write_trace(self, run_id: str, events: Sequence[Mapping[str, object]]) -> None:
         """Write the events of a run's traced rows: a table with one row per event, for all nodes."""
-        self.traces.mkdir(exist_ok=True)
-        with (self.traces / f"{run_id}.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, list(events[0]), lineterminator="\n")
-            table.writeheader()
-            table.writerows(events)
+        with writing(self.traces):
+            self.traces.mkdir(exist_ok=True)
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(events[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(events)
+        write_atomically(self.traces / f"{run_id}.csv", text.getvalue().encode())
 
     def compress(self) -> None:
         """Replace the session's description, runs and traces by compressed files, a tenth as large."""
@@ -117,7 +122,7 @@ class SessionStore:
         folder = self.folder / "figures"
         if folder.is_symlink():
             raise RecordError(f"{folder} is a link, and figures are written into the session only: remove it")
-        with _writing(self.folder):
+        with writing(folder):
             folder.mkdir(exist_ok=True)
         return folder
 
@@ -128,7 +133,7 @@ class SessionStore:
         The kernel releases the lock when this process ends. Raises `RecordError`, which names the process, if
         another process holds it.
         """
-        with _writing(self.folder):
+        with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / ".lock").open("a+", encoding="utf-8")
         with file:
@@ -140,7 +145,7 @@ class SessionStore:
                     f"session {self.folder.name} is being run by {file.read() or 'another process'}: "
                     "wait for it, or use --fresh"
                 ) from error
-            with _writing(self.folder):
+            with writing(self.folder):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}")
                 file.flush()
@@ -149,8 +154,20 @@ class SessionStore:
 
 def make_results_folder(folder: Path) -> None:
     """Make a folder for results, unless it exists; `RecordError` if this is not possible."""
-    with _writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into a `RecordError` that names `path` and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"{path} cannot be written ({error.strerror or error}): make it writable, free disk space, or "
+            "name another results folder with --results"
+        ) from error
 
 
 def read_runs(file: Path, say: Say = warn) -> list[Run]:
@@ -268,15 +285,21 @@ def find_run(root: Path, run_id: str, say: Say = warn) -> tuple[SessionStore, Ru
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Write a complete file or nothing, even if a crash occurs."""
+    """Write a complete file or nothing, even if a crash occurs. Raises `RecordError` if that fails."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     # In a folder of another user, a symbolic link with this name would redirect the content.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with open(os.open(temporary, flags, 0o666), "wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(file)
+    with writing(file):
+        opened = os.open(temporary, flags, 0o666)
+        try:
+            with open(opened, "wb") as handle:
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            temporary.replace(file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 LARGEST_FILE = 1 << 30
@@ -284,17 +307,6 @@ LARGEST_FILE = 1 << 30
 
 MOST_SENTENCES = 5
 """Number of lines of a file that are named because they are passed over."""
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(
-            f"the results folder {folder} cannot be written ({error.strerror}): "
-            "name another one with --results"
-        ) from error
 
 
 def _compressed(file: Path) -> Path:
@@ -356,7 +368,7 @@ Record = TypeVar("Record", Run, Session)
 def _decoded(content: bytes, kind: type[Record], where: str, what: str) -> Record:
     try:
         record = msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise RecordError(f"{where} is not {what}: {error}") from error
     if record.schema not in READABLE:
         known = " and ".join(map(str, READABLE))

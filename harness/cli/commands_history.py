@@ -1,12 +1,19 @@
 """``adabench history``: a cell's ratio to its baseline, session by session."""
 
+from __future__ import annotations
+
 import math
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, results_root, terminal_width
+from adabench.harness.cli.options import Results, recorded_root, terminal_width
 from adabench.harness.cli.terminal import tell
+from adabench.harness.errors import unknown
+
+if TYPE_CHECKING:
+    from adabench.results.record import Run
 
 
 def history(
@@ -22,7 +29,7 @@ def history(
     from adabench.analysis.tables import fitted
     from adabench.results.store import readable_sessions
 
-    root = results_root(results)
+    root = recorded_root(results)
     sessions = [(session, runs) for _, session, runs in readable_sessions(root)]
     moments = [
         one
@@ -31,6 +38,7 @@ def history(
         and (backend is None or one.comparison.label.partition(" (")[0].partition(",")[0] == backend)
     ]
     if not moments:
+        _check_names([run for _, runs in sessions for run in runs], usecase, backend, baseline)
         tell(f"no session in {root} compares such cells")
         return
     width = terminal_width()
@@ -50,3 +58,16 @@ def history(
     names = ["when", "commit", "blocks", "ratio", "interval", "verdict"]
     for (of, label, against), rows in cells.items():
         tell(f"{of}: {label} against {against}\n\n{fitted(names, rows, width)}\n")
+
+
+def _check_names(runs: list[Run], usecase: str | None, backend: str | None, baseline: str | None) -> None:
+    """Refuse names that are in no record."""
+    backends = {run.backend for run in runs}
+    of_baseline = baseline and re.split(r"[\[(,]", baseline)[0].strip()
+    for what, given, known in (
+        ("use case", usecase, {run.usecase for run in runs}),
+        ("backend", backend, backends),
+        ("baseline", of_baseline, backends),
+    ):
+        if given is not None and known and given not in known:
+            raise unknown(what, given, known)

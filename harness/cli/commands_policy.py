@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adabench.harness.cli.options import Data, Workers, at_least_one, shown, with_options
+from adabench.harness.cli.options import Data, Seed, Workers, at_least_one, shown, with_options
 from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 
@@ -42,7 +42,6 @@ ResourcesOption = Annotated[
 AccessesOption = Annotated[
     Path | None, typer.Option("--accesses", help="Access counts, as `adabench accesses` writes them.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed for the initial weights and the data order.")]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Also accept a policy that was made for another model or cluster.")
 ]
@@ -71,7 +70,7 @@ def _model(
     resources: ResourcesOption = None,
     accesses: AccessesOption = None,
     data: Data = None,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
 ) -> Model:
     from adabench.harness.study.model_parameters import model_parameters_of, read_accesses, usecase_from
     from adabench.harness.study.policies import resources_from
@@ -88,7 +87,7 @@ def _model_or_none(
     resources: ResourcesOption = None,
     accesses: AccessesOption = None,
     data: Data = None,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
 ) -> Model | None:
     return None if usecase is None else _model(usecase, nodes, resources, accesses, data, seed)
 
@@ -103,7 +102,7 @@ def accesses(
     workers: Annotated[int, typer.Option(help="Worker threads per node.")] = 1,
     epochs: Annotated[int, typer.Option(help="Passes over the training data.")] = 1,
     data: Data = None,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Output file; by default accesses-USECASE.npz.")
     ] = None,

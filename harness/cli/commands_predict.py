@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _SHOWN_GROUPS, _FEWEST_GROUPS = 12, 3
 _MOST_FEATURES = 256
 """Number of columns of a table from which seconds are predicted; 300 take more than a minute."""
+
+
+_PREDICTED = ("predicted", "low", "high", "extrapolated")
+"""Columns that the output of ``--at`` adds."""
 
 
 @takes_study(without=("target", "quick"))
@@ -203,6 +207,8 @@ class _Measured:
         if not good.all():
             tell(f"{(~good).sum():,} of {len(good):,} rows are left out: no finite seconds more than 0")
         used = _columns(features, frame, table) or [str(name) for name in frame.columns if name != target]
+        if not used:
+            raise UsageError(f"{table} has only the column {target!r}: add columns to predict it from")
         if len(used) > _MOST_FEATURES:
             raise UsageError(
                 f"{table} has {len(used)} columns to predict from; at most {_MOST_FEATURES} are used: name "
@@ -212,7 +218,7 @@ class _Measured:
             raise UsageError(f"--features {features}: {target!r} is what is predicted; leave it out")
         if not good.any():
             raise RegressionError("no row is left")
-        return cls(frame[good].reset_index(drop=True), used, target, seed)
+        return cls(frame[good], used, target, seed)
 
     def judge(self, together: list[str]) -> None:
         """Hold out rows at random, and in groups of rows that are equal in the columns `together`."""
@@ -249,18 +255,20 @@ class _Measured:
 
     def predict(self, at: Path, out: Path | None) -> None:
         """Predict the rows of another csv."""
-        from adabench.analysis.regression import LEVEL, Regression
+        from adabench.analysis.regression import LEVEL, Regression, RegressionError
 
         wanted = _csv(at)
+        for name in _PREDICTED:
+            if name in wanted.columns:
+                raise UsageError(f"{at} has a column {name!r}, which the output adds: rename it")
         with working("learning from the table"):
             learned = Regression.fit(self.frame[self.features], self.frame[self.target], seed=self.seed)
-        found = learned.predict(wanted)
-        told: dict[str, Any] = {
-            "predicted": found.seconds,
-            "low": found.low,
-            "high": found.high,
-            "extrapolated": ["; ".join(texts) for texts in found.extrapolated],
-        }
+        try:
+            found = learned.predict(wanted)
+        except RegressionError as error:
+            raise UsageError(f"{at}: {error}") from error
+        texts = ["; ".join(one) for one in found.extrapolated]
+        told = dict(zip(_PREDICTED, (found.seconds, found.low, found.high, texts), strict=True))
         tell(f"learned from {len(self.frame):,} rows; intervals should contain {LEVEL:.0%} of measured times")
         _tell_extrapolations(found.extrapolated, "rows")
         result = wanted.assign(**told)
@@ -280,7 +288,7 @@ def _csv(file: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_csv(file)
+        return pd.read_csv(file).reset_index(drop=True)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError, zlib.error) as error:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adabench.harness.cli.options import Results, SessionName, completed, results_root, shown, terminal_width
+from adabench.harness.cli.options import (
+    Results,
+    SessionName,
+    completed,
+    recorded_root,
+    results_root,
+    shown,
+    terminal_width,
+)
 from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError, unknown
 from adabench.results.record import RecordError
@@ -62,7 +70,7 @@ def list_(
     elif what == "studies":
         rows = {each: _comment(file) for each, file in built_in_studies().items()}
     elif what == "sessions":
-        rows = {store.folder.name: _session_summary(store) for store in list_sessions(results_root(results))}
+        rows = {store.folder.name: _session_summary(store) for store in list_sessions(recorded_root(results))}
     else:
         raise unknown("kind", what, LISTED)
     if name is not None:

@@ -19,6 +19,7 @@ from adabench.harness.cli.terminal import tell
 from adabench.harness.errors import UsageError
 from adabench.harness.session.resume_options import ResumeOptions
 from adabench.harness.study.study import Study
+from adabench.results.record import RecordError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,13 +140,18 @@ def _print_session(store: SessionStore, console: Console) -> None:
     from adabench.analysis.figures import draw_figures
     from adabench.analysis.load import SUCCESS
     from adabench.analysis.tables import session_table, write_table
+    from adabench.results.store import warn
 
     runs = store.runs()
     if any(one.status in SUCCESS and one.phase == "measured" for one in runs):
         console.print(session_table(runs, terminal_width()), markup=False, highlight=False)
-        console.print(f"table:   {shown(write_table(store))}", highlight=False)
-        for file in draw_figures(store):
-            console.print(f"figure:  {shown(file)}", highlight=False)
+        try:
+            console.print(f"table:   {shown(write_table(store))}", highlight=False)
+            for file in draw_figures(store):
+                console.print(f"figure:  {shown(file)}", highlight=False)
+        except RecordError as error:
+            # The runs are recorded, and the commands below can write these files later.
+            warn(str(error))
     folder = shown(store.folder)
     console.print(f"session: {folder}", highlight=False)
     if (events := store.folder / "tensorboard").is_dir():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adabench.harness.cli.estimate_options import TrainingOptions
-from adabench.harness.cli.options import Results, at_least_one, results_root, shown, with_options
+from adabench.harness.cli.options import Results, Seed, at_least_one, results_root, shown, with_options
 from adabench.harness.cli.terminal import plain, tell
 from adabench.harness.errors import UsageError, unknown
 
@@ -61,7 +61,7 @@ class SearchOptions(TrainingOptions):
         ),
     ] = "adaptive,static,lapse,nups"
     steps: Annotated[int, typer.Option(help="Simulated steps of each worker.")] = 60
-    seed: Annotated[int, typer.Option(help="Seed for weights, the data order, and solvers.")] = 0
+    seed: Seed = 0
     allreduce: Annotated[
         bool, typer.Option("--allreduce", help="Also consider all-reduce for dense parameters.")
     ] = False

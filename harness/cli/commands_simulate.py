@@ -11,6 +11,7 @@ import typer
 
 from adabench.harness.cli.estimate_options import TrainingOptions
 from adabench.harness.cli.options import (
+    SEED,
     CostedResources,
     Data,
     Links,
@@ -102,10 +103,7 @@ class SimulateOptions:
     peer_timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds after which a silent node is lost.")
     ] = 5.0
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed for weights, the data order, and the order of events."),
-    ] = None
+    seed: Annotated[int | None, SEED] = None
     trace: Annotated[
         Path | None, typer.Option(help=f"Write {_TRACED} steps of the last simulation as a Chrome trace.")
     ] = None

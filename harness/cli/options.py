@@ -15,7 +15,14 @@ import typer
 from adabench.harness.errors import UsageError, unknown
 from adabench.harness.plugins.registry import names
 from adabench.harness.study.setting_parsing import SETTINGS, DeclaredSetting
-from adabench.harness.study.study import Study, built_in_studies, load_study, parse_target, quick_study
+from adabench.harness.study.study import (
+    LARGEST_SEED,
+    Study,
+    built_in_studies,
+    load_study,
+    parse_target,
+    quick_study,
+)
 from adabench.harness.study.syntax import parse_selections
 
 Command = Callable[..., Any]
@@ -130,6 +137,14 @@ Links = Annotated[
 CostedResources = Annotated[
     Path | None, typer.Option("--resources", help="The cluster, as `adabench resources --costs` writes it.")
 ]
+SEED: Any = typer.Option(
+    "--seed",
+    min=0,
+    max=LARGEST_SEED,
+    metavar="N",
+    help="Seed for the initial weights, the data order, and everything else that is drawn at random.",
+)
+Seed = Annotated[int, SEED]
 Workers = Annotated[int, typer.Option("--workers", help="Worker threads per node.")]
 StepMilliseconds = Annotated[
     float | None,
@@ -233,6 +248,14 @@ def results_root(results: Path | None) -> Path:
         return results.expanduser()
     in_clone = Path("results/record.py").is_file() and Path("harness/cli/main.py").is_file()
     return Path("results/sessions") if in_clone else Path("adabench-results")
+
+
+def recorded_root(results: Path | None) -> Path:
+    """Return the folder of the sessions to read, which must exist if it is named."""
+    root = results_root(results)
+    if results is not None and not root.is_dir():
+        raise UsageError(f"--results {results}: there is no such folder; name the folder of the sessions")
+    return root
 
 
 def shown(file: Path) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from adabench.harness.errors import UsageError
 from adabench.harness.study.cell import digest
-from adabench.results.store import write_atomically
+from adabench.results.store import UNDECODABLE, write_atomically
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class StoredResults(Generic[T]):
         if file.is_file():
             try:
                 self._found = msgspec.json.decode(file.read_bytes(), type=dict[str, kind])  # type: ignore[valid-type]
-            except msgspec.DecodeError as error:
+            except UNDECODABLE as error:
                 raise UsageError(f"{file} is damaged: delete it ({error})") from error
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -24,6 +24,7 @@ from adabench.harness.study.cell import Cell
 from adabench.harness.study.study import Study
 from adabench.results.record import Host, Link, Run, Status
 from adabench.results.run_settings import RunSettings
+from adabench.results.store import writing
 
 
 class Failure(msgspec.Struct, kw_only=True, frozen=True):
@@ -150,7 +151,12 @@ def run_files(purpose: str, log: Path | None = None) -> Iterator[RunFiles]:
     with scratch_folder(purpose) as folder:
         (folder / "tmp").mkdir()
         log = log or folder / "log"
-        with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
+        with ExitStack() as opened:
+            with writing(log.parent):
+                # Without a buffer, closing a file writes nothing and cannot fail on a full disk.
+                out, err = (
+                    opened.enter_context(open(f"{log}.{end}", "ab", buffering=0)) for end in ("out", "err")
+                )
             yield RunFiles(folder, out, err)
 
 

@@ -24,6 +24,7 @@ from adabench.harness.run.spec import (
     read_json,
 )
 from adabench.results.record import Status
+from adabench.results.store import writing
 
 GRACE_SECONDS = 5.0
 """Seconds from the first failure to the end of all: a rank in a dead collective ignores SIGTERM for 30 s."""
@@ -63,7 +64,8 @@ def launch(launcher: Launcher, spec: RunSpec, log: Path | None, supervision: Sup
         total = time.monotonic() - group.launched_at
         outcome = _outcome(stopped, group, spec, files.folder, exit_code)
         if outcome.reason is not None:
-            files.err.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
+            with writing(Path(files.err.name)):
+                files.err.write(f"[adabench] {outcome.status}: {outcome.reason}\n".encode())
     return replace(outcome, total_seconds=total, link=group.link)
 
 

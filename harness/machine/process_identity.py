@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from adabench.results.store import UNDECODABLE
+
 HARNESS_VARIABLE = "ADABENCH_HARNESS"
 """Environment variable of all processes of runs: the `ProcessIdentity` of their harness."""
 
@@ -61,7 +63,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """The identity that `text` has written; None for any other text."""
         try:
             return msgspec.json.decode(text, type=ProcessIdentity)
-        except (msgspec.MsgspecError, UnicodeError):
+        except UNDECODABLE:
             return None
 
     def text(self) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from adabench.harness.machine.process_identity import ProcessIdentity
+from adabench.results.store import UNDECODABLE
 
 MARKER = ".adabench-scratch-folder.json"
 _PREFIX = "adabench-"
@@ -129,5 +130,5 @@ def _marker(folder: int) -> Marker | None:
             return None
         try:
             return msgspec.json.decode(file.read(_LONGEST_MARKER), type=Marker)
-        except (msgspec.MsgspecError, UnicodeError):
+        except UNDECODABLE:
             return None

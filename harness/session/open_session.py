@@ -23,6 +23,9 @@ from adabench.harness.study.study import Study
 from adabench.results.record import RecordError, Session
 from adabench.results.store import SessionStore, list_sessions, readable_sessions
 
+_LONGEST_NAME = 200
+"""Bytes of a study's name in the name of a session."""
+
 
 @contextmanager
 def open_session(
@@ -72,8 +75,10 @@ def open_session(
             yield found, session
         return
     now = datetime.now(timezone.utc)
+    # A file name can have 255 bytes.
+    name = study.name.encode()[:_LONGEST_NAME].decode(errors="ignore")
     session = Session(
-        session=f"{study.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        session=f"{name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         created_at=now.isoformat(timespec="seconds"),
         command=_command(),
         study=msgspec.to_builtins(study),

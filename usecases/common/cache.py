@@ -189,12 +189,19 @@ def describe_arrays(
 
 def kept_arrays(folder: Path, version: int) -> Kept | None:
     """Return the arrays of a folder; None if it is not complete, damaged, or of another version."""
-    try:
-        contents = msgspec.json.decode((folder / CONTENTS).read_bytes(), type=_Contents)
-    except (FileNotFoundError, msgspec.DecodeError):
+    contents = _decoded(folder / CONTENTS, _Contents)
+    if contents is None:
         return None
     arrays = map_arrays(folder, contents.shapes) if contents.format == version else None
     return None if arrays is None else Kept(arrays, contents.facts, contents.fingerprint)
+
+
+def _decoded(file: Path, kind: type[T]) -> T | None:
+    """Return the content of a file; None if it is missing or damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def map_arrays(folder: Path, shapes: Shapes) -> dict[str, Any] | None:
@@ -253,10 +260,7 @@ def _identity(file: Path) -> list[int]:
 
 def _contents(files: Sequence[Path], identities: Sequence[list[int]], known: Path, now: int) -> list[str]:
     """Return the SHA-256 of each file's content, which the file `known` stores for these identities."""
-    try:
-        before = msgspec.json.decode(known.read_bytes(), type=dict[str, tuple[list[int], str]])
-    except (FileNotFoundError, msgspec.DecodeError):
-        before = {}
+    before = _decoded(known, dict[str, tuple[list[int], str]]) or {}
     after: dict[str, tuple[list[int], str]] = {}
     for file, identity in zip(files, identities, strict=True):
         identity_before, digest = before.get(str(file), ([], ""))

@@ -260,7 +260,16 @@ def test_conditions() -> None:
     assert parse_condition("ratio_low > 1.03")(slow)
     assert parse_condition("ratio > 1.1 and p < 0.05")(slow)
     assert not parse_condition("ratio_low > 1.3")(slow)
-    for text in ("", "ratio", "speed > 1", "ratio > x", "ratio > 1 or p < 1", "__import__('os')"):
+    for text in (
+        "",
+        "ratio",
+        "speed > 1",
+        "ratio > x",
+        "ratio > 1.2.3",
+        "ratio > .",
+        "ratio > 1 or p < 1",
+        "__import__('os')",
+    ):
         with pytest.raises(RecordError, match="is not a condition"):
             parse_condition(text)
 

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from adabench.results.store import (
     list_sessions,
     read_runs,
     readable_sessions,
+    write_atomically,
 )
 from tests.records import make_run, make_session
 
@@ -300,6 +302,18 @@ def test_counters_of_nodes_are_summed_but_maxima_and_means_are_not() -> None:
         [{"sent": 1, "age_max": 5, "age_mean": 2}, {"sent": 2, "age_max": 3, "age_mean": 4}]
     )
     assert merged == {"sent": 3, "age_max": 5, "age_mean": 3}
+
+
+def test_file_that_cannot_be_written_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match=r"report.html cannot be written \(No space left on device\): make"):
+        write_atomically(tmp_path / "report.html", b"content")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_told_and_earlier_runs_are_kept(tmp_path: Path) -> None:

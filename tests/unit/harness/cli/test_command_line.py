@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from adabench.harness.cli import commands_results
+from adabench.harness.cli.commands_run import _print_session
 from adabench.harness.cli.options import study_from
 from adabench.harness.plugins.describe import parameter_rows
 from adabench.harness.plugins.registry import load_backend, load_builder, load_usecase
 from adabench.harness.study.plan import cells_of, planned_runs
 from adabench.harness.study.study import quick_study
+from adabench.results.store import SessionStore
+from tests.records import make_run, make_session
 
 
 def test_it_tells_its_version(said: Any) -> None:
@@ -153,3 +157,38 @@ def test_a_list_names_what_cannot_be_read(tmp_path: Path, said: Any) -> None:
     code, out, err = said("list", "sessions", "--results", str(tmp_path))
     assert (code, err) == (0, "")
     assert out.startswith("torn  cannot be read: ")
+
+
+def test_table_that_cannot_be_written_does_not_hide_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(make_run("prefetch", 0))
+    (store.folder / "table.md").mkdir()
+    _print_session(store, Console())
+    said = capsys.readouterr()
+    assert "table.md cannot be written (Is a directory)" in said.err
+    assert "next:    adabench report" in said.out
+
+
+@pytest.mark.parametrize(
+    "command", ["simulate", "search", "accesses", "policy build static", "policy show static"]
+)
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999999"])
+def test_seed_outside_the_range_is_refused_by_every_command(said: Any, command: str, seed: str) -> None:
+    code, _, err = said(*command.split(), "-u", "ctr", "--seed", seed)
+    assert code == 2
+    assert "Invalid value for '--seed'" in err
+
+
+def test_history_refuses_names_that_no_record_has(refused: Any, tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "s")
+    store.create(make_session("s"))
+    store.append(make_run("prefetch", 0))
+    history = ("history", "--results", str(tmp_path))
+    assert refused(*history, "-u", "ctrr") == "unknown use case 'ctrr': did you mean 'ctr'?"
+    assert refused(*history, "-b", "prefetchh") == "unknown backend 'prefetchh': did you mean 'prefetch'?"
+    for text in ("prefetchh", "prefetchh[lookahead=20]"):
+        sentence = "unknown baseline 'prefetchh': did you mean 'prefetch'?"
+        assert refused(*history, "--baseline", text) == sentence

@@ -27,6 +27,8 @@ run -u ctr[rows=2000] -b prefetch[policy=limited[memory=9]] => memory is '9'; it
 run -u ctr[rows=2000] -b prefetch[policy=limited[memory=9B]] => table 'wide.weight' has memory=9 bytes; one of
 run -u ctr[rows=2000] -b prefetch[policy=limited[evict=lru]] => evict is 'lru', and no table has ids of any
 list backend => unknown kind 'backend': did you mean 'backends'?
+list sessions --results nowhere => --results nowhere: there is no such folder
+history --results nowhere => --results nowhere: there is no such folder
 show nothing => no session in adabench-results
 plot => no session in adabench-results
 show --results a --results b => --results is given 2 times: give it once
@@ -54,7 +56,7 @@ OPTIONS_OF_RUN = """
 --target auc=0.7 => target 'auc' of use case 'fake-line' is not the use case's metric: rmse
 --target rmse => target 'rmse' is not of the form metric=value
 --target rmse=nan => target 'rmse=nan' can never be reached
---results file => the results folder
+--results file => cannot be written (Not a directory)
 --nodes 99999999999999999999 => option nodes: 99999999999999999999 is too large
 --seed 99999999999999999999 => option seed: 99999999999999999999 is too large
 """

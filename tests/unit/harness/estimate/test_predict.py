@@ -152,9 +152,10 @@ def test_each_cell_is_simulated_once(recorded: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(predict, "physics_of", None)
     again = Records.read([recorded], recorded)
     assert np.array_equal(first.simulated, again.simulated)
-    (recorded / "physics.json").write_text("{")
-    with pytest.raises(UsageError, match=r"physics\.json is damaged: delete it"):
-        Records.read([recorded], recorded)
+    for damaged in (b"{", b'{"\xff": 1}'):
+        (recorded / "physics.json").write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"physics\.json is damaged: delete it"):
+            Records.read([recorded], recorded)
 
 
 def test_own_cells_are_expected_to_take_what_they_took(recorded: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -84,6 +85,12 @@ def test_a_session_continues_and_a_longer_study_only_adds_blocks(tmp_path: Path,
     assert sorted({block for _, block, _ in calls[6:]}) == [2, 3]
     run(tmp_path, ResumeOptions(fresh=True))
     assert len(list_sessions(tmp_path)) == 2
+
+
+def test_long_name_of_a_study_is_shortened_in_the_name_of_its_session(tmp_path: Path) -> None:
+    named = msgspec.structs.replace(study(), name="é" * 120)
+    with open_session.open_session(named, cells_of(named), tmp_path, fresh=True, say=print) as (store, _):
+        assert store.folder.name.startswith("é" * 100 + "-20")
 
 
 def test_no_session_is_made_inside_of_a_session(tmp_path: Path, made_up: Any) -> None:

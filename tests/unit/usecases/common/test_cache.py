@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adabench.usecases.common.cache import read_once
+from adabench.usecases.common.cache import CACHE_VARIABLE, read_once
 from adabench.usecases.interface import DataError
 
 
@@ -53,6 +53,20 @@ def test_a_digest_is_remembered_once_the_file_is_older_than_the_clock_can_tell(
     assert read(path) == "same"
     monkeypatch.setattr("adabench.usecases.common.cache.file_digest", lambda _: pytest.fail("read again"))
     assert read(path) == "same"
+
+
+@pytest.mark.parametrize("damaged", [b'{"\xff": 1}', b"[" * 100_000, b"{"], ids=["encoding", "depth", "end"])
+def test_damaged_cache_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    path = tmp_path / "data"
+    path.write_text("same")
+    assert read(path) == "same"
+    (known,) = (tmp_path / "cache").rglob("contents.json")
+    known.write_bytes(damaged)
+    assert read(path) == "same"
+    assert known.read_bytes() != damaged
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
