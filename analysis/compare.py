@@ -131,8 +131,8 @@ def compared_cells(
 ) -> dict[str, str]:
     """Return the baseline's cell with which each other cell is compared.
 
-    `baseline` and `labels` are as in `compare`. Raises `RecordError` if there is no such baseline, it is ambiguous, or it
-    has several cells and none of a cell's topology.
+    `baseline` and `labels` are as in `compare`. Raises `RecordError` if there is no such baseline, it is
+    ambiguous, or it has several cells and none of a cell's topology.
     """
     cells = {run.cell: run for run in runs if run.phase == "measured"}
     labels = labels or cell_labels(runs)
