@@ -17,7 +17,7 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.model.call_interception import Calls, without_hooks
 from autoada.model.checkpoint import WorkerState
-from autoada.model.forwarding import ForwardingModule, class_for
+from autoada.model.forwarding import ForwardingModule, class_for, names_of_both
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import StalenessLimit, SynchronousSteps
@@ -168,13 +168,23 @@ class AdaModel(ForwardingModule):
             self._staleness,
         )
         self._calls = Calls(model, self._state, self._wrapped)
+        hidden = names_of_both(self, model)
         self.module = model
+        if access.is_primary:
+            for name in sorted(hidden):
+                _log.warning(
+                    "model.%s is AdaModel's attribute, and %s also has one of this name: use model.module.%s "
+                    "for it, or rename it",
+                    name,
+                    type(model).__name__,
+                    name,
+                )
         modules = self._modules
         nn.Module.register_load_state_dict_post_hook(
             self, lambda self, _: self.__dict__.update(_modules=modules)
         )
         if self._backward is not None:
-            self._backward.follow(model, lambda: self.training)
+            self._backward.follow(model, lambda: model.training)
         for each in optimizers:
             push_at_step(each, self._wrapped, self.push)
             self._wrapped.optimizer_states.attach(each)
@@ -186,7 +196,7 @@ class AdaModel(ForwardingModule):
         module = self._modules["module"]
         assert module is not None
         calls = self._calls
-        return calls.run("", calls.direct.within_call(module), self.training, (args, kwargs))
+        return calls.run("", calls.direct.within_call(module), module.training, (args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""

@@ -593,3 +593,43 @@ def test_a_model_knows_whether_a_loop_can_signal_intent(
 def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
         StalenessLimit(cast("Any", None), limit, alone=True)
+
+
+def test_the_mode_is_the_wrapped_models_mode(net: Net) -> None:
+    net.eval()
+    model = autoada.AdaModel(net)
+    assert not model.training
+    net.train()
+    assert model.training
+    model.apply(lambda module: module.train(False))
+    assert not model.training
+    model.close()
+
+
+class Overriding(Net):
+    closed = 7
+
+    def requires_grad_(self, requires_grad: bool = True) -> Overriding:
+        self.out.requires_grad_(requires_grad)
+        return self
+
+    def eval(self) -> Overriding:
+        self.evaluated = True
+        return super().eval()
+
+
+def test_methods_that_the_model_overrides_are_called() -> None:
+    model = autoada.AdaModel(Overriding())
+    assert model.requires_grad_(False) is model
+    assert model.items.weight.requires_grad and not model.out.weight.requires_grad
+    assert model.eval() is model and model.evaluated and not model.training
+    model.close()
+
+
+def test_a_name_of_the_model_that_the_wrapper_also_has_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = autoada.AdaModel(Overriding())
+    assert "Overriding also has one of this name: use model.module.closed" in caplog.text
+    with pytest.raises(AttributeError, match=r"assign model\.module\.closed"):
+        model.closed = 8  # type: ignore[misc]
+    assert (model.closed, model.module.closed) == (False, 7)
+    model.close()
