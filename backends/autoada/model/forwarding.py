@@ -123,11 +123,25 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("apply", "add_module", "register_module", "register_parameter", "register_buffer"):
+for _name in (
+    "apply",
+    "add_module",
+    "register_module",
+    "register_parameter",
+    "register_buffer",
+    "register_state_dict_pre_hook",
+    "register_state_dict_post_hook",
+    "register_load_state_dict_pre_hook",
+    "register_load_state_dict_post_hook",
+    "_register_state_dict_hook",
+    "_register_load_state_dict_pre_hook",
+):
     setattr(ForwardingModule, _name, _forwarded(_name))
 
 _OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__replace__")
 """Special methods that make copies."""
+
+_MOVES = ("to", "type", "cpu", "cuda", "float", "double", "half", "bfloat16", "to_empty", "share_memory")
 
 
 def names_of_both(wrapper: nn.Module, module: nn.Module) -> set[str]:
@@ -162,6 +176,8 @@ def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
 
 def _method_of_module(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name in _MOVES:
+            getattr(nn.Module, name)(self, *args, **kwargs)  # Refuses to move the model.
         dict(self.named_children())  # A container returns its children, and their calls count.
         result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
         return self if result is self.module else result

@@ -21,7 +21,7 @@ from autoada.model.forwarding import ForwardingModule, class_for, names_of_both
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import StalenessLimit, SynchronousSteps
-from autoada.model.state_dict import load_all_but_tables, state_of
+from autoada.model.state_dict import state_of
 from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
@@ -302,14 +302,20 @@ class AdaModel(ForwardingModule):
             raise adaps.AdapsError("the node is closed: read the model's weights before close()")
         self._wrapped.refresh()
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0."""
-        del assign  # the parameters' memory is the server's
-        loaded, tables = load_all_but_tables(self.module, state_dict, strict)
-        self._wrapped.load(tables)
-        return loaded
+        """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0.
+
+        Arguments are those of `torch.nn.Module.load_state_dict`, except ``assign=True``, which is refused.
+        """
+        if kwargs.get("assign") or any(args[1:2]):
+            raise RuntimeError(
+                "load_state_dict(assign=True) would replace the parameters, which are in the parameter server: "
+                "leave assign out, so that the values are copied"
+            )
+        with self._wrapped.loading():
+            return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(
         self,
@@ -324,7 +330,8 @@ class AdaModel(ForwardingModule):
         """Load the state of a module that contains the wrapped model."""
         try:
             own = {name.removeprefix(prefix): value for name, value in state_dict.items()}
-            loaded = self.load_state_dict(own, strict=False)
+            assign = local_metadata.get("assign_to_params_buffers", False)
+            loaded = self.load_state_dict(own, strict=False, **({"assign": True} if assign else {}))
         except RuntimeError as error:
             error_msgs.append(str(error))
         else:
