@@ -311,7 +311,7 @@ class AdaModel(ForwardingModule):
         """
         if kwargs.get("assign") or any(args[1:2]):
             raise RuntimeError(
-                "load_state_dict(assign=True) would replace the parameters, which are in the parameter server: "
+                "load_state_dict(assign=True) would replace the parameters, which are in the server: "
                 "leave assign out, so that the values are copied"
             )
         with self._wrapped.loading():
