@@ -47,6 +47,10 @@ class TableIdMap(IdMap, Protocol):
         """Return all ids with their rows of `weight`, in the order of a state dictionary."""
         ...
 
+    def load(self, state: IdRows) -> None:
+        """Replace all ids and rows; ValueError if they can only be loaded with the whole model."""
+        ...
+
 
 class LocalIdMap(dict[int, int]):
     """Row numbers of ids in this process: the position of each id in the order of first use.
@@ -96,6 +100,12 @@ class LocalIdMap(dict[int, int]):
         """Return the ids in the order of their rows."""
         ids = list(self)[: self.initialized]
         return IdRows(torch.tensor(ids, dtype=torch.int64), weight[: len(ids)])
+
+    def load(self, state: IdRows) -> None:
+        """Number the ids in their order."""
+        self.clear()
+        self.update({each: row for row, each in enumerate(state.ids.tolist())})
+        self.initialized = len(self)
 
 
 def row_numbers(ids: Tensor, id_map: IdMap) -> Tensor:
@@ -310,16 +320,12 @@ class HashEmbedding(nn.Module):
         ValueError
             If the rows are in the parameter server.
         """
-        if not isinstance(self.id_map, LocalIdMap):
-            raise ValueError(
-                "a HashEmbedding in the parameter server cannot load a state by itself: use "
-                "load_state_dict() of its AdaModel"
-            )
-        count, before = len(state.ids), self.id_map.initialized
-        with torch.no_grad():
-            self.weight[:count] = state.rows.to(self.weight)
-            self.weight[count:before] = 0
-        self.id_map = LocalIdMap(self.capacity, state.ids)
+        if isinstance(self.id_map, LocalIdMap):
+            count, before = len(state.ids), self.id_map.initialized
+            with torch.no_grad():
+                self.weight[:count] = state.rows.to(self.weight)
+                self.weight[count:before] = 0
+        self.id_map.load(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HashEmbedding:
         copied = type(self).__new__(type(self))

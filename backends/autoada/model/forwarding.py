@@ -22,7 +22,8 @@ class ForwardingModule(nn.Module):
     """Forwards attributes, methods and registrations to the plain module that it wraps.
 
     Python looks up special methods in the class, as in ``len(model)``. So each wrapper has a separate class,
-    with the special methods of the plain module and the signature of its forward.
+    with the special methods of the plain module, its overrides of `torch.nn.Module`'s methods, and the
+    signature of its forward.
     """
 
     _calls: Calls
@@ -37,8 +38,24 @@ class ForwardingModule(nn.Module):
         value = getattr(self.module, name)
         return self._calls.intercept(name, value, self)
 
+    @property  # type: ignore[override]
+    def training(self) -> bool:
+        """Whether the wrapped model is in training mode."""
+        training: bool = self.module.training
+        return training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "module" in self.__dict__.get("_modules", {}):
+            self.module.training = mode
+
     def __setattr__(self, name: str, value: Any) -> None:
         module = self.__dict__.get("_modules", {}).get("module")
+        if module is not None and name in names_of_both(self, module):
+            raise AttributeError(
+                f"both AdaModel and {type(module).__name__} have the attribute {name!r}: assign "
+                f"model.module.{name}"
+            )
         if module is None or name in self.__dict__ or hasattr(type(self), name):
             super().__setattr__(name, value)
         else:
@@ -68,7 +85,6 @@ class ForwardingModule(nn.Module):
 
     def train(self: Wrapper, mode: bool = True) -> Wrapper:
         """Set the wrapped model to training mode, or to evaluation mode."""
-        self.training = mode
         self.module.train(mode)
         return self
 
@@ -107,32 +123,61 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("apply", "add_module", "register_module", "register_parameter", "register_buffer"):
+for _name in (
+    "apply",
+    "add_module",
+    "register_module",
+    "register_parameter",
+    "register_buffer",
+    "register_state_dict_pre_hook",
+    "register_state_dict_post_hook",
+    "register_load_state_dict_pre_hook",
+    "register_load_state_dict_post_hook",
+    "_register_state_dict_hook",
+    "_register_load_state_dict_pre_hook",
+):
     setattr(ForwardingModule, _name, _forwarded(_name))
 
 _OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__replace__")
 """Special methods that make copies."""
 
+_MOVES = ("to", "type", "cpu", "cuda", "float", "double", "half", "bfloat16", "to_empty", "share_memory")
+
+
+def names_of_both(wrapper: nn.Module, module: nn.Module) -> set[str]:
+    """Return public names that the wrapper adds to `torch.nn.Module`, and that the wrapped model also has."""
+    added = {*dir(type(wrapper)), *vars(wrapper), "module"} & set(dir(module))
+    return {name for name in added - set(dir(nn.Module)) if not name.startswith("_")} - {"training"}
+
 
 def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
     """Return a subclass of `wrapper` for modules of class `kind`."""
+    methods = [name for name in dir(kind) if inspect.isfunction(inspect.getattr_static(kind, name))]
     special = [
         name
-        for name in dir(kind)
+        for name in methods
         if name.startswith("__") and name.endswith("__") and name not in _OF_COPIES
-        if inspect.isfunction(inspect.getattr_static(kind, name)) and not hasattr(wrapper, name)
+        if not hasattr(wrapper, name)
+    ]
+    overridden = [
+        name
+        for name in methods
+        if not name.startswith("_") and hasattr(nn.Module, name)
+        if getattr(wrapper, name) is getattr(nn.Module, name) is not getattr(kind, name)
     ]
 
     @functools.wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper.forward(self, *args, **kwargs)
 
-    own = {name: _special_method(name) for name in special}
+    own = {name: _method_of_module(name) for name in [*special, *overridden]}
     return type(wrapper.__name__, (wrapper,), {**own, "forward": forward, "__module__": wrapper.__module__})
 
 
-def _special_method(name: str) -> Callable[..., Any]:
+def _method_of_module(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name in _MOVES:
+            getattr(nn.Module, name)(self, *args, **kwargs)  # Refuses to move the model.
         dict(self.named_children())  # A container returns its children, and their calls count.
         result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
         return self if result is self.module else result

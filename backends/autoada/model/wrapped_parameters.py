@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -230,10 +231,23 @@ class WrappedParameters:
                 worker.intent(keys, worker.current_clock, FOREVER)
         self.pull()
 
-    def load(self, tables: Iterable[TableState]) -> None:
-        """Collective: set the server's values to these tables and the current dense parameters."""
-        self._set_up(tables)
-        self.pull()
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Collective: set the server's values to those that the model loads in this context.
+
+        Each worker loads a state, and the values of the primary worker are used.
+        """
+        rows = [table.rows for table in self.tables.values()]
+        self._access.worker.begin_setup()
+        for each in rows:
+            each.is_loading = True
+        try:
+            yield
+        finally:
+            for each in rows:
+                each.is_loading = False
+            self._end_setup()
+            self.pull()
 
     def refresh(self) -> None:
         """Bring dense parameters up to date, and push values that were written by hand."""
@@ -362,6 +376,12 @@ class WrappedParameters:
                     table.rows.write(torch.arange(len(values)), values)
                 elif isinstance(table, HashTable):
                     table.rows.write_state(values)
+        self._end_setup()
+
+    def _end_setup(self) -> None:
+        """Collective: send the primary worker's dense parameters, and forget all earlier values."""
+        worker = self._access.worker
+        if self._access.is_primary:
             for dense in self.dense:
                 dense.initialise()
         worker.end_setup()

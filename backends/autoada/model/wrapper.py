@@ -17,11 +17,11 @@ import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.model.call_interception import Calls, without_hooks
 from autoada.model.checkpoint import WorkerState
-from autoada.model.forwarding import ForwardingModule, class_for
+from autoada.model.forwarding import ForwardingModule, class_for, names_of_both
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
 from autoada.model.staleness import StalenessLimit, SynchronousSteps
-from autoada.model.state_dict import load_all_but_tables, state_of
+from autoada.model.state_dict import state_of
 from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.rules import Optimizers, listed
@@ -168,13 +168,23 @@ class AdaModel(ForwardingModule):
             self._staleness,
         )
         self._calls = Calls(model, self._state, self._wrapped)
+        hidden = names_of_both(self, model)
         self.module = model
+        if access.is_primary:
+            for name in sorted(hidden):
+                _log.warning(
+                    "model.%s is AdaModel's attribute, and %s also has one of this name: use model.module.%s "
+                    "for it, or rename it",
+                    name,
+                    type(model).__name__,
+                    name,
+                )
         modules = self._modules
         nn.Module.register_load_state_dict_post_hook(
             self, lambda self, _: self.__dict__.update(_modules=modules)
         )
         if self._backward is not None:
-            self._backward.follow(model, lambda: self.training)
+            self._backward.follow(model, lambda: model.training)
         for each in optimizers:
             push_at_step(each, self._wrapped, self.push)
             self._wrapped.optimizer_states.attach(each)
@@ -186,7 +196,7 @@ class AdaModel(ForwardingModule):
         module = self._modules["module"]
         assert module is not None
         calls = self._calls
-        return calls.run("", calls.direct.within_call(module), self.training, (args, kwargs))
+        return calls.run("", calls.direct.within_call(module), module.training, (args, kwargs))
 
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""
@@ -292,14 +302,20 @@ class AdaModel(ForwardingModule):
             raise adaps.AdapsError("the node is closed: read the model's weights before close()")
         self._wrapped.refresh()
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0."""
-        del assign  # the parameters' memory is the server's
-        loaded, tables = load_all_but_tables(self.module, state_dict, strict)
-        self._wrapped.load(tables)
-        return loaded
+        """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0.
+
+        Arguments are those of `torch.nn.Module.load_state_dict`, except ``assign=True``, which is refused.
+        """
+        if kwargs.get("assign") or any(args[1:2]):
+            raise RuntimeError(
+                "load_state_dict(assign=True) would replace the parameters, which are in the server: "
+                "leave assign out, so that the values are copied"
+            )
+        with self._wrapped.loading():
+            return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(
         self,
@@ -314,7 +330,8 @@ class AdaModel(ForwardingModule):
         """Load the state of a module that contains the wrapped model."""
         try:
             own = {name.removeprefix(prefix): value for name, value in state_dict.items()}
-            loaded = self.load_state_dict(own, strict=False)
+            assign = local_metadata.get("assign_to_params_buffers", False)
+            loaded = self.load_state_dict(own, strict=False, **({"assign": True} if assign else {}))
         except RuntimeError as error:
             error_msgs.append(str(error))
         else:

@@ -149,6 +149,16 @@ class HashRows(ServerRows):
         super().resume(same_workers)
         self._resolved.clear()
 
+    def load(self, state: IdRows) -> None:
+        """Replace all rows by those of a state dictionary, which the `AdaModel` loads."""
+        if not self.is_loading:
+            raise ValueError(
+                "a HashEmbedding in the parameter server cannot load a state by itself: use "
+                "load_state_dict() of its AdaModel"
+            )
+        if self.is_primary:
+            self.write_state(state)
+
     def write_state(self, state: IdRows) -> None:
         """Replace all rows. Ids that `state` does not have are as if they had never been used."""
         ids, numbers = self.numbered()

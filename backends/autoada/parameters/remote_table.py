@@ -139,7 +139,7 @@ class RemoteTable(RowStore):
 
     def begin_update(self, depends: bool = True) -> bool:
         """Begin a write. All workers make it together if it `depends` on values, or if they step together."""
-        together = self.rows.is_shared and (depends or self._together)
+        together = self.rows.is_shared and (depends or self._together) and not self.rows.is_loading
         if together:
             self.rows.worker.end_setup()
             self.forget_rows()
@@ -152,7 +152,7 @@ class RemoteTable(RowStore):
 
     def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
         """Replace distinct rows. If all workers write, the values of the primary worker are used."""
-        if not together or self.rows.is_primary:
+        if self.rows.is_primary or not (together or self.rows.is_loading):
             self.rows.write(ids, rows)
         if together:
             self.rows.worker.end_setup()

@@ -35,6 +35,8 @@ class ServerRows:
         self.is_shared = not access.alone
         self.is_primary = access.is_primary
         """Whether all workers write this worker's values."""
+        self.is_loading = False
+        """Whether all workers load a state, which only the primary worker writes."""
         self.first_key = self.table.first_key
         self.steps = 0
         """Number of steps with a gradient so far, of this worker."""

@@ -89,9 +89,9 @@ def test_a_plain_state_can_be_loaded(model: autoada.AdaModel) -> None:
 
 def test_a_state_that_does_not_fit_is_refused(model: autoada.AdaModel) -> None:
     state = model.state_dict()
-    with pytest.raises(RuntimeError, match=r"lacks \['out.bias'\]"):
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "out\.bias"'):
         model.load_state_dict({name: value for name, value in state.items() if name != "out.bias"})
-    with pytest.raises(RuntimeError, match=r"'items.weight' has the shape \(3, 3\)"):
+    with pytest.raises(RuntimeError, match=r"size mismatch for items\.weight"):
         model.load_state_dict({**state, "items.weight": torch.zeros(3, 3)})
 
 
@@ -108,7 +108,7 @@ def test_a_module_that_holds_a_wrapped_model_has_and_loads_the_plain_state(net: 
     assert (found.missing_keys, found.unexpected_keys) == (["1.items.weight"], ["1.more"])
     with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "1\.items\.weight"'):
         holder.load_state_dict(short)
-    with pytest.raises(RuntimeError, match=r"'items\.weight' has the shape \(1,\); the model's is \(20, 3\)"):
+    with pytest.raises(RuntimeError, match=r"size mismatch for items\.weight"):
         holder.load_state_dict({**state, "1.items.weight": torch.ones(1)})
     assert torch.equal(holder.state_dict()["1.items.weight"], state["1.items.weight"])
     assert len(list(holder.parameters())) == len(list(plain.parameters()))
@@ -593,3 +593,88 @@ def test_a_model_knows_whether_a_loop_can_signal_intent(
 def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
         StalenessLimit(cast("Any", None), limit, alone=True)
+
+
+def test_the_mode_is_the_wrapped_models_mode(net: Net) -> None:
+    net.eval()
+    model = autoada.AdaModel(net)
+    assert not model.training
+    net.train()
+    assert model.training
+    model.apply(lambda module: module.train(False))
+    assert not model.training
+    model.close()
+
+
+class Overriding(Net):
+    closed = 7
+
+    def requires_grad_(self, requires_grad: bool = True) -> Overriding:
+        self.out.requires_grad_(requires_grad)
+        return self
+
+    def eval(self) -> Overriding:
+        self.evaluated = True
+        return super().eval()
+
+
+def test_methods_that_the_model_overrides_are_called() -> None:
+    model = autoada.AdaModel(Overriding())
+    assert model.requires_grad_(False) is model
+    assert model.items.weight.requires_grad and not model.out.weight.requires_grad
+    assert model.eval() is model and model.evaluated and not model.training
+    model.close()
+
+
+def test_a_name_of_the_model_that_the_wrapper_also_has_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = autoada.AdaModel(Overriding())
+    assert "Overriding also has one of this name: use model.module.closed" in caplog.text
+    with pytest.raises(AttributeError, match=r"assign model\.module\.closed"):
+        model.closed = 8  # type: ignore[misc]
+    assert (model.closed, model.module.closed) == (False, 7)
+    model.close()
+
+
+class Doubling(Net):
+    def load_state_dict(self, state_dict: Any, *args: Any) -> Any:  # type: ignore[override]
+        return super().load_state_dict({name: 2 * value for name, value in state_dict.items()}, *args)
+
+
+def test_a_model_may_override_the_loading_of_its_state() -> None:
+    model = autoada.AdaModel(Doubling())
+    state = copy.deepcopy(model.state_dict())
+    model.load_state_dict(state)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, 2 * state[name]), name
+    model.close()
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_hooks_of_the_state_change_tables(net: Net, inner: bool) -> None:
+    def double(state: dict[str, Any]) -> None:
+        state.update({name: 2 * value for name, value in state.items()})
+
+    model = autoada.AdaModel(net)
+    before = copy.deepcopy(model.state_dict())
+    hooked: nn.Module = net if inner else model
+    loading = hooked.register_load_state_dict_pre_hook(lambda _, state, *more: double(state))
+    saving = hooked.register_state_dict_post_hook(lambda _, state, *more: double(state))
+    for factor in (2, 8):
+        state = model.state_dict()
+        for name, value in state.items():
+            assert torch.equal(value, factor * before[name]), name
+        model.load_state_dict(state)
+    loading.remove()
+    saving.remove()
+    model.close()
+
+
+def test_the_state_with_keep_vars_has_the_parameters(net: Net, model: autoada.AdaModel) -> None:
+    state = model.state_dict(keep_vars=True)
+    assert all(state[name] is parameter for name, parameter in net.named_parameters())
+
+
+def test_replacing_the_parameters_by_a_state_is_refused(model: autoada.AdaModel) -> None:
+    for load in (model, nn.Sequential(model)):
+        with pytest.raises(RuntimeError, match="leave assign out"):
+            load.load_state_dict(load.state_dict(), assign=True)

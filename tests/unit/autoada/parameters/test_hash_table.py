@@ -279,3 +279,13 @@ def test_samples_and_trial_initializations_are_refused() -> None:
             loss_of,
             batches_of_ids(2),
         )
+
+
+def test_a_state_without_the_ids_lacks_them_as_in_plain_pytorch() -> None:
+    plain, net = hash_clicks(), hash_clicks()
+    ada = autoada.AdaModel(net)
+    state = {name: value for name, value in plain.state_dict().items() if not name.endswith("ids")}
+    found = ada.load_state_dict(state, strict=False)
+    assert found == plain.load_state_dict(state, strict=False)
+    assert found.missing_keys
+    ada.close()
