@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -27,6 +27,8 @@ class ForwardingModule(nn.Module):
     """
 
     _calls: Calls
+    _of_both: Set[str]
+    """Public names that both `AdaModel` and the wrapped model have."""
     _device: torch.device
 
     def __getattr__(self, name: str) -> Any:
@@ -51,7 +53,7 @@ class ForwardingModule(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         module = self.__dict__.get("_modules", {}).get("module")
-        if module is not None and name in names_of_both(self, module):
+        if module is not None and name in self._of_both:
             raise AttributeError(
                 f"both AdaModel and {type(module).__name__} have the attribute {name!r}: assign "
                 f"model.module.{name}"

@@ -168,10 +168,10 @@ class AdaModel(ForwardingModule):
             self._staleness,
         )
         self._calls = Calls(model, self._state, self._wrapped)
-        hidden = names_of_both(self, model)
+        self._of_both = names_of_both(self, model)
         self.module = model
         if access.is_primary:
-            for name in sorted(hidden):
+            for name in sorted(self._of_both):
                 _log.warning(
                     "model.%s is AdaModel's attribute, and %s also has one of this name: use model.module.%s "
                     "for it, or rename it",
