@@ -621,8 +621,11 @@ class Overriding(Net):
 def test_methods_that_the_model_overrides_are_called() -> None:
     model = autoada.AdaModel(Overriding())
     assert model.requires_grad_(False) is model
-    assert model.items.weight.requires_grad and not model.out.weight.requires_grad
-    assert model.eval() is model and model.evaluated and not model.training
+    assert model.items.weight.requires_grad
+    assert not model.out.weight.requires_grad
+    assert model.eval() is model
+    assert model.evaluated
+    assert not model.training
     model.close()
 
 
