@@ -105,13 +105,20 @@ class AdaDataLoader:
         self._called: Models = weakref.WeakKeyDictionary()
         self._is_given = bool(given)
         self._sources: weakref.WeakKeyDictionary[AdaModel, IntentSource | None] = weakref.WeakKeyDictionary()
-        self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._running: weakref.ref[Pass] | None = None
         self._source: LoaderSource | None = None
         self._summarised = False
         self._to_shard = shard
         self._sharded = shard
         self.position = LoaderState()
         """Position of the training in the data, which `AdaModel.checkpoint` stores."""
+        for name in sorted(name for name in _OWN if hasattr(loader, name)):
+            _log.warning(
+                "loader.%s is AdaDataLoader's attribute, and %s also has one of this name: use loader.loader.%s",
+                name,
+                type(loader).__name__,
+                name,
+            )
 
     def __len__(self) -> int:
         return len(self._own_loader())  # type: ignore[arg-type]
@@ -121,6 +128,10 @@ class AdaDataLoader:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name.startswith("_") or name in _OWN
+        super().__setattr__(name, value) if own else setattr(self.loader, name, value)
+
     def __iter__(self) -> Iterator[Any]:
         models = self._candidates()
         loader = self._own_loader()
@@ -128,13 +139,14 @@ class AdaDataLoader:
             self._source = LoaderSource(loader, models[0].node.workers == 1)
         if isinstance(loader, Iterator) and self._running is not None:
             running = self._running()
-            if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
+            if running is not None and not running.is_over:
                 return running  # An iterator returns itself.
         training = [model for model in models if model.training]
         run = self._run(training, self._source) if training else self._pass_through(models, self._source)
         next(run)  # An iterator of a loader draws its seed when it is made.
-        self._running = weakref.ref(run)
-        return run
+        batches = Pass(run)
+        self._running = weakref.ref(batches)
+        return batches
 
     @property
     def epoch(self) -> int:
@@ -284,6 +296,41 @@ class AdaDataLoader:
                 else PredictedKeys(state, self._prepare)
             )
         return self._sources[model]
+
+
+class Pass(Iterator[Any]):
+    """The batches of one pass. An error ends the pass, and later requests for batches are refused."""
+
+    def __init__(self, batches: Generator[Any, None, None]) -> None:
+        self._batches = batches
+        self._failed = False
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            if self._failed:  # In plain PyTorch, a DataLoader would go on with the next batch.
+                raise RuntimeError(
+                    "an error has ended this pass over the loader: handle items that cannot be read in the "
+                    "data set or in collate_fn, or begin another pass"
+                ) from None
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more batches."""
+        return inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED
+
+    def close(self) -> None:
+        """End the pass."""
+        self._batches.close()
+
+
+_OWN = {"loader", "lookahead", "position"} | {name for name in vars(AdaDataLoader) if name[0] != "_"}
+"""Public names of `AdaDataLoader`; all others are those of the loader."""
 
 
 def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, None]:

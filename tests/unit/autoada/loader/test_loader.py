@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autoada import AdaDataLoader, AdaModel
 from autoada.prediction.speculation import LARGEST
-from tests.unit.autoada.small_net import PAIR_ROWS, IntentLog, Pairs, pairs_of
+from tests.unit.autoada.small_net import PAIR_ROWS, IntentLog, Net, Pairs, pairs_of
 
 Captured = pytest.LogCaptureFixture
 
@@ -688,3 +688,45 @@ def test_a_loader_without_a_model_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("autoada.model.wrapper._made", [])  # models of other tests that they did not close
     with pytest.raises(RuntimeError, match="there is no AdaModel to announce rows for: make AdaModel"):
         list(AdaDataLoader([1]))
+
+
+class WithBadItem(Dataset[tuple[Tensor, Tensor]]):
+    """Three batches of two items, of which the second batch cannot be read."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == 2:
+            raise ValueError("a bad item")
+        return torch.tensor(index), torch.tensor(1.0)
+
+
+@pytest.mark.parametrize("lookahead", ["auto", 2])
+def test_a_pass_that_an_error_has_ended_does_not_end_as_if_it_were_complete(lookahead: Any) -> None:
+    net = Net(6)
+    model = AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    batches = iter(AdaDataLoader(DataLoader(WithBadItem(), batch_size=2), lookahead))
+    ids, _ = next(batches)
+    model(ids)
+    with pytest.raises(ValueError, match="a bad item"):
+        next(batches)
+    with pytest.raises(RuntimeError, match="an error has ended this pass"):
+        next(batches)
+    model.close()
+
+
+def test_attributes_of_the_loader_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
+    class Loader(list[Any]):
+        epoch = 7
+
+    net = Net(6)
+    model = AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    loader = DataLoader(WithBadItem(), batch_size=2)
+    wrapped = AdaDataLoader(loader)
+    wrapped.collate_fn = lambda items: len(items)
+    assert loader.collate_fn is wrapped.collate_fn
+    with caplog.at_level(logging.WARNING, "autoada"):
+        AdaDataLoader(Loader())
+    assert "use loader.loader.epoch" in caplog.text
+    model.close()
