@@ -26,7 +26,12 @@ def launched(written: dict[tuple[FileKind, int], Any], exit_code: int, **fields:
 
 
 def result(rank: int, data: str) -> RankResult:
-    costs = {"cpu_seconds": 1.0, "peak_rss_mib": 1.0, "context_switches": 1, "paused_seconds": 0.0}
+    costs: dict[str, Any] = {
+        "cpu_seconds": 1.0,
+        "peak_rss_mib": 1.0,
+        "context_switches": 1,
+        "paused_seconds": 0.0,
+    }
     return RankResult(rank=rank, data=data, **costs)
 
 
