@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -268,7 +268,9 @@ class _Measured:
         except RegressionError as error:
             raise UsageError(f"{at}: {error}") from error
         texts = ["; ".join(one) for one in found.extrapolated]
-        told = dict(zip(_PREDICTED, (found.seconds, found.low, found.high, texts), strict=True))
+        told: dict[str, Any] = dict(
+            zip(_PREDICTED, (found.seconds, found.low, found.high, texts), strict=True)
+        )
         tell(f"learned from {len(self.frame):,} rows; intervals should contain {LEVEL:.0%} of measured times")
         _tell_extrapolations(found.extrapolated, "rows")
         result = wanted.assign(**told)

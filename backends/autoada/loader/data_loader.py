@@ -114,7 +114,8 @@ class AdaDataLoader:
         """Position of the training in the data, which `AdaModel.checkpoint` stores."""
         for name in sorted(name for name in _OWN if hasattr(loader, name)):
             _log.warning(
-                "loader.%s is AdaDataLoader's attribute, and %s also has one of this name: use loader.loader.%s",
+                "loader.%s is AdaDataLoader's attribute, and %s also has one of this name: "
+                "use loader.loader.%s",
                 name,
                 type(loader).__name__,
                 name,

@@ -40,7 +40,7 @@ class ForwardingModule(nn.Module):
         value = getattr(self.module, name)
         return self._calls.intercept(name, value, self)
 
-    @property  # type: ignore[override]
+    @property
     def training(self) -> bool:
         """Whether the wrapped model is in training mode."""
         training: bool = self.module.training

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autoada.parameters.hash_table import HashTable
+from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_tensor import TableTensor
 
 
@@ -25,7 +26,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if isinstance(value, TableTensor):
             if not value.has_all_rows:
                 state[name] = value.values().clone()
-            elif not isinstance(value.store, HashTable):
+            elif isinstance(value.store, RemoteTable) and not isinstance(value.store, HashTable):
                 if value.store not in read:
                     read[value.store] = value.store.rows.read()
                 state[name] = read[value.store]

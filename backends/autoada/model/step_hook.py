@@ -70,7 +70,8 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
 
     optimizer.register_step_pre_hook(before_step)
     after = optimizer.register_step_post_hook(after_step)
-    optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # Other hooks see the gradients.
+    hooks: Any = optimizer._optimizer_step_post_hooks  # an ordered dictionary
+    hooks.move_to_end(after.id, last=False)  # Other hooks see the gradients.
     # A GradScaler then unscales the gradients itself before the step, and leaves a step with inf or NaN out.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
     present: Any = optimizer.step  # a function if a scheduler watches it, and a method otherwise

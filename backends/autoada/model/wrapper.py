@@ -302,9 +302,7 @@ class AdaModel(ForwardingModule):
             raise adaps.AdapsError("the node is closed: read the model's weights before close()")
         self._wrapped.refresh()
 
-    def load_state_dict(  # type: ignore[override]
-        self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Collective: load the state of a plain or a wrapped model. All nodes get the state of rank 0.
 
         Arguments are those of `torch.nn.Module.load_state_dict`, except ``assign=True``, which is refused.
