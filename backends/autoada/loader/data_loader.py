@@ -130,7 +130,8 @@ class AdaDataLoader:
         return getattr(self.loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = name.startswith("_") or name in _OWN
+        own = name.startswith("_") or name in _OWN or hasattr(type(self), name)
+        own = own or "loader" not in self.__dict__  # as in a subclass before it calls this class's __init__
         super().__setattr__(name, value) if own else setattr(self.loader, name, value)
 
     def __iter__(self) -> Iterator[Any]:
