@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autoada.loader.data_loader import AdaDataLoader
-from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.model.wrapper import AdaModel
 from autoada.optimizer.schedules import Schedules
 from autoada.parameters import table_gradients, table_parameter, table_tensor
@@ -340,7 +339,12 @@ def copies_are_of_zeros() -> Patch:
 @mutant
 def state_is_not_loaded() -> Patch:
     """``load_state_dict`` of the wrapped model leaves tables as they are."""
-    return replaced(WrappedParameters, "load", lambda original, self, tables: original(self, []))
+
+    def write(original: Any, self: RemoteTable, *args: Any, **options: Any) -> None:
+        if not self.rows.is_loading:
+            original(self, *args, **options)
+
+    return replaced(RemoteTable, "write", write)
 
 
 @mutant

@@ -99,7 +99,7 @@ def test_mistakes_are_one_sentence(refused: Any, arguments: tuple[str, ...], sen
 def test_a_folder_that_cannot_be_made_is_refused_before_the_search(refused: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     arguments = [one for one in SEARCH if one != "--dry-run"]
-    sentence = "the results folder file/search-policies cannot be written (Not a directory): name another"
+    sentence = "file/search-policies cannot be written (Not a directory): make it writable"
     assert refused(*arguments, *TWO, "--results", "file").startswith(sentence)
 
 
