@@ -102,7 +102,7 @@ def compare(
     analyses : int
         Number of times that the session is judged until it is long enough; see `statistics.interim_analyses`.
     labels : mapping of str to str, optional
-        Labels of the cells; by default those that distinguish the cells of `runs`.
+        Labels of the cells. By default, labels distinguish the cells of `runs` from each other.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def compared_cells(
     baseline: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the baseline's cell with which each other cell is compared.
+    """Return cell -> the baseline's cell for its comparison.
 
     `baseline` and `labels` are as in `compare`. Raises `RecordError` if there is no such baseline, it is
     ambiguous, or it has several cells and none of a cell's topology.

@@ -235,7 +235,7 @@ def judged(
 ) -> tuple[Judgement, Predicted]:
     """Hold out each part in turn, learn from the other parts, and compare predictions with measurements.
 
-    `parts` has the part of each row. The other arguments are those of `Regression.fit`. Returns the
+    `parts` has the part of each row, and the other arguments are as in `Regression.fit`. Returns the
     judgement, and the predictions of all rows, each predicted when it was held out.
     """
     several = _columns(seconds)

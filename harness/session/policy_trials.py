@@ -88,7 +88,7 @@ class Trials:
         make_results_folder(self.folder)
         files = {}
         for position, one in enumerate(candidates):
-            # The position tells policies of one name apart.
+            # The position makes the file's name unique if several policies have one name.
             file = self.folder / f"{position}-{re.sub(r'[^a-zA-Z0-9]+', '-', one.policy.name)[:40]}.toml"
             one.policy.write(file)
             files[str(file)] = one.name

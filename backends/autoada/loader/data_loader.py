@@ -326,10 +326,6 @@ class Pass(Iterator[Any]):
         """Whether there are no more batches."""
         return inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED
 
-    def close(self) -> None:
-        """End the pass."""
-        self._batches.close()
-
 
 _OWN = {"loader", "lookahead", "position"} | {name for name in vars(AdaDataLoader) if name[0] != "_"}
 """Public names of `AdaDataLoader`; all others are those of the loader."""

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import increment_version
 
-from autoada.hash_embedding import IdRows
 from autoada.model.node_setup import TrainingPlan
 from autoada.model.optimizer_state import OptimizerStates, ServerHeldState
 from autoada.optimizer.schedules import Schedules
@@ -30,8 +29,6 @@ from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients
 from autoada.sync.gradient_exchange import GradientExchange
 
-TableState = tuple[RemoteTable, Tensor | IdRows]
-"""A table and its new values."""
 Exchanged = TableGradients | DenseParameters | RobustMeanParameters
 Waiting = ServerSummedParameters | AllReducedParameters
 FOREVER = 2**40
@@ -219,11 +216,17 @@ class WrappedParameters:
     def initialise(self) -> None:
         """Collective: set the server's values to the weights of the primary worker."""
         worker, hashed = self._access.worker, self._layout.hashed
-        self._set_up(
-            (self.tables[name], parameter if name not in hashed else hashed[name].id_map.saved(parameter))
-            for name, parameter in self._layout.tables.items()
-            if not parameter.is_meta
-        )
+        worker.begin_setup()
+        if self._access.is_primary:
+            for name, parameter in self._layout.tables.items():
+                table = self.tables[name]
+                if parameter.is_meta:
+                    continue
+                if isinstance(table, HashTable):
+                    table.rows.write_state(hashed[name].id_map.saved(parameter))
+                else:
+                    table.rows.write(torch.arange(len(parameter)), parameter)
+        self._end_setup()
         for optimizer in self._optimizers:
             self.optimizer_states.take_over(optimizer)
         for keys in self._announced:  # Every worker needs these rows in every step.
@@ -366,17 +369,6 @@ class WrappedParameters:
             table.forget_rows()
             table.rows.resume(same_workers)
         self.pull()
-
-    def _set_up(self, tables: Iterable[TableState]) -> None:
-        worker = self._access.worker
-        worker.begin_setup()
-        if self._access.is_primary:
-            for table, values in tables:
-                if isinstance(values, Tensor):
-                    table.rows.write(torch.arange(len(values)), values)
-                elif isinstance(table, HashTable):
-                    table.rows.write_state(values)
-        self._end_setup()
 
     def _end_setup(self) -> None:
         """Collective: send the primary worker's dense parameters, and forget all earlier values."""
