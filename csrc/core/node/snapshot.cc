@@ -67,19 +67,13 @@ void overwrite(NodeContext& node, const Table& table, Key number, const float* r
   }
   RowFile& file = node.storage->file(node.tables.number_of(table));
   const std::uint64_t index = number - table.first_key();
-  std::vector<float> words(file.words());
-  StoredState state;
-  if (key.state() == State::kStored) {
-    const RowFile::Record record = read_row(table, file, index, file.entry(index), words);
-    if (!record.problem.empty()) throw StorageError(record.problem);
-    state = record.state;
-  }
-  state.version = next_version(state.version);
-  std::vector<float> copy(row, row + table.width());
+  const RowFile::Entry last = key.state() == State::kStored ? file.entry(index) : RowFile::Entry{};
+  const StoredState state{next_version(last.version), last.rc, 0};
+  std::vector<float> words(row, row + table.width());
   if (table.is_packed()) {
-    table.pack(copy.data(), mix(number ^ state.version), words.data());
-  } else {
-    words = std::move(copy);
+    std::vector<float> packed(file.words());
+    table.pack(words.data(), mix(number ^ state.version), packed.data());
+    words = std::move(packed);
   }
   file.set_entry(index, file.write(index, state, words));
   key.mark_stored();

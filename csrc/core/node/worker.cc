@@ -407,7 +407,10 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     if (is_mine && use.last >= begin) continue;
     // The intent that needs the row may be another worker's and end during the call.
     const bool is_pinned = of.uses()->pins(row) > 0;
-    if (is_pinned) node_.use(*of.uses(), row, index_);
+    if (is_pinned) {
+      node_.use(*of.uses(), row, index_);
+      KeyWords::fence(std::memory_order_seq_cst);  // see Retirement::give_up
+    }
     if (!is_pinned || !of.is_usable(key)) [[unlikely]]
       not_in_use(of, key);
   }

@@ -418,10 +418,14 @@ struct Decisions {
   ADAPS_DECISION bool may_be_stored(const SlotHeader& owner) const { return !owner.has_holders(); }
   // Whether a row stays in memory because calls will use it.
   ADAPS_DECISION bool is_kept_in_memory(std::uint32_t intents) const { return intents > 0; }
-  // Whether a row can be computed again, so that it need not be written.
-  ADAPS_DECISION bool may_be_forgotten(const SlotHeader& owner, bool at_home) const {
-    return at_home && owner.version() == 0 && owner.rc == 0 && owner.location == 0;
+  // Whether a row can be computed again, so that it need not be written. While the node is frozen, each row
+  // that was counted for a checkpoint remains one of the node's rows.
+  ADAPS_DECISION bool may_be_forgotten(const SlotHeader& owner, bool at_home, bool is_frozen) const {
+    return at_home && owner.version() == 0 && owner.rc == 0 && owner.location == 0 && !is_frozen;
   }
+  // Whether rows are brought into memory ahead of their use. While the node is frozen they are not, because a
+  // row that was never used would become one of the node's rows.
+  ADAPS_DECISION bool may_bring_ahead(bool is_frozen) const { return !is_frozen; }
   // Returns the state that is written with a row.
   ADAPS_DECISION StoredState state_to_store(const SlotHeader& owner) const {
     return {owner.version(), owner.rc, owner.location};

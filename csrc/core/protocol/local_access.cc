@@ -649,10 +649,10 @@ void catch_up(NodeContext& node, const Table& table, std::span<const Key> keys, 
     if (i % kBlock == 0) prefetch_block(store, rows, keys, i, true);
     const bool untouched = (store.peek(keys[i]) & word::kSlot) == 0;
     if (untouched && (now.with.weight_decay == 0.0F || missed == MissedSteps::kForget)) continue;
-    if (!table.is_usable(keys[i])) continue;
+    LockedKey key(store, keys[i]);
+    if (!table.is_usable(keys[i])) continue;  // with the lock, so that the row keeps its id
     // The row of an id exists from its first use on, so it has missed no earlier step.
     const bool is_new = table.ids() != nullptr && !table.ids()->used().contains(keys[i] - table.first_key());
-    LockedKey key(store, keys[i]);
     touch(node, key);
     if (key.state() != State::kOwner) continue;
     bool changed = true;

@@ -16,8 +16,10 @@ constexpr std::uint64_t kMostFree = 4096;
 // Time until a channel looks again for rows to write out, if it found none.
 constexpr Micros kPause = 5'000;
 // Time without any free slot after which a call that needs one fails. Rows that other nodes use become free
-// when the intents of these nodes end, which takes much less time.
+// when the intents of these nodes end, which takes much less time. A channel that waits looks every kPause.
+// If it has not looked for kLongestPause, the process was stopped, and the rest of the time does not count.
 constexpr Micros kLongestWait = 20'000'000;
+constexpr Micros kLongestPause = 100'000;
 
 std::uint64_t usual_low_water(std::uint64_t most) {
   return most == 1 ? 0 : std::clamp<std::uint64_t>(most / 16, 1, kMostFree);
@@ -92,7 +94,7 @@ bool StoredRows::reserve_for_copy(const LockedKey& key) {
 // content. Otherwise starts to read the row.
 bool StoredRows::start(Tier& tier, LockedKey& key, Need need) {
   tier.arena->reserve(channel_.index);
-  tier.waits_since = kNever;
+  tier.waited = 0;
   if (key.untouched_here()) {
     channel_.materialize(key);
     return true;
@@ -189,13 +191,15 @@ std::vector<Key> StoredRows::work() {
 }
 
 // Fails if no slot became free for a long time. Every row that can be written out was written out then, even
-// rows with intent.
+// rows with intent. No intent ends while the node is frozen, so this time does not count.
 void StoredRows::check_progress(Tier& tier) {
-  if (tier.now.empty()) {
-    tier.waits_since = kNever;
-  } else if (tier.waits_since == kNever) {
-    tier.waits_since = channel_.now;
-  } else if (channel_.now - tier.waits_since > kLongestWait) {
+  const Micros elapsed = channel_.now - std::exchange(tier.looked, channel_.now);
+  if (tier.now.empty() || channel_.node.frozen.load()) {
+    tier.waited = 0;
+    return;
+  }
+  tier.waited += std::min(elapsed, kLongestPause);
+  if (tier.waited > kLongestWait) {
     const std::uint64_t most = tier.arena->most_of_channel();
     throw StorageError("table '" + tier.table->spec().name + "': a channel has memory for " +
                        std::to_string(most) + " rows, and all of them are copies or are copied by other " +
@@ -308,7 +312,7 @@ bool StoredRows::try_put_away(Tier& tier, Key number, bool despite_intent) {
     return true;
   }
   const bool at_home = channel_.node.directory.home(number) == channel_.rank;
-  if (decisions().may_be_forgotten(header, at_home)) {
+  if (decisions().may_be_forgotten(header, at_home, channel_.node.frozen.load())) {
     key.forget();
     return true;
   }

@@ -83,9 +83,10 @@ class StoredRows {
     std::uint64_t fruitless = 0;  // number of slots since the last one that could be freed
     bool sweep_goes_on = false;   // the slice ended before enough rows were written out
     Micros pause_until = 0;
-    std::deque<Key> now;          // keys that wait for a slot because of a call
-    std::deque<Key> ahead;        // keys that wait for a slot because of an intent
-    Micros waits_since = kNever;  // time since when `now` waits without any progress
+    std::deque<Key> now;    // keys that wait for a slot because of a call
+    std::deque<Key> ahead;  // keys that wait for a slot because of an intent
+    Micros looked = 0;      // time of the last look whether `now` waits
+    Micros waited = 0;      // time for which `now` waits without any progress
   };
   struct Coming {
     Need need;
@@ -94,7 +95,9 @@ class StoredRows {
 
   Tier* tier_of(const Table& table) const { return tiers_[channel_.node.tables.number_of(table)].get(); }
   bool has_slot_for(const Tier& tier, Need need) const {
-    return tier.arena->free_of(channel_.index) > (need == Need::kAhead ? tier.reserve : 0);
+    const std::uint64_t free = tier.arena->free_of(channel_.index);
+    if (need == Need::kNow) return free > 0;
+    return free > tier.reserve && decisions().may_bring_ahead(channel_.node.frozen.load());
   }
   bool start(Tier& tier, LockedKey& key, Need need);
   void read(Tier& tier, Key key, Need need, RowFile::Entry entry);

@@ -64,8 +64,8 @@ std::span<std::byte> scratch(std::size_t bytes) {
   thread_local std::unique_ptr<std::byte, Free> memory;
   thread_local std::size_t size = 0;
   if (size < bytes) {
-    size = rounded_up(bytes, kPage);
-    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, size)));
+    memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, rounded_up(bytes, kPage))));
+    size = memory == nullptr ? 0 : rounded_up(bytes, kPage);
     if (memory == nullptr) throw std::bad_alloc();
   }
   return {memory.get(), bytes};

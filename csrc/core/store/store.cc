@@ -181,6 +181,7 @@ void LockedKey::allocate(State state) {
 void LockedKey::materialize() {
   if (!untouched_here()) return;
   allocate(State::kOwner);
+  header_->location = 0;
   table_.init(key_, value());
   if (is_unpacked()) keep(0);  // does not round, as the initial value is already rounded
 }

@@ -31,8 +31,9 @@ std::optional<std::string> failure_of(World& world) {
 Exploration explore(const Exploring& what) {
   const Selected selected(what.mutant);
   Exploration result;
-  for (std::uint64_t number = what.first; number < what.first + what.worlds; ++number) {
+  for (std::uint64_t number = what.first; result.worlds < what.worlds; ++number) {
     const WorldSpec spec = random_world(what.seed, number);
+    if (what.wanted != nullptr && !what.wanted(spec)) continue;
     World world(spec);
     const std::optional<std::string> failure = failure_of(world);
     ++result.worlds;

@@ -30,6 +30,7 @@ struct Exploring {
   std::uint64_t worlds = 0;
   std::size_t stop_after = 1;  // number of failures
   Mutant mutant = Mutant::none;
+  bool (*wanted)(const WorldSpec&) = nullptr;  // if given, other worlds are left out and do not count
 };
 
 Exploration explore(const Exploring& what);

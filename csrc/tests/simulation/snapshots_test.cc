@@ -20,9 +20,9 @@ constexpr std::uint64_t kWorlds = 600;
 Program checkpoint(bool leads, bool freezes, std::uint32_t key) {
   using enum CallKind;
   Program program;
-  for (const CallKind kind : {kWaitAll, kSync, kBarrier, kFreeze, kSync, kBarrier, kSync, kIntent, kClock,
-                              kTake, kBarrier, kThaw}) {
-    const bool of_node = kind == kFreeze || kind == kTake || kind == kThaw;
+  for (const CallKind kind : {kWaitAll, kSync, kBarrier, kFreeze, kSync, kBarrier, kSync, kCount, kIntent,
+                              kClock, kTake, kBarrier, kThaw}) {
+    const bool of_node = kind == kFreeze || kind == kCount || kind == kTake || kind == kThaw;
     if ((of_node && !leads) || (kind == kFreeze && !freezes)) continue;
     program.push_back({kind, false, {}, 0, 0});
     if (kind == kIntent) program.back() = {kIntent, false, {key}, 0, 4};
@@ -50,6 +50,40 @@ WorldSpec world_with_checkpoints(std::uint64_t number, bool freezes = true) {
     insert(place);
     insert(random.below(place + 1));
   }
+  return spec;
+}
+
+// A node with memory for a few rows, some of which were only read, and with intents for rows that were never
+// used. It takes a checkpoint so slowly that the channel has time to move rows between memory and file.
+WorldSpec world_with_little_memory(std::uint64_t number) {
+  WorldSpec spec;
+  spec.seed = number;
+  spec.settings.nodes = 1;
+  spec.settings.timing = false;
+  spec.settings.max_rounds_per_second = 1e6;
+  spec.settings.slice = 1;  // looks at few rows at a time
+  spec.settings.free_rows = 16;
+  Random random(number, 0x6c6974);
+  TableSpec table{.name = "t", .rows = 16, .length = content_length(kPushesPerFloat), .path = "memory"};
+  const Table made(table, 0, 0);
+  const std::uint64_t slots = 2 + random.below(6);
+  table.memory = slots * (made.stored_words(made.width()) * sizeof(float) + kLimitedSlotBytes);
+  for (Key key = 0; key < table.rows; ++key) spec.keys.push_back(key);
+  spec.tables.push_back(std::move(table));
+  Program program;
+  for (int i = 0; i < 6; ++i) {
+    const auto key = static_cast<std::uint32_t>(random.below(spec.keys.size()));
+    program.push_back(random.chance(0.5) ? Call{CallKind::kPull, false, {key}}
+                                         : Call{CallKind::kIntent, false, {key}, 0, 3});
+    if (random.chance(0.2)) program.push_back({CallKind::kClock});
+  }
+  const Program taken = checkpoint(true, true, 0);
+  program.insert(program.end(), taken.begin(), taken.end());
+  spec.programs = {program};
+  spec.think = {4'000.0};
+  spec.submit = {0.0};
+  spec.tick = {10.0};
+  spec.links.resize(1);
   return spec;
 }
 
@@ -99,6 +133,16 @@ TEST(what_is_missing_in_a_snapshot_is_detected) {
 
 TEST(keys_that_move_during_a_snapshot_are_detected) {
   expect_noticed("whose keys move during a snapshot", Mutant::none, false);
+}
+
+TEST(no_row_begins_or_ends_during_a_snapshot) {
+  for (const Mutant mutant : {Mutant::none, Mutant::forgets_while_frozen, Mutant::brings_while_frozen}) {
+    int noticed = 0;
+    for (std::uint64_t number = 0; number < kWorlds; ++number)
+      noticed += failure_of(world_with_little_memory(number), mutant).has_value();
+    std::cout << "  " << noticed << " of " << kWorlds << " worlds with little memory are found\n";
+    CHECK_EQ(noticed > 0, mutant != Mutant::none);
+  }
 }
 
 TEST(changes_that_are_missing_in_an_export_are_detected) {

@@ -8,11 +8,11 @@
 namespace adaps::simulation {
 
 const char* name_of(CallKind kind) {
-  static constexpr const char* kNames[] = {
-      "pull",        "push",           "push_gradients", "set",           "intent",
-      "wait_intent", "prepare_sample", "pull_sample",    "advance_clock", "waitall",
-      "wait_sync",   "barrier",        "pull_state",     "set_state",     "rows_of",
-      "used_ids",    "freeze",         "take",           "thaw"};
+  static constexpr const char* kNames[] = {"pull",          "push",        "push_gradients", "set",
+                                           "intent",        "wait_intent", "prepare_sample", "pull_sample",
+                                           "advance_clock", "waitall",     "wait_sync",      "barrier",
+                                           "pull_state",    "set_state",   "rows_of",        "used_ids",
+                                           "freeze",        "count",       "take",           "thaw"};
   return name_in(kNames, kind);
 }
 

@@ -36,6 +36,7 @@ enum class CallKind : std::uint8_t {
   kUsedIds,  // lists the ids of the used rows of one table
   // Calls of a checkpoint, made by the first worker of a node.
   kFreeze,
+  kCount,
   kTake,
   kThaw
 };

@@ -130,6 +130,7 @@ class World {
     bool waits_for_others = false;
     bool waits_for_room = false;                     // the worker waits before it submits a call
     std::size_t snapshots = 0;                       // number of snapshots that it took
+    std::vector<std::uint64_t> counted;              // by table: number of rows before the snapshot
     std::vector<std::unique_ptr<Sampler>> samplers;  // by table
     std::vector<PoolSeen> pools;                     // by table
     std::deque<PreparedSample> samples;
@@ -155,6 +156,7 @@ class World {
   std::uint32_t position_of(Key key) const;
   void advance_clock(Caller& caller, Clock by);
   void arrive_at_barrier(Caller& caller);
+  void count_rows(Caller& caller);
   void take_snapshot(Caller& caller);
   bool is_published(std::size_t number) const;
   void tell_changes(NodeState& node, NodeId rank, std::size_t number);

@@ -91,6 +91,9 @@ void World::perform(Caller& caller, const Call& given) {
     case CallKind::kFreeze:
       freeze(cluster_.node(caller.node));
       break;
+    case CallKind::kCount:
+      count_rows(caller);
+      break;
     case CallKind::kTake:
       take_snapshot(caller);
       break;
@@ -403,6 +406,13 @@ void World::arrive_at_barrier(Caller& caller) {
   }
 }
 
+void World::count_rows(Caller& caller) {
+  const NodeState& node = cluster_.node(caller.node);
+  caller.counted.clear();
+  for (std::size_t i = 0; i < node.tables.size(); ++i)
+    caller.counted.push_back(count_owned(node, node.tables[i]));
+}
+
 // Records the owned rows as a read. The snapshot contains every write, because no other call is running.
 void World::take_snapshot(Caller& caller) {
   NodeState& node = cluster_.node(caller.node);
@@ -417,6 +427,9 @@ void World::take_snapshot(Caller& caller) {
     std::vector<float> values(rows.size() * table.length());
     std::vector<float> states(rows.size() * (table.width() - table.length()));
     const Taken taken = take_owned(node, table, 0, rows, values.data(), states.data());
+    if (taken.rows != caller.counted[i])
+      throw Violation("snapshot: ", caller.counted[i], " rows of ", table.spec().name, " were counted, and ",
+                      taken.rows, " taken");
     for (std::size_t row = 0; row < taken.rows; ++row) {
       const std::span<const float> value(values.data() + row * table.length(), table.length());
       snapshot.rows[{i, rows[row]}].assign(value.begin(), value.end());
