@@ -250,7 +250,15 @@ class CheckpointWorker:
                 restore.finish()
                 entry = saved[table.name]
                 placed.set_learning_rate(entry.learning_rate)
-                placed.set_step(entry.step, idle_rows=self._world_size == 1)
+                _number_steps(placed, entry.step)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         clock = manifest.clocks[self._rank][self._worker] if same else max(map(max, manifest.clocks))
         self._all.kv.skip_to_clock(clock)
+
+
+def _number_steps(table: _core.NodeTable, step: int) -> None:
+    """Set a table's step. Rows catch up with the steps that they missed, unless the server cannot do this."""
+    try:
+        table.set_step(step)
+    except ValueError:  # There are several nodes, or not all rows are in memory.
+        table.set_step(step, idle_rows=False)

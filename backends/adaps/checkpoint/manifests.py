@@ -43,6 +43,8 @@ FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
+Clock = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # as the server limits them, so that a restore cannot
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]  # fail after it has overwritten rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ class TableEntry:
     optimizer: dict[str, Any]
     init: dict[str, Any]
     learning_rate: Annotated[float, msgspec.Meta(ge=0)]
-    step: Natural
+    step: Step
     keys: str | None = None
 
 
@@ -94,7 +96,7 @@ class CheckpointManifest:
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
     world_size: Positive
     workers: Positive
-    clocks: list[list[Natural]]
+    clocks: list[list[Clock]]
     tables: list[TableEntry]
     files: list[File]
 
@@ -148,7 +150,7 @@ class ExportPart:
     """
 
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
-    clocks: list[list[Natural]]
+    clocks: list[list[Clock]]
     files: list[File]
 
     @property

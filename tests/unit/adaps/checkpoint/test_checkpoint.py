@@ -52,6 +52,19 @@ def test_rows_in_files_are_part_of_a_checkpoint(tmp_path: Path) -> None:
         assert np.array_equal(values(node), expected)
 
 
+@pytest.mark.parametrize("optimizer", [adaps.SGD(lr=0.1, momentum=0.9), adaps.AdamW(lr=0.1)], ids=str)
+def test_rows_in_files_are_restored_with_numbered_steps(tmp_path: Path, optimizer: Any) -> None:
+    with adaps.Node([table(optimizer, memory="500B", path=tmp_path)]) as node:
+        node.table("emb").set_step(3, idle_rows=False)
+        train(node, 0, 5)
+        node.checkpoint(tmp_path / "saved")
+        expected = values(node)
+        train(node, 5, 3)
+        node.restore(tmp_path / "saved")
+        assert np.array_equal(values(node), expected)
+        assert node.table("emb").step == 3
+
+
 def test_the_files_are_safetensors_with_the_touched_rows_only(saved: Path) -> None:
     found = content(saved, "emb")
     assert found.rows.tolist() == list(range(ROWS // 2))
