@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adaps import _core
 from adaps.checkpoint import editions, manifests, node_files, table_files
-from adaps.checkpoint.collective import FAILURES, Collective, explained
+from adaps.checkpoint.collective import Collective, explained
 from adaps.checkpoint.editions import Publisher
 from adaps.checkpoint.export_reader import check_names, known_name
 from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest, ExportPart
@@ -306,19 +306,10 @@ class _Writing:
 
     def _failure_of(self, what: str, action: Callable[[], None]) -> CheckpointError | None:
         """Return the failure of an action, of any kind, because the other nodes wait for the outcome."""
-        rank, what = self._node.rank, f"{what} the export"
         try:
             action()
-        except CheckpointError as error:
-            return error
         except Exception as error:
-            told = (
-                explained(rank, what, error)
-                if isinstance(error, FAILURES)
-                else CheckpointError(f"rank {rank} could not {what}: {type(error).__name__}: {error}")
-            )
-            told.__cause__ = error
-            return told
+            return explained(self._node.rank, f"{what} the export", error)
         return None
 
     def _write(self) -> None:

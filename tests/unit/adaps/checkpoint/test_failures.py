@@ -90,3 +90,13 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest-00000001.json", "writer.lock"]
     assert manifest(tmp_path) is None
+
+
+def test_a_full_disk_of_rows_fails_a_restore_in_one_sentence(tmp_path: Path, small_disk: Path) -> None:
+    with adaps.Node([table(rows=2000)]) as node:
+        train(node, 0, 1, rows=2000)
+        node.checkpoint(tmp_path / "saved")
+    limited = table(rows=2000, memory="1KiB", path=small_disk)
+    said = "^rank 0 could not restore the checkpoint: .*No space left on device"
+    with adaps.Node([limited]) as node, pytest.raises(adaps.CheckpointError, match=said):
+        node.restore(tmp_path / "saved")
