@@ -140,7 +140,8 @@ class Exports:
 
     def say(self, who: str, number: int, failure: str) -> None:
         """Post the failure of an export for all nodes, or an empty text if there was none."""
-        self._answer(lambda: self._post(f"export/{who}", f"{number} {failure}"))
+        text = f"{number} {failure}".encode(errors="backslashreplace").decode()  # paths may hold any bytes
+        self._answer(lambda: self._post(f"export/{who}", text))
 
     def heard(self, who: str, number: int) -> str:
         """Block until `who` has posted the failure of an export; empty if there was none."""

@@ -1,6 +1,8 @@
 """Exports of a cluster of one node: their content, incremental parts, and failures."""
 
+import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -301,6 +303,25 @@ def test_a_full_disk_is_said_and_the_export_before_stays(
         kv.push(np.arange(2), np.ones((2, 3), np.float32))
         with pytest.raises(adaps.CheckpointError, match="No space left"):
             node.export(directory).wait()  # changes that were not exported are exported later
+
+
+def test_a_failure_that_names_a_path_of_any_bytes_reaches_the_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff")
+
+    def fail(path: Path) -> int:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with adaps.Node([table()]) as node:
+        node.export(directory).wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_calls, "create", fail)
+            push(node, 1)
+            export = node.export(directory)
+            with pytest.raises(adaps.CheckpointError, match="^rank 0 could not write the export"):
+                export.wait()
+        assert str(tmp_path).encode() in (node.posted("export/0") or "").encode()
 
 
 def test_without_memory_for_the_copies_nothing_is_exported(
