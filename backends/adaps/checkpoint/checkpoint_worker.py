@@ -93,7 +93,7 @@ class CheckpointWorker:
             loaded = self._all.run(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
-            self._all.run("restore the checkpoint", lambda: self._take_over(loaded, manifest))
+            self._all.run("overwrite all rows", lambda: self._take_over(loaded, manifest))
         self._all.make_visible()
         return restored
 

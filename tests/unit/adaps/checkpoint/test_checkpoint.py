@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import adaps
 from adaps import checkpoint
@@ -116,6 +117,20 @@ def test_learning_rates_and_steps_come_back(tmp_path: Path) -> None:
         assert node.table("emb").step == 17
 
 
+def test_settings_that_are_numbers_of_numpy_or_torch_are_saved_like_numbers(tmp_path: Path) -> None:
+    loose: Any = adaps
+    rule = loose.Adam(lr=torch.tensor(0.5), eps=np.float32(0.5))
+    init = loose.Uniform(np.float32(-1.0), 1.0, seed=np.uint64(2**64 - 1))
+    with adaps.Node([table(rule, init=init)]) as node:
+        train(node, 0, 1)
+        node.checkpoint(tmp_path)
+        expected = values(node)
+    same = adaps.Uniform(-1.0, 1.0, seed=2**64 - 1)
+    with adaps.Node([table(adaps.Adam(lr=0.5, eps=0.5), init=same)]) as node:
+        node.restore(tmp_path)
+        assert np.array_equal(values(node), expected)
+
+
 def test_a_worker_gets_back_what_it_gave(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "generator": np.arange(7, dtype=np.uint8),
@@ -142,6 +157,19 @@ def test_what_no_format_holds_is_refused_by_name(tmp_path: Path, value: Any) -> 
     with adaps.Node([table()]) as node, pytest.raises(TypeError, match=r"extra\['odd'\] is a"):
         node.checkpoint(tmp_path, extra={"odd": value})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({5: 1}, "extra is {5: 1}; it must be a mapping of strings to values"),
+        ([1], r"extra is \[1\]; it must be a mapping of strings to values"),
+        ({"header": np.zeros(1)}, r"extra\['header'\] has a name that the format uses"),
+    ],
+)
+def test_names_that_no_format_holds_are_refused(tmp_path: Path, extra: Any, said: str) -> None:
+    with adaps.Node([table()]) as node, pytest.raises(TypeError, match=said):
+        node.checkpoint(tmp_path, extra=extra)
 
 
 def test_the_next_checkpoint_takes_the_place_of_the_last(saved: Path) -> None:
