@@ -69,8 +69,14 @@ def byte_text(size: int) -> str:
     return f"{size // _BYTES[unit]}{unit}"
 
 
-def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a finite float in ``[low, high)``."""
+_FLOAT32_END = 2.0**128
+"""Smallest power of 2 above all numbers of float32, in which the server keeps its settings."""
+
+
+def number(
+    name: str, value: SupportsFloat, *, low: float = -_FLOAT32_END, high: float = _FLOAT32_END
+) -> float:
+    """Return `value` as a finite float in ``[low, high)``, by default in the range of float32."""
     try:
         converted = float(value)
     except (TypeError, ValueError):

@@ -319,7 +319,7 @@ def test_a_failure_that_names_a_path_of_any_bytes_reaches_the_other_nodes(
             patch.setattr(disk_calls, "create", fail)
             push(node, 1)
             export = node.export(directory)
-            with pytest.raises(adaps.CheckpointError, match="^rank 0 could not write the export"):
+            with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not write the export"):
                 export.wait()
         assert str(tmp_path).encode() in (node.posted("export/0") or "").encode()
 
