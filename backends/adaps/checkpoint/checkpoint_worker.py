@@ -136,7 +136,8 @@ class CheckpointWorker:
     def _write_files(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
         if self._all.is_node_primary:
-            for index, table in enumerate(self._tables):
+            for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True)):
+                placed.catch_up()  # A restore does not know the hyperparameters of the steps before.
                 file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:

@@ -117,6 +117,22 @@ def test_learning_rates_and_steps_come_back(tmp_path: Path) -> None:
         assert node.table("emb").step == 17
 
 
+def test_rows_catch_up_with_steps_of_other_learning_rates_before_they_are_saved(tmp_path: Path) -> None:
+    decaying = adaps.SGD(weight_decay=0.5)
+    with adaps.Node([table(decaying)]) as node:
+        train(node, 0, 1)
+        for step in 1, 2, 3:
+            node.table("emb").set_learning_rate(1 / step)
+            node.table("emb").set_step(step)
+        node.checkpoint(tmp_path)
+        node.table("emb").catch_up()
+        expected = values(node)
+    with adaps.Node([table(decaying)]) as node:
+        node.restore(tmp_path)
+        node.table("emb").catch_up()
+        np.testing.assert_allclose(values(node), expected, rtol=1e-6)
+
+
 def test_settings_that_are_numbers_of_numpy_or_torch_are_saved_like_numbers(tmp_path: Path) -> None:
     loose: Any = adaps
     rule = loose.Adam(lr=torch.tensor(0.5), eps=np.float32(0.5))
