@@ -194,7 +194,7 @@ class Exporter:
         folder = directory / manifests.folder_name(number, node.life)
         try:
             needs_all = self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
-            self._all.run("find the export's folder", lambda: node_files.find(folder))
+            self._all.run("join the export of rank 0", lambda: self._join(folder, chosen))
             everything = not self._all.all_agree(not needs_all)
             with self._all.frozen():
                 counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
@@ -225,9 +225,20 @@ class Exporter:
         if not self._all.is_primary:
             return False
         parts = _parts_in(directory, exported_tables(node.tables, chosen))
+        node.say("tables", node.count, self._names(chosen))
         node.publisher(directory).begin(folder)
         sizes = [part.bytes for part in parts]
         return not parts or parts != node.targets[directory, chosen].parts or sum(sizes[1:]) >= sizes[0]
+
+    def _join(self, folder: Path, chosen: tuple[int, ...]) -> None:
+        """Raise CheckpointError unless rank 0 exports the same tables to the same folder."""
+        node_files.find(folder)
+        first, own = self._node.heard("tables", self._node.count), self._names(chosen)
+        if own != first:
+            raise CheckpointError(f"rank 0 exports {first}, and this worker {own}: give all the same tables")
+
+    def _names(self, chosen: tuple[int, ...]) -> str:
+        return ", ".join(repr(self._node.tables[index].name) for index in chosen)
 
     def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
         node = self._node

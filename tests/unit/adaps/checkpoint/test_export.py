@@ -156,6 +156,18 @@ def test_tables_can_be_chosen(tmp_path: Path) -> None:
         adaps.load_export(tmp_path, ["d"])
 
 
+def test_workers_that_choose_different_tables_are_refused(tmp_path: Path) -> None:
+    with adaps.Node([table(), table(name="other")], workers=2) as node:
+
+        def export(worker: int) -> str | None:
+            return said_by(lambda: node.export(tmp_path, tables=["emb", "other"][worker:], worker=worker))
+
+        with ThreadPoolExecutor(2) as threads:
+            first, second = threads.map(export, range(2))
+    assert first == "rank 0 could not join the export of rank 0; its exception gives the reason"
+    assert second == "rank 0 exports 'emb', 'other', and this worker 'other': give all the same tables"
+
+
 def test_large_tables_are_written_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
