@@ -17,6 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from adaps import _core
 from adaps.errors import CheckpointError
 
 __all__ = [
@@ -43,8 +44,10 @@ FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
-Clock = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # as the server limits them, so that a restore cannot
-Step = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]  # fail after it has overwritten rows
+# These have the limits of the server, so that a restore cannot fail after it has overwritten rows.
+Clock = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Length = Annotated[int, msgspec.Meta(gt=0, le=_core.MAX_ROW_FLOATS)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class TableEntry:
 
     name: str
     rows: Positive
-    length: Positive
+    length: Length
     state_length: Natural
     optimizer: dict[str, Any]
     init: dict[str, Any]
@@ -133,7 +136,7 @@ class ExportedTable:
 
     name: str
     rows: Positive
-    length: Positive
+    length: Length
     keys: str | None = None
 
 

@@ -506,6 +506,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (lambda export: export["tables"].clear(), "rows of 'emb', which is not one of its tables"),
         (lambda export: export["tables"][0].update(rows=2**62), "no memory for table 'emb'"),
         (lambda export: export["tables"][0].update(length=4), "where the table 'emb' needs"),
+        (lambda export: export["tables"][0].update(length=2**40), "Expected `int` <= 16777200"),
         (lambda export: export["tables"][0].update(rows=39), "row 39 does not exist in table 'emb'"),
         (lambda export: export["parts"][0].update(folder="../x"), "is not the manifest of an export"),
     ],
