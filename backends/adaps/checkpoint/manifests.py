@@ -109,7 +109,7 @@ class CheckpointManifest:
         return [self.folder]
 
     def __post_init__(self) -> None:
-        if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
+        if len(self.clocks) != self.world_size or {len(one) for one in self.clocks} != {self.workers}:
             raise ValueError(f"it lacks the clocks of {self.world_size} nodes of {self.workers} workers")
         _check_names("files", [file.name for file in self.files])
         for file in self.files:
