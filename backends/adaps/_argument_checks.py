@@ -7,12 +7,17 @@ import math
 import operator
 import re
 from collections.abc import Iterable
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = [
     "byte_count",
     "byte_text",
     "count",
+    "int64_array",
     "known_options",
     "nearest",
     "number",
@@ -46,6 +51,16 @@ def _integer(name: str, value: SupportsIndex, least: int, needed: str) -> int:
     return number_of
 
 
+def int64_array(name: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return `value` as an int64 array; TypeError if it holds other numbers than integers."""
+    import numpy as np  # imported here, so that importing the package is fast
+
+    array = np.asarray(value)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} is an array of {array.dtype}; it must be of integers")
+    return array.astype(np.int64, copy=False)
+
+
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -69,8 +84,14 @@ def byte_text(size: int) -> str:
     return f"{size // _BYTES[unit]}{unit}"
 
 
-def number(name: str, value: SupportsFloat, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a finite float in ``[low, high)``."""
+_FLOAT32_END = 2.0**128
+"""Smallest power of 2 above all numbers of float32, in which the server keeps its settings."""
+
+
+def number(
+    name: str, value: SupportsFloat, *, low: float = -_FLOAT32_END, high: float = _FLOAT32_END
+) -> float:
+    """Return `value` as a finite float in ``[low, high)``, by default in the range of float32."""
     try:
         converted = float(value)
     except (TypeError, ValueError):

@@ -49,6 +49,7 @@ class Uniform:
     def __post_init__(self) -> None:
         _argument_checks.number("low", self.low)
         _argument_checks.number("high", self.high, low=self.low)
+        _argument_checks.number("high - low", self.high - self.low)
         check_seed(self.seed)
 
     def distribution(self) -> _core.Initializer:

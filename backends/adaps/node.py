@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from adaps import _argument_checks, _core, rendezvous
 from adaps.errors import AdapsError
 from adaps.node_lifetime import open_node
-from adaps.node_options import TECHNIQUES, NodeOptions, checked_path, checked_policy, checked_settings
+from adaps.node_options import (
+    TECHNIQUES,
+    NodeOptions,
+    checked_agreement,
+    checked_path,
+    checked_policy,
+    checked_settings,
+)
 from adaps.tables import Table, managed_specs
 
 if TYPE_CHECKING:
@@ -32,6 +39,8 @@ __all__ = ["CURRENT_COUNTERS", "TECHNIQUES", "Node"]
 CURRENT_COUNTERS = frozenset({"ids_assigned", "queued_bytes", "resident_bytes", "rows_stored", "slots"})
 """Names of the counters of `Node.stats` that are current values. All others only grow."""
 _log = logging.getLogger("adaps")
+_MOST_POSTED_BYTES = 4 << 20
+"""Maximum size of a posted text. A much longer one would end the connections to the rendezvous store."""
 _BUSY = 0.8
 """Fraction of a node's life. Channels that were busy for longer probably delayed its workers."""
 _SHORTEST_LIFE = 1.0
@@ -76,6 +85,7 @@ class Node:
             _check_table(table)
         settings = checked_settings(options)
         timeout = _argument_checks.seconds("connect_timeout", options.get("connect_timeout", 60.0))
+        agreement = checked_agreement(options)
         self.policy = checked_policy(options)
         """Policy of the tables, if one was given."""
         place = rendezvous.place_in_environment()
@@ -96,7 +106,7 @@ class Node:
         deadline = time.monotonic() + timeout
         self._rendezvous: rendezvous.Rendezvous | None = None
         if place is not None:
-            self._rendezvous = rendezvous.rendezvous_at(place, deadline, options.get("agreement"))
+            self._rendezvous = rendezvous.rendezvous_at(place, deadline, agreement)
         self._core = open_node(specs, settings, self._rendezvous, deadline)
         self._channels, self._opened = settings.channels, time.monotonic()
         self._posts: dict[str, str] = {}
@@ -230,7 +240,8 @@ class Node:
         CheckpointError
             On every worker, if there is no complete checkpoint in the directory, a file is damaged or cannot
             be read, a table differs, or memory is too small for a second copy of this node's rows. Nothing is
-            changed.
+            changed. Only an error that not all rows could be overwritten, because the disk is full that has
+            the rows of a table with limited memory, leaves some rows overwritten.
         """
         return self._checkpoint_worker(worker).restore(Path(directory))
 
@@ -298,8 +309,17 @@ class Node:
         name : str
             Name by which `posted` finds the text.
         text : str
-            Text, which replaces an earlier text of the same name.
+            Text of at most 4 MiB, which replaces an earlier text of the same name.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the text is not a string, is too long, or cannot be encoded as UTF-8.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"the text of {name!r} is {text!r}; it must be a string")
+        if (size := len(text.encode())) > _MOST_POSTED_BYTES:
+            raise ValueError(f"the text of {name!r} has {size} bytes; give at most {_MOST_POSTED_BYTES}")
         if self._rendezvous is None:
             self._posts[name] = text
         else:

@@ -16,6 +16,7 @@ __all__ = [
     "TECHNIQUES",
     "NodeOptions",
     "NodeSettings",
+    "checked_agreement",
     "checked_channels",
     "checked_path",
     "checked_policy",
@@ -177,6 +178,16 @@ def checked_channels(channels: int | None, workers: int, name: str = "channels")
     if channels is None:
         return max(workers // _WORKERS_PER_CHANNEL, 1)
     return _argument_checks.count(name, channels, most=_core.MAX_CHANNELS)
+
+
+def checked_agreement(options: NodeOptions) -> Mapping[str, str] | None:
+    """Return the values that all nodes must have; TypeError unless they are strings."""
+    given = options.get("agreement")
+    if given is not None and not (
+        isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)
+    ):
+        raise TypeError(f"agreement is {given!r}; it must be a mapping of strings to strings")
+    return given
 
 
 def checked_policy(options: NodeOptions) -> Policy | None:

@@ -9,7 +9,7 @@ numbers, a row changes only with a gradient.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -30,14 +30,14 @@ class _UpdateRule:
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
-            value, high = getattr(self, field.name), 1.0 if field.name in _BELOW_1 else math.inf
+            value, limits = getattr(self, field.name), {"high": 1.0} if field.name in _BELOW_1 else {}
             if field.name == "betas":
-                if len(value) != 2:
+                if not isinstance(value, Sequence) or len(value) != 2:
                     raise ValueError(f"betas is {value!r}; it must be two numbers")
                 for i, beta in enumerate(value):
-                    _argument_checks.number(f"betas[{i}]", beta, low=0.0, high=high)
+                    _argument_checks.number(f"betas[{i}]", beta, low=0.0, **limits)
             elif field.type != "bool":
-                _argument_checks.number(field.name, value, low=0.0, high=high)
+                _argument_checks.number(field.name, value, low=0.0, **limits)
 
     def rule(self) -> _core.UpdateRule:
         """Return the rule for the core, for `NodeTable.set_hyperparameters`."""

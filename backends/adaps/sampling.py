@@ -75,6 +75,9 @@ class Weighted:
     def __hash__(self) -> int:
         return hash(self._weights.tobytes())
 
+    def __reduce__(self) -> tuple[type[Weighted], tuple[npt.NDArray[np.float64]]]:
+        return Weighted, (self._weights,)
+
     def __repr__(self) -> str:
         return f"Weighted(<{len(self._weights)} weights>)"
 

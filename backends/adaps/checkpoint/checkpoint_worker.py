@@ -93,7 +93,7 @@ class CheckpointWorker:
             loaded = self._all.run(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)
             )
-            self._all.run("restore the checkpoint", lambda: self._take_over(loaded, manifest))
+            self._all.run("overwrite all rows", lambda: self._take_over(loaded, manifest))
         self._all.make_visible()
         return restored
 
@@ -136,7 +136,8 @@ class CheckpointWorker:
     def _write_files(self, folder: Path, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
         files = []
         if self._all.is_node_primary:
-            for index, table in enumerate(self._tables):
+            for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True)):
+                placed.catch_up()  # A restore does not know the hyperparameters of the steps before.
                 file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:
@@ -250,7 +251,15 @@ class CheckpointWorker:
                 restore.finish()
                 entry = saved[table.name]
                 placed.set_learning_rate(entry.learning_rate)
-                placed.set_step(entry.step, idle_rows=self._world_size == 1)
+                _number_steps(placed, entry.step)
         same = (manifest.world_size, manifest.workers) == (self._world_size, self._workers)
         clock = manifest.clocks[self._rank][self._worker] if same else max(map(max, manifest.clocks))
         self._all.kv.skip_to_clock(clock)
+
+
+def _number_steps(table: _core.NodeTable, step: int) -> None:
+    """Set a table's step. Rows catch up with the steps that they missed, unless the server cannot do this."""
+    try:
+        table.set_step(step)
+    except ValueError:  # There are several nodes, or not all rows are in memory.
+        table.set_step(step, idle_rows=False)

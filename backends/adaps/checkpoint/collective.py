@@ -9,12 +9,9 @@ from typing import TypeVar
 from adaps import _core
 from adaps.errors import CheckpointError
 
-__all__ = ["FAILURES", "Collective", "explained"]
+__all__ = ["Collective", "explained"]
 
 _T = TypeVar("_T")
-
-FAILURES = (CheckpointError, OSError, MemoryError)
-"""Failures of one worker that end the call for all."""
 
 
 class Collective:
@@ -58,16 +55,14 @@ class Collective:
 
     def run(self, what: str, action: Callable[[], _T]) -> _T:
         """Return the result of `action`. If it fails for any worker, every worker raises CheckpointError."""
-        failure: CheckpointError | OSError | MemoryError | None = None
+        failure: CheckpointError | None = None
         try:
             result = action()
-        except FAILURES as error:
-            failure = error
+        except Exception as error:  # of any kind, because the other workers wait for the outcome
+            failure = explained(self._rank, what, error)
         failed_rank = self.kv.agree(failure is None)
-        if isinstance(failure, CheckpointError):
-            raise failure
         if failure is not None:
-            raise explained(self._rank, what, failure) from failure
+            raise failure
         if failed_rank is not None:
             raise CheckpointError(f"rank {failed_rank} could not {what}; its exception gives the reason")
         return result
@@ -77,12 +72,16 @@ class Collective:
         return self.kv.agree(yes) is None
 
 
-def explained(rank: int, what: str, failure: CheckpointError | OSError | MemoryError) -> CheckpointError:
+def explained(rank: int, what: str, failure: Exception) -> CheckpointError:
     """Return the failure of an action as a CheckpointError with one sentence."""
     if isinstance(failure, CheckpointError):
         return failure
-    where, reason = "", "there is not enough memory"
+    where, reason = "", f"{type(failure).__name__}: {failure}"
     if isinstance(failure, OSError):
         where = "" if failure.filename is None else f"{failure.filename}: "
         reason = failure.strerror or str(failure)
-    return CheckpointError(f"rank {rank} could not {what}: {where}{reason}")
+    elif isinstance(failure, MemoryError):
+        reason = "there is not enough memory"
+    error = CheckpointError(f"rank {rank} could not {what}: {where}{reason}")
+    error.__cause__ = failure
+    return error

@@ -127,7 +127,7 @@ def remove_file(path: Path) -> None:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder with its content, if it exists."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         shutil.rmtree(path)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
+from adaps import _core
 from adaps.errors import CheckpointError
 
 __all__ = [
@@ -43,6 +44,10 @@ FOLDER = r"^[0-9]{8,}-[0-9a-f]{16}$"
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
+# These have the limits of the server, so that a restore cannot fail after it has overwritten rows.
+Clock = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Length = Annotated[int, msgspec.Meta(gt=0, le=_core.MAX_ROW_FLOATS)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +70,12 @@ class TableEntry:
 
     name: str
     rows: Positive
-    length: Positive
+    length: Length
     state_length: Natural
     optimizer: dict[str, Any]
     init: dict[str, Any]
     learning_rate: Annotated[float, msgspec.Meta(ge=0)]
-    step: Natural
+    step: Step
     keys: str | None = None
 
 
@@ -94,7 +99,7 @@ class CheckpointManifest:
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
     world_size: Positive
     workers: Positive
-    clocks: list[list[Natural]]
+    clocks: list[list[Clock]]
     tables: list[TableEntry]
     files: list[File]
 
@@ -104,7 +109,7 @@ class CheckpointManifest:
         return [self.folder]
 
     def __post_init__(self) -> None:
-        if [len(clocks) for clocks in self.clocks] != [self.workers] * self.world_size:
+        if len(self.clocks) != self.world_size or {len(one) for one in self.clocks} != {self.workers}:
             raise ValueError(f"it lacks the clocks of {self.world_size} nodes of {self.workers} workers")
         _check_names("files", [file.name for file in self.files])
         for file in self.files:
@@ -131,7 +136,7 @@ class ExportedTable:
 
     name: str
     rows: Positive
-    length: Positive
+    length: Length
     keys: str | None = None
 
 
@@ -148,7 +153,7 @@ class ExportPart:
     """
 
     folder: Annotated[str, msgspec.Meta(pattern=FOLDER)]
-    clocks: list[list[Natural]]
+    clocks: list[list[Clock]]
     files: list[File]
 
     @property

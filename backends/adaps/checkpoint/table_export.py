@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adaps import _core
 from adaps.checkpoint import editions, manifests, node_files, table_files
-from adaps.checkpoint.collective import FAILURES, Collective, explained
+from adaps.checkpoint.collective import Collective, explained
 from adaps.checkpoint.editions import Publisher
 from adaps.checkpoint.export_reader import check_names, known_name
 from adaps.checkpoint.manifests import EXPORTS, ExportedTable, ExportManifest, ExportPart
@@ -140,7 +140,8 @@ class Exports:
 
     def say(self, who: str, number: int, failure: str) -> None:
         """Post the failure of an export for all nodes, or an empty text if there was none."""
-        self._answer(lambda: self._post(f"export/{who}", f"{number} {failure}"))
+        text = f"{number} {failure}".encode(errors="backslashreplace").decode()  # paths may hold any bytes
+        self._answer(lambda: self._post(f"export/{who}", text))
 
     def heard(self, who: str, number: int) -> str:
         """Block until `who` has posted the failure of an export; empty if there was none."""
@@ -193,7 +194,7 @@ class Exporter:
         folder = directory / manifests.folder_name(number, node.life)
         try:
             needs_all = self._all.run("prepare the export", lambda: self._prepare(folder, chosen))
-            self._all.run("find the export's folder", lambda: node_files.find(folder))
+            self._all.run("join the export of rank 0", lambda: self._join(folder, chosen))
             everything = not self._all.all_agree(not needs_all)
             with self._all.frozen():
                 counts = self._all.run("copy the rows", lambda: self._copy(directory, chosen, everything))
@@ -224,9 +225,20 @@ class Exporter:
         if not self._all.is_primary:
             return False
         parts = _parts_in(directory, exported_tables(node.tables, chosen))
+        node.say("tables", node.count, self._names(chosen))
         node.publisher(directory).begin(folder)
         sizes = [part.bytes for part in parts]
         return not parts or parts != node.targets[directory, chosen].parts or sum(sizes[1:]) >= sizes[0]
+
+    def _join(self, folder: Path, chosen: tuple[int, ...]) -> None:
+        """Raise CheckpointError unless rank 0 exports the same tables to the same folder."""
+        node_files.find(folder)
+        first, own = self._node.heard("tables", self._node.count), self._names(chosen)
+        if own != first:
+            raise CheckpointError(f"rank 0 exports {first}, and this worker {own}: give all the same tables")
+
+    def _names(self, chosen: tuple[int, ...]) -> str:
+        return ", ".join(repr(self._node.tables[index].name) for index in chosen)
 
     def _copy(self, directory: Path, chosen: tuple[int, ...], everything: bool) -> dict[int, int]:
         node = self._node
@@ -306,19 +318,10 @@ class _Writing:
 
     def _failure_of(self, what: str, action: Callable[[], None]) -> CheckpointError | None:
         """Return the failure of an action, of any kind, because the other nodes wait for the outcome."""
-        rank, what = self._node.rank, f"{what} the export"
         try:
             action()
-        except CheckpointError as error:
-            return error
         except Exception as error:
-            told = (
-                explained(rank, what, error)
-                if isinstance(error, FAILURES)
-                else CheckpointError(f"rank {rank} could not {what}: {type(error).__name__}: {error}")
-            )
-            told.__cause__ = error
-            return told
+            return explained(self._node.rank, f"{what} the export", error)
         return None
 
     def _write(self) -> None:

@@ -208,12 +208,16 @@ def load_table(
 
 def split_extra(extra: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Divide values into arrays and JSON values; TypeError names a value that is neither."""
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise TypeError(f"extra is {extra!r}; it must be a mapping of strings to values")
     arrays = {name: value for name, value in extra.items() if isinstance(value, np.ndarray)}
     values = {name: value for name, value in extra.items() if name not in arrays}
     for name, array in arrays.items():
         if name.encode(errors="ignore").decode() != name:
             raise TypeError(f"extra[{name!r}] has a name that cannot be encoded as UTF-8")
-        if array.dtype.type not in DTYPES.values() or name in ("__metadata__", safetensors_file.HEADER):
+        if name in ("__metadata__", safetensors_file.HEADER):
+            raise TypeError(f"extra[{name!r}] has a name that the format uses: give the array another one")
+        if array.dtype.type not in DTYPES.values():
             raise TypeError(f"extra[{name!r}] is an array of {array.dtype}: it must be of plain numbers")
     for name, value in values.items():
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,10 @@ def check_tables(manifest: CheckpointManifest, path: Path, present: Sequence[Tab
 
 
 def _described(value: Any) -> dict[str, Any]:
-    # The conversion to JSON and back makes the value equal to a value from a manifest.
-    described: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value)))
+    # The conversion to JSON and back makes the value equal to a value from a manifest. NumPy's numbers and
+    # tensors are converted by their method `item`.
+    text = json.dumps(dataclasses.asdict(value), default=operator.methodcaller("item"))
+    described: dict[str, Any] = json.loads(text)
     return {"kind": type(value).__name__, **described}
 
 

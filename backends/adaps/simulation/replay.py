@@ -132,6 +132,11 @@ def simulate(
                 f"the table {table.name!r} has ids as keys, and streams contain rows; "
                 "give simulate a table with as many rows"
             )
+        if table.memory is not None:
+            raise ValueError(
+                f"the table {table.name!r} has memory={table.memory}, and a simulation has no disks; "
+                "give simulate a table without memory"
+            )
     names = [table.name for table in tables]
     dense = options.get("dense", ())
     for name in dense:

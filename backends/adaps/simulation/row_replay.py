@@ -79,8 +79,10 @@ def replay_rows(
 
     Raises
     ------
+    TypeError
+        If the ids are not integers.
     ValueError
-        If an argument is invalid.
+        If another argument is invalid.
 
     Examples
     --------
@@ -91,7 +93,7 @@ def replay_rows(
     """
     import numpy as np  # imported here, so that importing the package is fast
 
-    requests = np.ascontiguousarray(ids, dtype=np.int64).reshape(-1)
+    requests = np.ascontiguousarray(_argument_checks.int64_array("ids", ids)).reshape(-1)
     _argument_checks.count("number of requests", max(1, requests.size), most=_MOST_REQUESTS)
     order = None if evict is None else Eviction.of(evict)
     found = _core.replay_rows(

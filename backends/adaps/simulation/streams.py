@@ -54,7 +54,8 @@ def keys_of(
                 )
             _argument_checks.one_of(f"table in the stream of worker {number}", name, tables_at)
             first_key, count = tables_at[name]
-            rows = np.sort(np.asarray(accessed[name], dtype=np.int64), axis=None)
+            rows = _argument_checks.int64_array(f"{name!r} in the stream of worker {number}", accessed[name])
+            rows = np.sort(rows, axis=None)
             rows = rows[np.diff(rows, prepend=-(2**62)) != 0]  # takes a third of np.unique's time
             if rows.size and not 0 <= rows[0] <= rows[-1] < count:
                 wrong = rows[0] if rows[0] < 0 else rows[-1]

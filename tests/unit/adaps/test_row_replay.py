@@ -69,6 +69,14 @@ def test_wrong_arguments_are_refused(changed: dict[str, Any], error: str) -> Non
         adaps.replay_rows([1, 2], **{"capacity": 5, **changed})
 
 
+def test_ids_are_integers() -> None:
+    with pytest.raises(TypeError, match="ids is an array of float64; it must be of integers"):
+        adaps.replay_rows([1.5, 1.0], 5)
+    with pytest.raises(TypeError, match="'emb' in the stream of worker 0 is an array of float64"):
+        adaps.simulate([adaps.Stream([{"emb": [0.5]}])] * 2, tables=[adaps.Table("emb", 9, 1)])
+    assert adaps.replay_rows([], 5).requests == 0
+
+
 @pytest.fixture(scope="module")
 def trace(shared_data: Path) -> Ids:
     """Return the requests of a recommender's cache."""

@@ -1,5 +1,6 @@
 """Samples that the server draws: calls, arguments, and counters."""
 
+import pickle
 from typing import Any, cast
 
 import numpy as np
@@ -79,6 +80,7 @@ def test_weights_are_equal_by_their_values_and_stay_as_they_are() -> None:
     assert weights == adaps.Weighted([1, 2])
     assert hash(weights) == hash(adaps.Weighted([1, 2]))
     assert weights != adaps.Weighted([1, 3])
+    assert pickle.loads(pickle.dumps(weights)) == weights
     with pytest.raises(ValueError, match="read-only"):
         weights.weights[0] = 3.0
 

@@ -214,6 +214,10 @@ def test_traced_steps_are_written_for_chrome(tmp_path: Path) -> None:
             {"streams": [adaps.Stream([{"dense": [0]}])]},
             "names rows of 'dense', which is dense: leave it out",
         ),
+        (
+            {"tables": [adaps.Table("emb", rows=ROWS, length=1, memory=99, path="/tmp")]},
+            "the table 'emb' has memory=99, and a simulation has no disks; give simulate a table without",
+        ),
         ({"peer_timeout": 0}, "peer_timeout is 0; it must be more than 0 seconds"),
         ({"incidents": [adaps.LostNode(4, 1)]}, "an incident is at node 4; it must be at a node from 0 to 3"),
         ({"incidents": [adaps.LostNode(-1, 1)]}, "node of an incident is -1; it must be 0 or more nodes"),

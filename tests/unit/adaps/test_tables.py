@@ -51,6 +51,10 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.RowAdagrad(initial_accumulator=-1), ValueError, "initial_accumulator is -1"),
         (lambda: loose.Adam(betas=(0.9, 1.0)), ValueError, r"betas\[1\] is 1\.0; it must be less than 1"),
         (lambda: loose.Adam(betas=(0.9,)), ValueError, "it must be two numbers"),
+        (lambda: loose.Adam(betas=None), ValueError, "betas is None; it must be two numbers"),
+        (lambda: loose.SGD(lr=1e39), ValueError, r"lr is 1e\+39; it must be less than 3\.4"),
+        (lambda: loose.Constant(-1e39), ValueError, r"value is -1e\+39; it must be at least -3\.4"),
+        (lambda: loose.Uniform(-3e38, 3e38), ValueError, r"high - low is 6e\+38; it must be less than"),
         (lambda: loose.Uniform(1.0, -1.0), ValueError, r"high is -1\.0; it must be at least 1"),
         (lambda: loose.Uniform(0.0, 1.0, seed=-1), ValueError, "seed is -1"),
         (lambda: loose.Normal(0.0, -1.0), ValueError, r"std is -1\.0"),
@@ -100,6 +104,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         ),
         (lambda: loose.Node([TABLE], network="fast"), ValueError, "is not a link: use .* or ADAPS_NETWORK"),
         (lambda: loose.Node([TABLE], listen="host:port"), ValueError, "listen is 'host:port'"),
+        (lambda: loose.Node([TABLE], agreement={"v": 1}), TypeError, "agreement is {'v': 1}; it must be"),
     ],
 )
 def test_a_bad_argument_is_named(make: Callable[[], Any], error: type[Exception], message: str) -> None:

@@ -194,6 +194,17 @@ def test_two_nodes_of_one_do_not_meet() -> None:
         assert pulled(other.worker(0), [1]) == [0]
 
 
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [(5, TypeError, "the text of 'n' is 5; it must be a string"), ("x" * 2**23, ValueError, "give at most")],
+)
+def test_a_text_that_the_store_cannot_hold_is_refused(text: Any, error: Any, said: str) -> None:
+    with adaps.Node([TABLE]) as node:
+        with pytest.raises(error, match=said):
+            node.post("n", text)
+        assert node.posted("n") is None
+
+
 def test_the_exception_of_the_body_is_the_one_that_is_raised() -> None:
     with pytest.raises(ZeroDivisionError), adaps.Node([TABLE]) as node:
         raise ZeroDivisionError

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import adaps
 from adaps import checkpoint
@@ -50,6 +51,19 @@ def test_rows_in_files_are_part_of_a_checkpoint(tmp_path: Path) -> None:
         node.restore(tmp_path / "saved")
         train(node, 5, 5)
         assert np.array_equal(values(node), expected)
+
+
+@pytest.mark.parametrize("optimizer", [adaps.SGD(lr=0.1, momentum=0.9), adaps.AdamW(lr=0.1)], ids=str)
+def test_rows_in_files_are_restored_with_numbered_steps(tmp_path: Path, optimizer: Any) -> None:
+    with adaps.Node([table(optimizer, memory="500B", path=tmp_path)]) as node:
+        node.table("emb").set_step(3, idle_rows=False)
+        train(node, 0, 5)
+        node.checkpoint(tmp_path / "saved")
+        expected = values(node)
+        train(node, 5, 3)
+        node.restore(tmp_path / "saved")
+        assert np.array_equal(values(node), expected)
+        assert node.table("emb").step == 3
 
 
 def test_the_files_are_safetensors_with_the_touched_rows_only(saved: Path) -> None:
@@ -103,6 +117,36 @@ def test_learning_rates_and_steps_come_back(tmp_path: Path) -> None:
         assert node.table("emb").step == 17
 
 
+def test_rows_catch_up_with_steps_of_other_learning_rates_before_they_are_saved(tmp_path: Path) -> None:
+    decaying = adaps.SGD(weight_decay=0.5)
+    with adaps.Node([table(decaying)]) as node:
+        train(node, 0, 1)
+        for step in 1, 2, 3:
+            node.table("emb").set_learning_rate(1 / step)
+            node.table("emb").set_step(step)
+        node.checkpoint(tmp_path)
+        node.table("emb").catch_up()
+        expected = values(node)
+    with adaps.Node([table(decaying)]) as node:
+        node.restore(tmp_path)
+        node.table("emb").catch_up()
+        np.testing.assert_allclose(values(node), expected, rtol=1e-6)
+
+
+def test_settings_that_are_numbers_of_numpy_or_torch_are_saved_like_numbers(tmp_path: Path) -> None:
+    loose: Any = adaps
+    rule = loose.Adam(lr=torch.tensor(0.5), eps=np.float32(0.5))
+    init = loose.Uniform(np.float32(-1.0), 1.0, seed=np.uint64(2**64 - 1))
+    with adaps.Node([table(rule, init=init)]) as node:
+        train(node, 0, 1)
+        node.checkpoint(tmp_path)
+        expected = values(node)
+    same = adaps.Uniform(-1.0, 1.0, seed=2**64 - 1)
+    with adaps.Node([table(adaps.Adam(lr=0.5, eps=0.5), init=same)]) as node:
+        node.restore(tmp_path)
+        assert np.array_equal(values(node), expected)
+
+
 def test_a_worker_gets_back_what_it_gave(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "generator": np.arange(7, dtype=np.uint8),
@@ -129,6 +173,19 @@ def test_what_no_format_holds_is_refused_by_name(tmp_path: Path, value: Any) -> 
     with adaps.Node([table()]) as node, pytest.raises(TypeError, match=r"extra\['odd'\] is a"):
         node.checkpoint(tmp_path, extra={"odd": value})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({5: 1}, "extra is {5: 1}; it must be a mapping of strings to values"),
+        ([1], r"extra is \[1\]; it must be a mapping of strings to values"),
+        ({"header": np.zeros(1)}, r"extra\['header'\] has a name that the format uses"),
+    ],
+)
+def test_names_that_no_format_holds_are_refused(tmp_path: Path, extra: Any, said: str) -> None:
+    with adaps.Node([table()]) as node, pytest.raises(TypeError, match=said):
+        node.checkpoint(tmp_path, extra=extra)
 
 
 def test_the_next_checkpoint_takes_the_place_of_the_last(saved: Path) -> None:

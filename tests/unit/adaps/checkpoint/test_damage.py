@@ -168,6 +168,9 @@ def test_a_worker_s_bad_file_changes_nothing(saved: Path) -> None:
         (lambda body: body["files"][0].update(rank=1), "belongs to no node or no worker of the job"),
         (lambda body: body["files"][1].update(worker=1), "is of worker 1, and there were 1"),
         (lambda body: body["files"][1].update(worker=None), "belongs to no node or no worker"),
+        (lambda body: body.update(world_size=2**50), "it lacks the clocks of 1125899906842624 nodes of 1"),
+        (lambda body: body["tables"][0].update(step=2**32), r"<= 4294967295 .*step"),
+        (lambda body: body.update(clocks=[[2**62 + 1]]), r"<= 4611686018427387904 .*clocks"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change: Any, sentence: str) -> None:

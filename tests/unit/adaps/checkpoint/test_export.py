@@ -1,6 +1,8 @@
 """Exports of a cluster of one node: their content, incremental parts, and failures."""
 
+import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -154,6 +156,18 @@ def test_tables_can_be_chosen(tmp_path: Path) -> None:
         adaps.load_export(tmp_path, ["d"])
 
 
+def test_workers_that_choose_different_tables_are_refused(tmp_path: Path) -> None:
+    with adaps.Node([table(), table(name="other")], workers=2) as node:
+
+        def export(worker: int) -> str | None:
+            return said_by(lambda: node.export(tmp_path, tables=["emb", "other"][worker:], worker=worker))
+
+        with ThreadPoolExecutor(2) as threads:
+            first, second = threads.map(export, range(2))
+    assert first == "rank 0 could not join the export of rank 0; its exception gives the reason"
+    assert second == "rank 0 exports 'emb', 'other', and this worker 'other': give all the same tables"
+
+
 def test_large_tables_are_written_and_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +315,25 @@ def test_a_full_disk_is_said_and_the_export_before_stays(
         kv.push(np.arange(2), np.ones((2, 3), np.float32))
         with pytest.raises(adaps.CheckpointError, match="No space left"):
             node.export(directory).wait()  # changes that were not exported are exported later
+
+
+def test_a_failure_that_names_a_path_of_any_bytes_reaches_the_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff")
+
+    def fail(path: Path) -> int:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with adaps.Node([table()]) as node:
+        node.export(directory).wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_calls, "create", fail)
+            push(node, 1)
+            export = node.export(directory)
+            with pytest.raises(adaps.CheckpointError, match=r"^rank 0 could not write the export"):
+                export.wait()
+        assert str(tmp_path).encode() in (node.posted("export/0") or "").encode()
 
 
 def test_without_memory_for_the_copies_nothing_is_exported(
@@ -473,6 +506,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (lambda export: export["tables"].clear(), "rows of 'emb', which is not one of its tables"),
         (lambda export: export["tables"][0].update(rows=2**62), "no memory for table 'emb'"),
         (lambda export: export["tables"][0].update(length=4), "where the table 'emb' needs"),
+        (lambda export: export["tables"][0].update(length=2**40), "Expected `int` <= 16777200"),
         (lambda export: export["tables"][0].update(rows=39), "row 39 does not exist in table 'emb'"),
         (lambda export: export["parts"][0].update(folder="../x"), "is not the manifest of an export"),
     ],

@@ -40,6 +40,15 @@ def test_a_full_disk_is_said_and_the_previous_checkpoint_stays(small_disk: Path)
         assert out[:, 0].tolist() == [1, 0]
 
 
+def test_a_file_in_place_of_the_directory_is_the_only_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    with adaps.Node([table()]) as node, pytest.raises(adaps.CheckpointError, match="/file: File exists"):
+        node.checkpoint(tmp_path / "file")
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     "call", ["create", "write_at", "sync", "sync_folder", "link", "make_folder", "remove_file"]
 )
@@ -90,3 +99,13 @@ def test_a_worker_that_cannot_write_fails_the_others_too(
     }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest-00000001.json", "writer.lock"]
     assert manifest(tmp_path) is None
+
+
+def test_a_full_disk_of_rows_fails_a_restore_in_one_sentence(tmp_path: Path, small_disk: Path) -> None:
+    with adaps.Node([table(rows=2000)]) as node:
+        train(node, 0, 1, rows=2000)
+        node.checkpoint(tmp_path / "saved")
+    limited = table(rows=2000, memory="1KiB", path=small_disk)
+    said = "^rank 0 could not overwrite all rows: .*No space left on device"
+    with adaps.Node([limited]) as node, pytest.raises(adaps.CheckpointError, match=said):
+        node.restore(tmp_path / "saved")
