@@ -20,6 +20,8 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "RowAdagra
 
 _BELOW_1 = ("alpha", "betas")
 """Hyperparameters in [0, 1). All other numbers are at least 0."""
+_ONE = 1.0 - 2.0**-25
+"""Smallest number that is 1 in float32, in which the server keeps its settings."""
 
 
 class _UpdateRule:
@@ -30,7 +32,7 @@ class _UpdateRule:
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
-            value, limits = getattr(self, field.name), {"high": 1.0} if field.name in _BELOW_1 else {}
+            value, limits = getattr(self, field.name), {"high": _ONE} if field.name in _BELOW_1 else {}
             if field.name == "betas":
                 if not isinstance(value, Sequence) or len(value) != 2:
                     raise ValueError(f"betas is {value!r}; it must be two numbers")

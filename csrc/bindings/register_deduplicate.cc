@@ -60,9 +60,13 @@ py::tuple sum_rows_by_key(const py::object& keys, const py::object& rows) {
   const Array given = Array::of_int64(keys, "keys");
   const Array floats = Array::of_float32(rows, "rows", Access::kRead);
   const std::size_t length = given.size() == 0 ? 0 : floats.size() / given.size();
-  if (length * given.size() != floats.size())
-    throw py::value_error("rows holds " + std::to_string(floats.size()) + " values for " +
-                          std::to_string(given.size()) + " keys: it needs equally many for each");
+  const std::vector<py::ssize_t> shape = shape_of(rows, floats.size());
+  const bool is_flat = shape.size() < 2 || given.size() == 0;
+  if (length * given.size() != floats.size() ||
+      (!is_flat && shape.back() != static_cast<py::ssize_t>(length)))
+    throw py::value_error("rows holds " + std::to_string(floats.size()) + " values" +
+                          (is_flat ? "" : " in rows of " + std::to_string(shape.back())) + " for " +
+                          std::to_string(given.size()) + " keys: it needs one row for each");
   RowSums sums;
   {
     const py::gil_scoped_release release;

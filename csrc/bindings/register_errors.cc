@@ -8,6 +8,7 @@
 #include "common/types.h"
 #include "errors.h"
 #include "register.h"
+#include "storage/row_file.h"
 
 namespace adaps::bindings {
 
@@ -34,6 +35,8 @@ void translate(std::exception_ptr raised) {
     raise("AdapsError", error.what());
   } catch (const TableFull& full) {
     raise("AdapsError", full.what());
+  } catch (const StorageError& error) {
+    raise("AdapsError", error.what());
   } catch (const Failure& failure) {
     raise("AdapsError", failure.what());
   } catch (const std::logic_error& error) {

@@ -60,8 +60,8 @@ py::object keys(const NodeTable& of, const py::object& ids) {
 }
 
 void set_learning_rate(const NodeTable& of, double lr) {
-  if (!std::isfinite(lr) || lr < 0)
-    refuse("learning rate " + std::to_string(lr), of, "it must be finite and not negative");
+  if (!std::isfinite(static_cast<float>(lr)) || lr < 0)
+    refuse("learning rate " + std::to_string(lr), of, "it must be finite in float32 and not negative");
   Table& table = of.table();
   Hyperparameters with = table.hyperparameters();
   with.learning_rate = static_cast<float>(lr);

@@ -50,6 +50,7 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Adagrad(eps=-1), ValueError, "eps is -1"),
         (lambda: loose.RowAdagrad(initial_accumulator=-1), ValueError, "initial_accumulator is -1"),
         (lambda: loose.Adam(betas=(0.9, 1.0)), ValueError, r"betas\[1\] is 1\.0; it must be less than 1"),
+        (lambda: loose.Adam(betas=(0.99999999999, 0.9)), ValueError, r"betas\[0\] is .*; it must be less than 1"),
         (lambda: loose.Adam(betas=(0.9,)), ValueError, "it must be two numbers"),
         (lambda: loose.Adam(betas=None), ValueError, "betas is None; it must be two numbers"),
         (lambda: loose.SGD(lr=1e39), ValueError, r"lr is 1e\+39; it must be less than 3\.4"),
@@ -228,8 +229,8 @@ def test_the_learning_rate_can_be_changed() -> None:
         out = np.empty(4, dtype=np.float32)
         kv.pull([1], out)
         np.testing.assert_array_equal(out, -2)
-        for bad in (math.nan, math.inf, -1.0):
-            with pytest.raises(ValueError, match="it must be finite and not negative"):
+        for bad in (math.nan, math.inf, 1e39, -1.0):
+            with pytest.raises(ValueError, match="it must be finite in float32 and not negative"):
                 table.set_learning_rate(bad)
         assert table.learning_rate == 2.0
 

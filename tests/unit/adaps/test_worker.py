@@ -422,8 +422,10 @@ def test_gradients_that_cannot_be_summed_are_refused(node: adaps.Node, kv: adaps
     assert pulled(kv, [1, 2]) == [0, 0]
     with adaps.Node([TABLE]) as other, pytest.raises(ValueError, match="belongs to another node"):
         kv.push_sums([(other.table("emb"), [1], filled(1))])
-    with pytest.raises(ValueError, match="rows holds 3 values for 2 keys: it needs equally many for each"):
+    with pytest.raises(ValueError, match="rows holds 3 values for 2 keys: it needs one row for each"):
         adaps.sum_by_key([1, 2], np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="rows holds 6 values in rows of 2 for 2 keys: it needs one row"):
+        adaps.sum_by_key([1, 2], np.ones((3, 2), np.float32))
 
 
 @pytest.mark.parametrize("optimizer", [adaps.SGD(lr=0.5, momentum=0.9), adaps.Adam(lr=0.1)])
