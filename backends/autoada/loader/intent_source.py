@@ -16,6 +16,7 @@ from autoada.prediction.predictor import STRIKES, IntentPredictor
 from autoada.prediction.result import Access, Prediction
 from autoada.prediction.row_set import Expected, rows_of_reads
 from autoada.prediction.source_location import source_line, user_location
+from autoada.prediction.tables import find_tables
 from autoada.training.training_state import TrainingState
 
 KeyFunction = Callable[[Any], Any]
@@ -265,6 +266,8 @@ class PredictedKeys(IntentSource):
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         for name, where in prediction.dense_reads:
+            if name in find_tables(self._state.module):
+                continue  # A warning has named the reason why it has no place in the server.
             self._warn_once(
                 f"all of {name!r} is sent in every step, because it is not a table, but only rows of it are "
                 f"read, at {where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"

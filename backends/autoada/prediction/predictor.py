@@ -43,7 +43,7 @@ class IntentPredictor:
     model : nn.Module
         Live model.
     tables : iterable of str, optional
-        Qualified names of parameters that are tables, in addition to the weights of all embedding modules.
+        Qualified names of the parameters that are tables; default: the weights of all embedding modules.
     call : callable, optional
         Function ``call(model, batch)`` with which the training loop passes a batch to the model; default
         ``model(batch)``. Its code after the model's forward pass has no effect on predictions.
@@ -57,7 +57,8 @@ class IntentPredictor:
     def __init__(
         self, model: nn.Module, tables: Iterable[str] | None = None, call: Call | None = None
     ) -> None:
-        self._tables = find_tables(model, tables)
+        found = find_tables(model, tables)
+        self._tables = found if tables is None else {name: found[name] for name in tables}
         names = {id(parameter): name for name, parameter in self._tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()

@@ -264,24 +264,6 @@ def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
     model.close()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda p: torch.optim.NAdam(p),
-            r"the table 'items\.weight' cannot train with NAdam, which is no rule of the parameter server: "
-            r"give tables torch\.optim\.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop",
-        ),
-        (lambda p: torch.optim.Adam(p, amsgrad=True), r"cannot train with Adam with amsgrad=True"),
-        (lambda p: torch.optim.SGD(p, lr=1, momentum=0.5, dampening=0.1), r"with SGD with dampening=0\.1"),
-    ],
-)
-def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=message):
-        autoada.AdaModel(net, make(net.parameters()))
-
-
 def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
     for again in (net, model):
         with pytest.raises(
