@@ -340,6 +340,24 @@ def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) 
     train_a_little(model)
 
 
+def test_overrides_of_a_model_that_move_it_are_refused_and_others_are_called() -> None:
+    class Other(Net):
+        def to(self, *args: Any, quiet: bool = False) -> Any:
+            return super().to(*args)
+
+        def type(self) -> Any:
+            return "ctr"
+
+    wrapped: Any = autoada.AdaModel(Other())
+    assert wrapped.to("cpu", quiet=True) is wrapped
+    assert wrapped.type() == "ctr"
+    with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+        wrapped.to(torch.float64, quiet=True)
+    assert wrapped.module.out.weight.dtype is torch.float32
+    train_a_little(wrapped)
+    wrapped.close()
+
+
 def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:
     with torch.device("meta"):
         table = nn.Embedding(1_000_000, 4)
