@@ -13,7 +13,6 @@ from torch import nn
 
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from autoada import IntentPredictor
-from autoada.prediction.tables import find_tables
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def share(
 @pytest.mark.parametrize("specimen", PREDICTABLE, ids=lambda specimen: specimen.name)
 def test_prediction_costs_a_small_share_of_a_step(specimen: Specimen, limit: Limit) -> None:
     model = specimen.build()
-    predictor = IntentPredictor(model, find_tables(model, specimen.tables), specimen.call)
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
     found = share(model, specimen.batches(STEPS), predictor, specimen.call)
     limit(f"prediction for {specimen.name}, in steps", found, LIMIT)
 
@@ -76,7 +75,7 @@ def predicting_and_training(
 def test_speed_of_predictions_in_steps(ratio: Ratio, name: str) -> None:
     specimen = next(one for one in ZOO if one.name == name)
     model = specimen.build()
-    predictor = IntentPredictor(model, find_tables(model, specimen.tables), specimen.call)
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
     batches = specimen.batches(STEPS)
     ratio(*predicting_and_training(model, batches, predictor, specimen.call))
 

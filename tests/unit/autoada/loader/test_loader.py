@@ -702,6 +702,29 @@ class WithBadItem(Dataset[tuple[Tensor, Tensor]]):
         return torch.tensor(index), torch.tensor(1.0)
 
 
+def test_rows_of_an_embedding_that_is_not_a_table_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.other = nn.Embedding(2000, 3), nn.Embedding(2000, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.own(ids) * self.other(ids)
+
+    net = Two()
+    optimizers = [torch.optim.NAdam(net.own.parameters()), torch.optim.SGD(net.other.parameters(), lr=0.1)]
+    model = AdaModel(net, optimizers)
+    loader = AdaDataLoader(torch.arange(24).split(4), 2)
+    for ids in loader:
+        model(ids).sum().backward()
+    assert "other.weight: 4 rows" in loader.explain(ids)
+    assert "own.weight:" not in loader.explain(ids)
+    messages = [message for message in caplog.messages if "'own.weight' is sent in every step" in message]
+    assert len(messages) == 1
+    assert "NAdam is no rule of the parameter server" in messages[0]
+    model.close()
+
+
 def answers(batches: Iterator[Any], model: Any = None, most: int = 9) -> list[Any]:
     """Ids of the batches, or errors in their place, until the end; trains a model with them."""
     seen: list[Any] = []

@@ -21,7 +21,7 @@ EVERY = pytest.mark.parametrize("specimen", ZOO, ids=lambda specimen: specimen.n
 def test_predicted_rows_are_the_rows_that_are_read(specimen: Specimen) -> None:
     model = specimen.build()
     tables = find_tables(model, specimen.tables)
-    predictor = IntentPredictor(model, tables, specimen.call)
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
     tiers: Counter[str] = Counter()
     for batch in specimen.batches(BATCHES):
         prediction = predictor.predict(batch)

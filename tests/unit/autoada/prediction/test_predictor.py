@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from autoada.prediction import IntentPredictor, Prediction
 from autoada.prediction.compiled_program import CompiledProgram
-from autoada.prediction.tables import find_tables
 
 
 class Unknown(nn.Module):
@@ -44,7 +43,7 @@ def unknown_batch(width: int) -> dict[str, Tensor]:
 
 def test_a_model_that_it_does_not_know() -> None:
     model = Unknown(50)
-    predictor = IntentPredictor(model, find_tables(model, ["grams"]), lambda m, batch: m(**batch))
+    predictor = IntentPredictor(model, ["grams"], lambda m, batch: m(**batch))
     tiers = set()
     for width in (5, 6, 5, 6, 5, 6, 9, 5, 12, 6):
         batch = unknown_batch(width)

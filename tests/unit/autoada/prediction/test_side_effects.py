@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from autoada.prediction import IntentPredictor
 from autoada.prediction.batch_structure import leaves
-from autoada.prediction.tables import find_tables
 from tests.unit.autoada.prediction.model_zoo import ZOO, Specimen
 
 STEPS = 40
@@ -40,7 +39,7 @@ def test_losses_are_bit_identical_with_and_without_prediction(specimen: Specimen
 def test_prediction_changes_neither_model_nor_batch_nor_random_generators(specimen: Specimen) -> None:
     model = specimen.build()
     batches = specimen.batches(12)
-    predictor = IntentPredictor(model, find_tables(model, specimen.tables), specimen.call)
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
     before = snapshot(model, batches)
     for batch in batches:
         predictor.predict(batch)
@@ -64,7 +63,7 @@ def train(specimen: Specimen, model: nn.Module, batches: list[Any], contexts: It
 
 def replays(specimen: Specimen, model: nn.Module, batches: list[Any]) -> Iterator[Any]:
     """Predicts some batches ahead of the one that is about to be trained."""
-    predictor = IntentPredictor(model, find_tables(model, specimen.tables), specimen.call)
+    predictor = IntentPredictor(model, specimen.tables, specimen.call)
     ahead = [predictor.predict(batch) for batch in batches[:AHEAD]]
     for following in [*batches[AHEAD:], *([None] * AHEAD)]:
         prediction = ahead.pop(0)
