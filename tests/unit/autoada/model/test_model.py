@@ -345,7 +345,7 @@ def test_overrides_of_a_model_that_move_it_are_refused_and_others_are_called() -
         def to(self, *args: Any, quiet: bool = False) -> Any:
             return super().to(*args)
 
-        def type(self) -> Any:
+        def type(self) -> Any:  # type: ignore[override]
             return "ctr"
 
     wrapped: Any = autoada.AdaModel(Other())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -484,7 +484,7 @@ def test_parameters_that_share_memory_train_as_in_pytorch(kind: str) -> None:
                 ids if type(each) is nn.Embedding else F.one_hot(ids, 4) * 1.0 for each in (self.a, self.b)
             )
             first, second = (each(given) for each, given in zip((self.a, self.b), inputs, strict=True))
-            scale = self.b.part.sum() if kind == "buffer" else 1.0
+            scale = cast("Tensor", self.b.part).sum() if kind == "buffer" else 1.0
             return self.out(first * second * scale).square().mean()
 
     def run(model: Any, optimizer: Any) -> list[Any]:
