@@ -64,6 +64,11 @@ class Writer:
         while self.sparse and "Refill" in loader:  # PyTorch's sparse gradients share memory with the batch
             loader = self.choose(phrases.LOADERS)
         self.add("loader", loader)
+        if any(phrases.TRANSPOSES.search(one.text) for one in self.statements):
+            # PyTorch's fused kernels do not see that a gradient and its parameter have other strides.
+            self.statements = [
+                one._replace(text=one.text.replace(", fused=True", "")) for one in self.statements
+            ]
         once = "stream()" in loader
         lookahead = self.rng.choice((None, "auto", 0, 1, 2, 2))
         epochs = 1 if once else self.rng.choice((1, 1, 2))

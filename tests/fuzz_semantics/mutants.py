@@ -386,7 +386,7 @@ def new_data_of_a_dense_parameter_is_lost() -> Patch:
     """A dense parameter that is given other memory keeps its values."""
 
     def take_over(self: DenseParameters, i: int) -> None:
-        self._parameters[i].data = self._views[i]
+        self.parameters[i].data = self._views[i]
 
     return mock.patch.object(DenseParameters, "_take_over", take_over)
 

@@ -18,6 +18,9 @@ BATCHWISE = re.compile(
 )
 """Phrases with an effect that the halves of a batch do not add up to, or that read the batch itself."""
 
+TRANSPOSES = re.compile(r"mix\.weight\S*\.t_?\(\)")
+"""Phrases after which a dense parameter has other strides than its gradient."""
+
 
 @functools.cache
 def for_nodes(choices: Sequence[str], nodes: int) -> Sequence[str]:

@@ -281,7 +281,7 @@ def test_what_is_not_executed_is_refused_by_the_model() -> None:
         "rule 1: wire of mlp.0.weight has no effect with technique 'allreduce'",
     )
     every_node = Policy("a", [Rule("dense", technique="allreduce"), Rule("*")])
-    with pytest.raises(ValueError, match=r"mlp\.0\.weight' is to be all-reduced, which needs an optimizer"):
+    with pytest.raises(ValueError, match=r"mlp\.0\.weight' is all-reduced .* needs an optimizer"):
         autoada.AdaModel(clicks(), policy=every_node)
     plain = clicks()
     optimizer = torch.optim.SGD(plain.parameters(), lr=RATE)

@@ -136,12 +136,12 @@ class BatchStream(Iterator[HeldBatch]):
         source.streams.append(self)
 
     def __next__(self) -> HeldBatch:
-        """Fetch the next batch.
+        """Fetch the next batch, or return the loader's error when its turn comes.
 
         Raises
         ------
         StopIteration
-            If there are no more data. Other exceptions of the loader are raised in their turn.
+            If there are no more data, or an error of the loader is held that comes after other batches.
         RuntimeError
             If the end was found with random numbers that were drawn again since, or another iterator of a
             loader has taken batches that were fetched for this one.
@@ -164,23 +164,25 @@ class BatchStream(Iterator[HeldBatch]):
             return item
         if len(self.holds) > 1:
             raise StopIteration
+        if not isinstance(item.end, StopIteration):
+            return item
         self.holds.clear()
         draw_again(self._source.generators, item.draws)
         raise item.end
 
     def take(self) -> Any:
-        """Fetch the next batch, hand it out, and return its contents."""
+        """Fetch the next batch and hand it out; returns as `deliver`."""
         source, epoch = self._source, self._epoch
         if self.holds or self._gave_way or source.runs_ahead is None or len(source.streams) > 1:
             return self.deliver(next(self))
         self._turn_begins = True
-        batch = next(epoch.batches)
+        batch = next(answers(epoch.batches))
         epoch.fetched += 1
         epoch.used += 1
         return batch
 
     def deliver(self, item: HeldBatch) -> Any:
-        """Hand out the oldest batch, and return its contents.
+        """Hand out the oldest batch, and return its contents, or the `HeldBatch` with the loader's error.
 
         Raises
         ------
@@ -194,7 +196,12 @@ class BatchStream(Iterator[HeldBatch]):
             item.check()
             draw_again(self._source.generators, item.draws)
         self._epoch.used += 1
-        return item.batch
+        if item.end is None:
+            return item.batch
+        self._epoch.fetched += (
+            1  # Errors count when the loop gets them, so that a restored pass repeats them.
+        )
+        return item
 
     def give_way(self) -> list[HeldBatch]:
         """Pass the held batches to another pass; this pass then cannot continue."""
@@ -245,3 +252,15 @@ class BatchStream(Iterator[HeldBatch]):
         for each in exposed:
             each.undo_fetch(item.keep().memory)
         return item
+
+
+def answers(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader, and a `HeldBatch` with the error for each request that fails."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            batch = HeldBatch([None], error)
+        yield batch

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from autoada.loader.batch_stream import BatchStream, LoaderSource
+from autoada.loader.batch_stream import BatchStream, LoaderSource, answers
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, PredictedKeys
@@ -174,7 +174,7 @@ class AdaDataLoader:
         start = random_state()
         batches = iter(source)
         yield
-        for used, batch in enumerate(batches, 1):
+        for used, batch in enumerate(answers(batches), 1):
             yield batch
             training = [model for model in models if model.training]
             if training and not self.position.resumes:
@@ -227,6 +227,9 @@ class AdaDataLoader:
                 if item is None:
                     break
                 batch = stream.deliver(item.held)
+                if isinstance(batch, HeldBatch):
+                    yield batch
+                    continue
                 for queue in queues:
                     queue.mark_in_use(batch)
                 if watches:
@@ -301,7 +304,11 @@ class AdaDataLoader:
 
 
 class Pass(Iterator[Any]):
-    """The batches of one pass. An error ends the pass, and later requests for batches are refused."""
+    """The batches of one pass.
+
+    An error of the loader is raised when its turn comes, and the pass goes on, as that of a `DataLoader`. Any
+    other error ends the pass, and later requests for batches are refused.
+    """
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches = batches
@@ -309,17 +316,23 @@ class Pass(Iterator[Any]):
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
-            if self._failed:  # In plain PyTorch, a DataLoader would go on with the next batch.
+            if self._failed:
                 raise RuntimeError(
-                    "an error has ended this pass over the loader: handle items that cannot be read in the "
-                    "data set or in collate_fn, or begin another pass"
+                    "an error has ended this pass over the loader: begin another pass"
                 ) from None
             raise
         except BaseException:
             self._failed = True
             raise
+        if not isinstance(batch, HeldBatch) or batch.end is None:
+            return batch
+        error, batch.end = batch.end, None
+        try:
+            raise error
+        finally:
+            del error, self  # The error refers to this frame. It must not keep the pass open.
 
     @property
     def is_over(self) -> bool:
@@ -339,7 +352,8 @@ def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, 
             batch = stream.take()
         except StopIteration:
             return
-        queue.mark_in_use(batch)
+        if not isinstance(batch, HeldBatch):
+            queue.mark_in_use(batch)
         yield batch
 
 

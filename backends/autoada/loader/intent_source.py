@@ -16,6 +16,7 @@ from autoada.prediction.predictor import STRIKES, IntentPredictor
 from autoada.prediction.result import Access, Prediction
 from autoada.prediction.row_set import Expected, rows_of_reads
 from autoada.prediction.source_location import source_line, user_location
+from autoada.prediction.tables import find_tables
 from autoada.training.training_state import TrainingState
 
 KeyFunction = Callable[[Any], Any]
@@ -193,10 +194,17 @@ class PredictedKeys(IntentSource):
             return None  # If a row does not exist, the forward pass raises the error when it reads the row.
 
     def _make_predictor(self) -> IntentPredictor:
-        predictor = IntentPredictor(self._state.module, list(self._state.tables), self._call)
+        predictor = IntentPredictor(
+            self._state.module, list(self._state.tables), self._call, without=self._left_out
+        )
         if self._state.access.node.workers > 1:
             predictor.foresee_no_draws()
         return predictor
+
+    @property
+    def _left_out(self) -> set[str]:
+        """Names of embeddings' weights that are not tables."""
+        return find_tables(self._state.module).keys() - self._state.tables.keys()
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._calls_per_batch is not None
@@ -265,6 +273,8 @@ class PredictedKeys(IntentSource):
                     f"{access.table!r} depends on parameters, at {where}",
                 )
         for name, where in prediction.dense_reads:
+            if name in self._left_out:
+                continue  # A warning has named the reason why it has no place in the server.
             self._warn_once(
                 f"all of {name!r} is sent in every step, because it is not a table, but only rows of it are "
                 f"read, at {where}{source_line(where)}: give AdaModel `tables=[{name!r}]`"

@@ -75,7 +75,10 @@ class PrefetchQueue:
         self._loops = self._state.enter(self)
 
     def next_batch(self) -> QueuedBatch | None:
-        """Return the next batch after filling the queue with the batches after it; None at the end."""
+        """Return the next batch after filling the queue with the batches after it; None at the end.
+
+        The last entry of the queue may be an error of the loader.
+        """
         self.finish_previous()
         queue, state, now = self._queue, self._state, int(self._worker.current_clock)
         starts = not queue
@@ -84,7 +87,7 @@ class PrefetchQueue:
         if starts and state.trial is not None and state.is_free:
             state.begin_loop()
         most = self._most_ahead if state.lookaheads else self._lookahead.batches
-        while not queue or (len(queue) <= most and self._may_run_ahead()):
+        while not queue or (queue[-1].held.end is None and len(queue) <= most and self._may_run_ahead()):
             try:
                 fetched = QueuedBatch(next(self._batches), queue[-1].clock + 1 if queue else now)
             except StopIteration:
@@ -221,8 +224,9 @@ class PrefetchQueue:
     def _predict(self, item: QueuedBatch) -> None:
         """Find the rows that `item` will read, and signal intent for the rows that are due."""
         assert self._source is not None
-        item.expected = self._source.expected(item.held.batch)
-        self._plan_intent(item)
+        if item.held.end is None:
+            item.expected = self._source.expected(item.held.batch)
+            self._plan_intent(item)
 
     def _plan_intent(self, item: QueuedBatch) -> None:
         """Make the intent for all rows of `item` pending, and signal it for the rows that are due."""

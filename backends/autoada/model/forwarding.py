@@ -143,8 +143,6 @@ for _name in (
 _OF_COPIES = ("__copy__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__replace__")
 """Special methods that make copies."""
 
-_MOVES = ("to", "type", "cpu", "cuda", "float", "double", "half", "bfloat16", "to_empty", "share_memory")
-
 
 def names_of_both(wrapper: nn.Module, module: nn.Module) -> set[str]:
     """Return public names that the wrapper adds to `torch.nn.Module`, and that the wrapped model also has."""
@@ -178,10 +176,19 @@ def class_for(wrapper: type[Wrapper], kind: type[nn.Module]) -> type[Wrapper]:
 
 def _method_of_module(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if name in _MOVES:
-            getattr(nn.Module, name)(self, *args, **kwargs)  # Refuses to move the model.
+        module = self.module
+
+        def apply(fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+            self._apply(fn)  # Refuses to move the model.
+            moved: nn.Module = type(module)._apply(module, fn, recurse)
+            return moved
+
         dict(self.named_children())  # A container returns its children, and their calls count.
-        result = self._calls.intercept(name, getattr(self.module, name), self)(*args, **kwargs)
-        return self if result is self.module else result
+        vars(module)["_apply"] = apply
+        try:
+            result = self._calls.intercept(name, getattr(module, name), self)(*args, **kwargs)
+        finally:
+            vars(module).pop("_apply", None)
+        return self if result is module else result
 
     return call

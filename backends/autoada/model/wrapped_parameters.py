@@ -48,7 +48,7 @@ class Owned:
     counted: Sequence[ParameterState] = ()
     """Dense parameters whose steps are counted here."""
     left_out: Sequence[nn.Parameter] = ()
-    """Dense parameters that were in a group when the model was wrapped, and are in no group now."""
+    """Parameters without a table that a step of the optimizer leaves out, as they are in no group now."""
     members: Sequence[Sequence[int]] = ()
     """Identities of the parameters in each group of the optimizer."""
     steps_all: bool = False
@@ -74,7 +74,7 @@ class WrappedParameters:
         parameters = dict(model.named_parameters())
         self.tables: dict[str, RemoteTable] = {}
         for name, parameter in layout.tables.items():
-            rule = layout.group_of(name).rule_of(name)
+            rule = layout.group_of(name).server_rule
             makes_up = access.alone and rule.rule().moves_idle_rows
             of_node = {"alone": node.world_size == 1, "combines": combines, "together": options.every == 1}
             if name in layout.hashed:
@@ -141,12 +141,12 @@ class WrappedParameters:
         node, layout, access = self._access.node, self._layout, self._access
         states = []
         for name, table in self.tables.items():
-            rule = layout.group_of(name).rule_of(name)
+            rule = layout.group_of(name).server_rule
             rows = table.rows
             keys = functools.partial(getattr, rows, "all_keys")
             states.append(ParameterState(name, parameters[name], rows.table, keys, rule, access, rows))
         for place, dense in zip(layout.dense, self.dense, strict=True):
-            rule = layout.group_of(place.table).rule_of(place.table)
+            rule = layout.group_of(place.table).server_rule
             for name in place.names:
                 keys = functools.partial(dense.keys_of, (name,))
                 states.append(
@@ -190,12 +190,14 @@ class WrappedParameters:
             self._holders[name] = optimizer
         held = {id(state.parameter) for group in states for state in group}
         dense = [each for each in self.dense if each.name in number_of]
-        names = {name for each in dense for name in each.names}
+        robust = [each for each in self._all.robust if each.optimizer is optimizer]
+        waiting = [each for each in self._all.waiting if each.optimizer is optimizer]
+        present = {number for group in members for number in group}
         return Owned(
             [table for name, table in self.tables.items() if name in number_of],
             dense,
-            [each for each in self._all.robust if each.optimizer is optimizer],
-            [each for each in self._all.waiting if each.optimizer is optimizer],
+            robust,
+            waiting,
             Schedules(
                 optimizer,
                 {
@@ -204,13 +206,9 @@ class WrappedParameters:
                 },
             ),
             [state for group in states for state in group if state.counts_here],
-            [
-                state.parameter
-                for state in self.parameter_states
-                if state.name in names and id(state.parameter) not in held
-            ],
+            [p for each in (*dense, *robust, *waiting) for p in each.parameters if id(p) not in present],
             members,
-            all(number in held for group in members for number in group),
+            present <= held,
         )
 
     def initialise(self) -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,16 +60,18 @@ class AdaModel(ForwardingModule):
     model : nn.Module
         Model on the CPU or on a CUDA device; its tables may stay on the CPU. All workers begin with the
         weights of rank 0. The model itself is changed. Parameters of float64, float16 and bfloat16 are
-        float32 in the server, and are cast when the model reads them.
+        float32 in the server, and are cast when the model reads them. Parameters that share memory without
+        being one object stay on each worker, as with an optimizer that the server cannot apply.
     optimizer : torch.optim.Optimizer, sequence of them, or rule such as `adaps.Adagrad`, optional
         Optimizers of the model's parameters. A ``step()`` pushes the gradients of its optimizer's parameters.
         A parameter without an optimizer is not trained until ``add_param_group`` adds it. The state of the
         optimizers moves into the server: ``state_dict()`` gathers it, and ``load_state_dict()``, which is
         collective, replaces it. The server itself applies SGD, Adagrad, Adam, AdamW, SparseAdam and RMSprop.
-        Each worker's gradient is a separate step, and the server follows changes by schedulers. Other
-        optimizers, and options that the server does not have, such as AMSGrad, can train all parameters
-        except tables. At each ``step()``, every worker waits for the sum of all workers' gradients. The
-        optimizers of all workers then make the same step, from equal parameters and state. A rule such as
+        Each worker's gradient is a separate step, and the server follows changes by schedulers. Parameters
+        of other optimizers, and of options that the server does not have, such as AMSGrad, stay on each
+        worker. At each ``step()``, every worker waits for the sum of all workers' gradients. The optimizers
+        of all workers then make the same step, from equal parameters and state. This takes much time for a
+        table, so a warning names it. A rule such as
         `adaps.Adagrad` is applied at the end of every backward pass. By default, the optimizers of the
         model's parameters are found and used. If there are none, `adaps.Adagrad` with learning rate 0.01 is
         used, with a warning. An optimizer that is created afterwards refuses to step.
@@ -95,8 +96,8 @@ class AdaModel(ForwardingModule):
     ------
     ValueError
         If a parameter is neither float32, float64, float16 nor bfloat16, parameters are on several devices,
-        an optimizer of a table has no rule in the server, the server has no place for an optimizer's state,
-        two optimizers hold the same parameter, or the model is or holds an `AdaModel`.
+        the server has no place for an optimizer's state or for the weight of a `HashEmbedding`, two
+        optimizers hold the same parameter, or the model is or holds an `AdaModel`.
 
     Notes
     -----
@@ -130,7 +131,6 @@ class AdaModel(ForwardingModule):
             plan = plan_on_node(node, model, optimizer, tables)
         layout, options = plan.layout, plan.training
         _refuse_wrapped(model)
-        _refuse_shared_memory(model)
         check_replaceable(layout.tables)
         self._owns_node = node is None
         self.node = open_node(plan, row_dtype) if node is None else node
@@ -552,32 +552,12 @@ def _refuse_wrapped(model: nn.Module) -> None:
     refuse_parallel(model)
 
 
-def _refuse_shared_memory(model: nn.Module) -> None:
-    """Refuse parameters that share memory with others or with buffers, of which only one would change."""
-    taken: list[tuple[int, int, bool, str]] = []
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_meta or value.layout is not torch.strided or value.numel() == 0:
-            continue
-        reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
-        start = value.data_ptr()
-        is_parameter = isinstance(value, nn.Parameter)
-        taken.append((start, start + (reach + 1) * value.element_size(), is_parameter, name))
-    taken.sort()
-    for (_, end, of_one, one), (start, _, of_other, other) in pairwise(taken):
-        if start < end and (of_one or of_other):
-            raise ValueError(
-                f"{one!r} and {other!r} share memory, as after `a.weight.data = b.weight.data`: "
-                "make them one parameter, as in `a.weight = b.weight`, or copy a buffer with `clone()`, "
-                "before AdaModel wraps the model"
-            )
-
-
 def _warn_user(model: nn.Module, optimizer: Optimizers | Rule | None, layout: Layout) -> None:
     """Warn of differences to plain PyTorch, and of large parameters that are not tables."""
     groups = [layout.group_of(name) for name in layout.tables]
     keep = {type(each.optimizer).__name__ for each in groups if each.keeps_moments_without_gradient}
     warn_of_differences(model, optimizer, keep)
-    for name, remedy in hidden_tables(model, layout.tables).items():
+    for name, remedy in {**hidden_tables(model, layout.tables), **layout.obstacles}.items():
         _log.warning("all of %r is sent in every step, because it is not a table; %s", name, remedy)
 
 

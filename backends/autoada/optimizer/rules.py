@@ -30,7 +30,7 @@ class RuleGroup:
 
     rule: Rule | None
     """Rule of the server for the gradients. If there is none, the optimizer itself steps the parameters,
-    except tables, with gradients that all workers share."""
+    with gradients that all workers share."""
     parameters: frozenset[int] | None
     """Identities of the parameters; None for all parameters."""
     optimizer: torch.optim.Optimizer | None = None
@@ -42,13 +42,10 @@ class RuleGroup:
         """Whether the rule is for `parameter`."""
         return self.parameters is None or id(parameter) in self.parameters
 
-    def rule_of(self, table: str) -> Rule:
-        """The rule, for a table; ValueError if the server has none."""
-        if self.rule is None:
-            raise ValueError(
-                f"the table {table!r} cannot train with {self.obstacle}, which is no rule of the parameter "
-                f"server: give tables {FOR_TABLES}, in an optimizer of their own if need be"
-            )
+    @property
+    def server_rule(self) -> Rule:
+        """The server's rule, of a group that has one."""
+        assert self.rule is not None
         return self.rule
 
     @property

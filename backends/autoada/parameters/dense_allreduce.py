@@ -48,7 +48,7 @@ class AllReducedParameters(LocallySteppedParameters):
         """Bytes that this node has sent: by a ring of n nodes, 2 (n - 1) / n per byte of gradients."""
         self._node = node = access.node
         self._group: ProcessGroup | None = None
-        self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._trained = [parameter for parameter in self.parameters if parameter.requires_grad]
         self._buckets = _buckets_of(self._trained, weight)
         self._launched = 0
         self._overlaps = True
@@ -151,7 +151,7 @@ class AllReducedParameters(LocallySteppedParameters):
 
     def _check_frozen(self) -> None:
         known = {id(parameter) for parameter in self._trained}
-        for name, parameter in zip(self._names, self._parameters, strict=True):
+        for name, parameter in zip(self._names, self.parameters, strict=True):
             if parameter.grad is not None and id(parameter) not in known:
                 raise RuntimeError(
                     f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "

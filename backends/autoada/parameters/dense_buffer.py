@@ -42,7 +42,7 @@ class DenseParameters:
         self._table = access.node.table(layout.table)
         self._transfer = transfer = access.transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
-        self._parameters = [parameters[name] for name in layout.names]
+        self.parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
         self.keys: Tensor = self._table.keys(torch.arange(layout.rows))
@@ -50,7 +50,7 @@ class DenseParameters:
         self.names = layout.names
         self._shared = shared = not access.alone
         self._views = layout.views(self._values)
-        for view, parameter in zip(self._views, self._parameters, strict=True):
+        for view, parameter in zip(self._views, self.parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
         self._places = [_place(view) for view in self._views]
@@ -158,19 +158,19 @@ class DenseParameters:
         # In one pass, all rows were on this node at the last check.
         if self._is_source or (self._in_one_pass and bool(self._seen.all()) and self._have_gradients()):
             self._scale = scale
-            for parameter, (first, _) in zip(self._parameters, self._spans, strict=True):
+            for parameter, (first, _) in zip(self.parameters, self._spans, strict=True):
                 if (gradient := parameter.grad) is not None:
                     self._steps.append((first, dense_gradient(gradient).contiguous()))
                     self._stepped.append(parameter)
             return
         present = []
-        for i, parameter in enumerate(self._parameters):
+        for i, parameter in enumerate(self.parameters):
             if (gradient := parameter.grad) is not None:
                 present.append(i)
                 _scale_into(self._gradient_views[i], dense_gradient(gradient), scale)
         if not present:
             return
-        if len(present) == len(self._parameters):
+        if len(present) == len(self.parameters):
             keys, gradients = self.keys, self._gradients
         else:
             chosen = torch.cat(
@@ -212,16 +212,16 @@ class DenseParameters:
         """Show the effect of an optimizer's step in the parameters, and mark them as changed for autograd."""
         if self._behind:
             self.pull()
-            torch.autograd.graph.increment_version(self._parameters)
+            torch.autograd.graph.increment_version(self.parameters)
 
     def _have_gradients(self) -> bool:
         """Whether all parameters have a gradient, in the rows' dtype."""
-        gradients = (parameter.grad for parameter in self._parameters)
+        gradients = (parameter.grad for parameter in self.parameters)
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
 
     def _keep_memory(self) -> None:
         """Make the parameters views of the buffer."""
-        places = [_place(parameter) for parameter in self._parameters]
+        places = [_place(parameter) for parameter in self.parameters]
         if places == self._places:
             return
         for i, place in enumerate(places):
@@ -230,7 +230,7 @@ class DenseParameters:
 
     def _take_over(self, i: int) -> None:
         """Make a parameter a view of the buffer again, with its new values."""
-        parameter, view = self._parameters[i], self._views[i]
+        parameter, view = self.parameters[i], self._views[i]
         new = parameter.data
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
             raise RuntimeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -13,7 +13,14 @@ from torch import Tensor, nn
 import adaps
 from adaps.optimizers import Optimizer as Rule
 from autoada.hash_embedding import HashEmbedding
-from autoada.optimizer.rules import Optimizers, RuleGroup, check_state, rule_groups, rule_of_defaults
+from autoada.optimizer.rules import (
+    FOR_TABLES,
+    Optimizers,
+    RuleGroup,
+    check_state,
+    rule_groups,
+    rule_of_defaults,
+)
 from autoada.parameters.negative_sampler import sampling_of
 from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.tables import find_tables, hash_embeddings
@@ -92,7 +99,7 @@ class Layout:
     dense: tuple[DenseLayout, ...]
     """Other parameters that the server's rules change."""
     summed: tuple[DenseLayout, ...]
-    """Dense parameters that the user's own optimizer changes with sums of the server."""
+    """Other parameters, which the user's own optimizer changes with sums of the server."""
     allreduced: tuple[AllReducedLayout, ...]
     """Dense parameters that have no place in the server."""
     groups: list[RuleGroup]
@@ -102,6 +109,8 @@ class Layout:
     """Index of the group of each server table."""
     device: torch.device
     """Device of the dense parameters and of the pulled rows."""
+    obstacles: dict[str, str]
+    """Reasons why parameters that should have separate tables have none, by qualified name."""
 
     def group_of(self, table: str) -> RuleGroup:
         """Return the rule of a server table."""
@@ -109,9 +118,7 @@ class Layout:
 
     def optimizer_of(self, table: str) -> torch.optim.Optimizer:
         """Return the user's optimizer, which changes the parameters of a table of sums."""
-        optimizer = self.group_of(table).optimizer
-        assert optimizer is not None
-        return optimizer
+        return _stepping_optimizer(self.groups, self.rules[table], table)
 
     def server_tables(self, row_dtype: str = "float32") -> list[adaps.Table]:
         """Return the tables of the server.
@@ -123,7 +130,7 @@ class Layout:
         """
         result = []
         for name, parameter in self.tables.items():
-            rule = self.group_of(name).rule_of(name)
+            rule = self.group_of(name).server_rule
             rows, length = parameter.shape[0], prod(parameter.shape[1:])
             place: dict[str, Any] = {"rows": rows, "init": adaps.Constant(0.0)}
             if name in self.hashed:
@@ -133,7 +140,7 @@ class Layout:
             place["sampling"] = sampling_of(parameter)
             result.append(adaps.Table(name, length=length, optimizer=rule, dtype=row_dtype, **place))
         for dense in self.dense:
-            rule = self.group_of(dense.table).rule_of(dense.table)
+            rule = self.group_of(dense.table).server_rule
             result.append(adaps.Table(dense.table, rows=dense.rows, length=dense.length, optimizer=rule))
         return result + [
             adaps.Table(summed.table, rows=TURNS * summed.summed_rows, length=summed.length)
@@ -153,21 +160,30 @@ def layout_of(
     ------
     ValueError
         If the model is wrapped already, the weight of a `HashEmbedding` has another use, a parameter is of a
-        dtype that the server cannot keep, parameters are not on one device, an optimizer has no rule in the
-        server for a table, the server has no place for an optimizer's state, or what is `allreduced` has no
-        optimizer that could step.
+        dtype that the server cannot keep, parameters are not on one device, the server has no place for an
+        optimizer's state or for a table that must be there, or no optimizer can step a parameter outside of
+        the server.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
             raise ValueError(f"the model is wrapped already: {name!r} is in a parameter server")
     groups = rule_groups(optimizer)
-    sparse = find_tables(model, tables)
-    device = _device_of(model, sparse)
     idle = {id(p) for p in model.parameters() if not any(group.holds(p) for group in groups)}
     if idle:
         groups.append(RuleGroup(rule_of_defaults(groups), frozenset(idle)))
+    number_of = {
+        name: next(i for i, group in enumerate(groups) if group.holds(parameter))
+        for name, parameter in model.named_parameters()
+    }
+    outside = _outside_of_server(model, {name: groups[number] for name, number in number_of.items()})
+    sparse, hashed = find_tables(model, tables), hash_embeddings(model)
+    obstacles = {name: reason for name, reason in outside.items() if name in sparse}
+    for name, reason in obstacles.items():
+        if sparse.pop(name).is_meta or name in hashed:
+            raise ValueError(f"the rows of {name!r} can only be in the parameter server, but {reason}")
+    device = _device_of(model, sparse)
     rules: dict[str, int] = {}
-    members: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
+    members: dict[tuple[int, bool, str], dict[str, nn.Parameter]] = {}
     stepped: dict[torch.optim.Optimizer, list[str]] = {}
     for name, parameter in model.named_parameters():
         if parameter.dtype not in DTYPES:
@@ -175,43 +191,80 @@ def layout_of(
                 f"the parameter {name!r} is {parameter.dtype}: it must be float32, float64, float16 or "
                 "bfloat16, which the parameter server stores as float32"
             )
-        number = next(i for i, group in enumerate(groups) if group.holds(parameter))
+        number, own = number_of[name], name in outside
         group = groups[number]
-        if name not in allreduced and group.optimizer is not None and group.rule is not None:
-            check_state(name, parameter.shape, group.optimizer.state.get(parameter, {}), group.rule)
+        if name not in allreduced and group.optimizer is not None and not own:
+            state = group.optimizer.state.get(parameter, {})
+            check_state(name, parameter.shape, state, group.server_rule)
         if name in sparse:
-            groups[number].rule_of(name)
             rules[name] = number
         elif name in allreduced:
-            owner = groups[number].optimizer or groups[0].optimizer
-            if owner is None:
-                raise ValueError(
-                    f"{name!r} is to be all-reduced, which needs an optimizer of torch.optim that steps on "
-                    f"each node: give AdaModel one in place of {type(groups[number].rule).__name__}"
-                )
-            stepped.setdefault(owner, []).append(name)
+            stepped.setdefault(_stepping_optimizer(groups, number, name), []).append(name)
         else:
+            if own:
+                _stepping_optimizer(groups, number, name)
             dtype = str(parameter.dtype).removeprefix("torch.")
             suffix = "" if dtype == "float32" else f".{dtype}"
             # A parameter without an optimizer may later be added to a separate group.
-            table = f"dense.none.{name}" if id(parameter) in idle else f"dense.{number}{suffix}"
-            members.setdefault((number, table), {})[name] = parameter
+            place = f"none.{name}" if id(parameter) in idle else f"{number}{suffix}"
+            table = f"shared.{place}" if own else f"dense.{place}"
+            members.setdefault((number, own, table), {})[name] = parameter
     dense: list[DenseLayout] = []
     summed: list[DenseLayout] = []
-    for number, table in sorted(members):
-        together = members[number, table]
-        own = groups[number].rule is None
-        if own:
-            table = table.replace("dense.", "shared.", 1)
-        (summed if own else dense).append(_dense_layout(table, together))
+    for number, own, table in sorted(members):
+        (summed if own else dense).append(_dense_layout(table, members[number, own, table]))
         rules[table] = number
     own_steps = tuple(
         AllReducedLayout(f"allreduce.{number}", tuple(names), owner)
         for number, (owner, names) in enumerate(stepped.items())
     )
-    return Layout(
-        sparse, hash_embeddings(model), tuple(dense), tuple(summed), own_steps, groups, rules, device
-    )
+    return Layout(sparse, hashed, tuple(dense), tuple(summed), own_steps, groups, rules, device, obstacles)
+
+
+def _outside_of_server(model: nn.Module, group_of: Mapping[str, RuleGroup]) -> dict[str, str]:
+    """Return the parameters that their optimizer has to step itself, with the reasons."""
+    sharing = _sharing_memory(model)
+    return {
+        name: (
+            "it shares memory with another parameter or a buffer, as after `a.weight.data = b.weight.data`: "
+            "make them one parameter, as in `a.weight = b.weight`, or copy a buffer with `clone()`"
+            if name in sharing
+            else f"{group.obstacle} is no rule of the parameter server: give tables {FOR_TABLES}, in an "
+            "optimizer of their own if need be"
+        )
+        for name, group in group_of.items()
+        if name in sharing or group.rule is None
+    }
+
+
+def _sharing_memory(model: nn.Module) -> set[str]:
+    """Return the names of parameters and buffers that share memory with other parameters or buffers."""
+    taken: list[tuple[int, int, str]] = []
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if value.is_meta or value.layout is not torch.strided or value.numel() == 0:
+            continue
+        reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+        taken.append((value.data_ptr(), value.data_ptr() + (reach + 1) * value.element_size(), name))
+    found: set[str] = set()
+    last_end, last = 0, ""
+    for start, end, name in sorted(taken):
+        if start < last_end:
+            found |= {last, name}
+        if end > last_end:
+            last_end, last = end, name
+    return found
+
+
+def _stepping_optimizer(groups: Sequence[RuleGroup], number: int, name: str) -> torch.optim.Optimizer:
+    """Return the optimizer at whose steps the gradients of a parameter outside of the server are summed."""
+    optimizer = groups[number].optimizer or groups[0].optimizer
+    if optimizer is None:
+        raise ValueError(
+            f"{name!r} is all-reduced or shares memory with another parameter or a buffer, so it needs an "
+            "optimizer of torch.optim that steps on each node: give AdaModel one in place of "
+            f"{type(groups[number].rule).__name__}"
+        )
+    return optimizer
 
 
 def _device_of(model: nn.Module, tables: Container[str]) -> torch.device:

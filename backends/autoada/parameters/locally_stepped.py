@@ -1,4 +1,4 @@
-"""Dense parameters that stay on each worker. The user's optimizer makes the same change on all workers."""
+"""Parameters that stay on each worker. The user's optimizer makes the same change on all workers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class LocallySteppedParameters:
     ) -> None:
         self.name = name
         self._names = names
-        self._parameters = [parameters[each] for each in names]
+        self.parameters = [parameters[each] for each in names]
         self._transfer = transfer
         self.optimizer = optimizer
+        """Optimizer at whose steps the gradients are exchanged."""
 
     def begin(self) -> None:
         """Collective: copy the parameters of the primary worker to all workers."""
@@ -44,7 +45,7 @@ class LocallySteppedParameters:
         """Return the parameters and their state in the optimizer, in the form of a checkpoint."""
         state = {
             name: (parameter.detach(), self.optimizer.state.get(parameter, {}))
-            for name, parameter in zip(self._names, self._parameters, strict=True)
+            for name, parameter in zip(self._names, self.parameters, strict=True)
         }
         file = io.BytesIO()
         torch.save(state, file)
@@ -55,15 +56,17 @@ class LocallySteppedParameters:
         file = io.BytesIO(kept[self.name].tobytes())
         state = torch.load(file, map_location=self._transfer.device, weights_only=True)
         with torch.no_grad():
-            for name, parameter in zip(self._names, self._parameters, strict=True):
+            for name, parameter in zip(self._names, self.parameters, strict=True):
                 value, known = state[name]
                 parameter.copy_(value)
-                self.optimizer.state[parameter] = known
+                self.optimizer.state.pop(parameter, None)
+                if known:
+                    self.optimizer.state[parameter] = known
 
     def refuse_to_move(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ValueError if another optimizer, `optimizer`, now has one of the parameters."""
         present = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for name, parameter in zip(self._names, self._parameters, strict=True):
+        for name, parameter in zip(self._names, self.parameters, strict=True):
             if id(parameter) in present:
                 raise ValueError(
                     f"the parameter {name!r} has moved from {type(self.optimizer).__name__}, for whose steps "
@@ -73,7 +76,7 @@ class LocallySteppedParameters:
 
     def _broadcast(self, send: Callable[[Tensor], None]) -> None:
         """Replace the parameters by the primary worker's; ``send`` replaces bytes in host memory."""
-        for parameter in filter(torch.numel, self._parameters):
+        for parameter in filter(torch.numel, self.parameters):
             value = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             send(value)
             with torch.no_grad():
@@ -93,7 +96,7 @@ class ServerSummedParameters(LocallySteppedParameters):
     At each ``optimizer.step()``, a worker pushes its gradients and waits for the gradients of all other
     workers. All workers then step with the same sums, from the same parameters and the same state, so their
     parameters remain equal. If no worker has a gradient of a parameter, the step leaves it out. Workers do
-    not wait for a closed worker.
+    not wait for a closed worker. A single worker steps with its gradients as they are.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._layout = layout
         self._worker = access.worker
         self._is_primary = access.is_primary
+        self._alone = access.alone
         table = access.node.table(layout.table)
         rows = layout.summed_rows
         self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
@@ -115,16 +119,18 @@ class ServerSummedParameters(LocallySteppedParameters):
 
     def begin(self) -> None:
         """Collective: copy the parameters of the primary worker to all workers."""
+        if self._alone:
+            return
         sums = self._empty()
         views = self._layout.views(sums)
         if self._is_primary:
-            for view, parameter in zip(views, self._parameters, strict=True):
+            for view, parameter in zip(views, self.parameters, strict=True):
                 view.copy_(parameter.detach())
             self._worker.set(self._keys[0], sums)
         self._worker.end_setup()
         self._worker.pull(self._keys[0], sums)
         with torch.no_grad():
-            for view, parameter in zip(views, self._parameters, strict=True):
+            for view, parameter in zip(views, self.parameters, strict=True):
                 parameter.copy_(view)
         self._turn = 0
         self._worker.barrier()
@@ -135,9 +141,11 @@ class ServerSummedParameters(LocallySteppedParameters):
 
     def collect(self, scale: float) -> None:
         """Take the gradients of this worker."""
+        if self._alone:
+            return
         given = torch.zeros(self._layout.summed_rows, self._layout.length, device=self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
-        for i, (view, parameter) in enumerate(zip(self._layout.views(given), self._parameters, strict=True)):
+        for i, (view, parameter) in enumerate(zip(self._layout.views(given), self.parameters, strict=True)):
             if parameter.grad is not None:
                 view.copy_(scale * dense_gradient(parameter.grad))
                 counts[i] = 1.0
@@ -145,7 +153,8 @@ class ServerSummedParameters(LocallySteppedParameters):
 
     def push(self) -> None:
         """Replace this worker's gradients by the sums of all workers' gradients. Waits for all workers."""
-        assert self._pushed is not None
+        if self._pushed is None:
+            return
         keys = self._keys[self._turn % TURNS]
         self._worker.push(keys, self._pushed)
         self._worker.end_setup()
@@ -158,7 +167,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._pushed = None
         counts = sums[self._layout.rows :].view(-1).tolist()
         views = self._layout.views(self._transfer.to_device(sums))
-        for view, count, parameter in zip(views, counts, self._parameters, strict=False):
+        for view, count, parameter in zip(views, counts, self.parameters, strict=False):
             parameter.grad = view.to(parameter.dtype) if count else None
 
     def _empty(self) -> Tensor:
@@ -181,7 +190,7 @@ class RobustMeanParameters(LocallySteppedParameters):
         super().__init__(layout.name, layout.names, parameters, transfer, layout.optimizer)
         self._exchange = exchange
         own = {name: parameters[name] for name in layout.names}
-        double = any(parameter.dtype is torch.float64 for parameter in self._parameters)
+        double = any(parameter.dtype is torch.float64 for parameter in self.parameters)
         self._layout = DenseLayout.of(layout.name, own, torch.float64 if double else torch.float32, BLOCK)
         self._spans = [
             torch.arange(first, first + count)
@@ -198,9 +207,7 @@ class RobustMeanParameters(LocallySteppedParameters):
         del scale
         rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
         keys = []
-        for view, span, parameter in zip(
-            self._layout.views(rows), self._spans, self._parameters, strict=True
-        ):
+        for view, span, parameter in zip(self._layout.views(rows), self._spans, self.parameters, strict=True):
             if parameter.grad is not None:
                 view.copy_(dense_gradient(parameter.grad))
                 keys.append(span)
@@ -221,5 +228,5 @@ class RobustMeanParameters(LocallySteppedParameters):
         present = torch.zeros(self._layout.rows, dtype=torch.bool)
         present[keys] = True
         views = self._layout.views(rows)
-        for view, first, parameter in zip(views, self._layout.first_blocks, self._parameters, strict=True):
+        for view, first, parameter in zip(views, self._layout.first_blocks, self.parameters, strict=True):
             parameter.grad = view.to(parameter.device, parameter.dtype, copy=True) if present[first] else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -47,6 +47,8 @@ class IntentPredictor:
     call : callable, optional
         Function ``call(model, batch)`` with which the training loop passes a batch to the model; default
         ``model(batch)``. Its code after the model's forward pass has no effect on predictions.
+    without : collection of str
+        Qualified names of parameters of embedding modules that are not tables.
 
     Raises
     ------
@@ -55,9 +57,15 @@ class IntentPredictor:
     """
 
     def __init__(
-        self, model: nn.Module, tables: Iterable[str] | None = None, call: Call | None = None
+        self,
+        model: nn.Module,
+        tables: Iterable[str] | None = None,
+        call: Call | None = None,
+        *,
+        without: Container[str] = (),
     ) -> None:
-        self._tables = find_tables(model, tables)
+        found = find_tables(model, tables)
+        self._tables = {name: parameter for name, parameter in found.items() if name not in without}
         names = {id(parameter): name for name, parameter in self._tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -100,8 +101,9 @@ class LoaderState:
             set_random_state(self.start)
         batches = iter(loader)
         used, fetched = self._restored.used, self._restored.fetched
-        for _ in islice(batches, used):
-            pass
+        for _ in range(used):
+            with suppress(Exception):  # The loop has handled the errors of these batches.
+                next(batches)
         again = deque(islice(batches, fetched - used))
         if self.start:
             set_random_state(present)

@@ -20,11 +20,10 @@ Optimizers = list[torch.optim.Optimizer]
 
 
 def _own(model: Any) -> Optimizers:
-    """AMSGrad is no rule of the server: the dense layers keep it, on shared gradients."""
-    tables = [model.wide.weight, model.deep.weight]
+    """AMSGrad is no rule of the server: an embedding and the dense layers keep it, on shared gradients."""
     return [
-        torch.optim.SGD(tables, lr=0.1, momentum=0.9),
-        torch.optim.Adam(model.mlp.parameters(), lr=0.01, amsgrad=True),
+        torch.optim.SGD([model.wide.weight], lr=0.1, momentum=0.9),
+        torch.optim.Adam([model.deep.weight, *model.mlp.parameters()], lr=0.01, amsgrad=True),
     ]
 
 
@@ -72,8 +71,8 @@ def plainly(name: str) -> float:
 
 
 def optimized(names: Sequence[str]) -> dict[str, Any]:
-    # hides the warning about AdamW and idle rows
-    logging.getLogger("autoada.optimizer.rules").setLevel(logging.ERROR)
+    # Hides the warnings about AdamW and idle rows, and about an embedding that is not a table.
+    logging.getLogger("autoada").setLevel(logging.ERROR)
     result = {}
     for name in names:
         plain = clicks(seed=RANK)
@@ -82,7 +81,7 @@ def optimized(names: Sequence[str]) -> dict[str, Any]:
         world = model.node.world_size
         train(model, optimizers, batches(STEPS, 7)[RANK::world])
         model.worker.end_setup()
-        dense = torch.cat([parameter.detach().flatten() for parameter in plain.mlp.parameters()])
+        dense = torch.cat([each.detach().flatten() for each in [plain.deep.weight, *plain.mlp.parameters()]])
         result[name] = {"quality": quality(model), "dense": dense.tolist()}
         model.worker.barrier()
         model.close()

@@ -702,14 +702,80 @@ class WithBadItem(Dataset[tuple[Tensor, Tensor]]):
         return torch.tensor(index), torch.tensor(1.0)
 
 
-@pytest.mark.parametrize("lookahead", ["auto", 2])
-def test_a_pass_that_an_error_has_ended_does_not_end_as_if_it_were_complete(lookahead: Any) -> None:
+def test_rows_of_an_embedding_that_is_not_a_table_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.other = nn.Embedding(2000, 3), nn.Embedding(2000, 3)
+
+        def forward(self, ids: Tensor) -> Any:
+            return self.own(ids) * self.other(ids)
+
+    net = Two()
+    optimizers = [torch.optim.NAdam(net.own.parameters()), torch.optim.SGD(net.other.parameters(), lr=0.1)]
+    model = AdaModel(net, optimizers)
+    loader = AdaDataLoader(torch.arange(24).split(4), 2)
+    for ids in loader:
+        model(ids).sum().backward()
+    assert "other.weight: 4 rows" in loader.explain(ids)
+    assert "own.weight:" not in loader.explain(ids)
+    messages = [message for message in caplog.messages if "'own.weight' is sent in every step" in message]
+    assert len(messages) == 1
+    assert "NAdam is no rule of the parameter server" in messages[0]
+    model.close()
+
+
+def answers(batches: Iterator[Any], model: Any = None, most: int = 9) -> list[Any]:
+    """Ids of the batches, or errors in their place, until the end; trains a model with them."""
+    seen: list[Any] = []
+    for _ in range(most):
+        try:
+            ids, _ = next(batches)
+        except StopIteration:
+            break
+        except ValueError as error:
+            seen.append(str(error).splitlines()[-1])
+            continue
+        seen.append(ids.tolist())
+        if model is not None:
+            model(ids).sum().backward()
+    return seen
+
+
+@pytest.mark.parametrize("lookahead", ["auto", 0, 1, 4])
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_pass_goes_on_after_an_error_as_in_pytorch(lookahead: Any, processes: int, training: bool) -> None:
+    net = Net(6)
+    model = AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1)).train(training)
+    plain = DataLoader(WithBadItem(), batch_size=2, num_workers=processes)
+    loader = AdaDataLoader(plain, lookahead)
+    expected = answers(iter(plain))
+    assert [type(each) for each in expected] == [list, str, list]
+    for _ in range(2):
+        assert answers(iter(loader), model if training else None) == expected
+    model.close()
+
+
+def test_a_restored_pass_goes_on_after_an_error() -> None:
     net = Net(6)
     model = AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    batches = iter(AdaDataLoader(DataLoader(WithBadItem(), batch_size=2), lookahead))
-    ids, _ = next(batches)
-    model(ids)
-    with pytest.raises(ValueError, match="a bad item"):
+    loader = AdaDataLoader(DataLoader(WithBadItem(), batch_size=2), 2)
+    for used in range(3):
+        batches = iter(loader)
+        first = answers(batches, model, used)
+        kept = loader.position.state()
+        loader.position.resume(*kept)
+        assert [*first, *answers(iter(loader), model)] == [[0, 1], "a bad item", [4, 5]]
+    model.close()
+
+
+def test_a_pass_that_another_error_has_ended_does_not_end_as_if_it_were_complete() -> None:
+    net = Net(6)
+    model = AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    loader = AdaDataLoader(DataLoader(WithBadItem(), batch_size=2), 2, keys={"none": lambda batch: batch[0]})
+    batches = iter(loader)
+    with pytest.raises(ValueError, match="the model has no table"):
         next(batches)
     with pytest.raises(RuntimeError, match="an error has ended this pass"):
         next(batches)

@@ -264,24 +264,6 @@ def test_zero_grad_drops_the_gradients_of_tables(net: Net) -> None:
     model.close()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda p: torch.optim.NAdam(p),
-            r"the table 'items\.weight' cannot train with NAdam, which is no rule of the parameter server: "
-            r"give tables torch\.optim\.SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop",
-        ),
-        (lambda p: torch.optim.Adam(p, amsgrad=True), r"cannot train with Adam with amsgrad=True"),
-        (lambda p: torch.optim.SGD(p, lr=1, momentum=0.5, dampening=0.1), r"with SGD with dampening=0\.1"),
-    ],
-)
-def test_an_optimizer_without_a_rule_is_refused(net: Net, make: object, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(ValueError, match=message):
-        autoada.AdaModel(net, make(net.parameters()))
-
-
 def test_a_model_is_wrapped_once(net: Net, model: autoada.AdaModel) -> None:
     for again in (net, model):
         with pytest.raises(
@@ -356,6 +338,24 @@ def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) 
         with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
             move()
     train_a_little(model)
+
+
+def test_overrides_of_a_model_that_move_it_are_refused_and_others_are_called() -> None:
+    class Other(Net):
+        def to(self, *args: Any, quiet: bool = False) -> Any:
+            return super().to(*args)
+
+        def type(self) -> Any:  # type: ignore[override]
+            return "ctr"
+
+    wrapped: Any = autoada.AdaModel(Other())
+    assert wrapped.to("cpu", quiet=True) is wrapped
+    assert wrapped.type() == "ctr"
+    with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+        wrapped.to(torch.float64, quiet=True)
+    assert wrapped.module.out.weight.dtype is torch.float32
+    train_a_little(wrapped)
+    wrapped.close()
 
 
 def test_rows_of_a_meta_table_are_drawn_by_the_server() -> None:

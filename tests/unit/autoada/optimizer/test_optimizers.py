@@ -224,16 +224,13 @@ class Lion(torch.optim.Optimizer):
                 average.lerp_(parameter.grad, 0.01)
 
 
-def lion(model: Any) -> torch.optim.Optimizer:
-    return Lion(model.out.parameters(), lr=0.01)
-
-
-DENSE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "Lion": lion,
-    "NAdam": lambda model: torch.optim.NAdam(model.out.parameters(), lr=0.01),
-    "AMSGrad": lambda model: torch.optim.AdamW(model.out.parameters(), lr=0.01, amsgrad=True),
-    "dampened": lambda model: torch.optim.SGD(model.out.parameters(), 0.1, momentum=0.9, dampening=0.5),
+OWN: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Lion": lambda parameters: Lion(parameters, lr=0.01),
+    "NAdam": lambda parameters: torch.optim.NAdam(parameters, lr=0.01),
+    "AMSGrad": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, amsgrad=True),
+    "dampened": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, dampening=0.5),
 }
+"""Optimizers without a rule in the server."""
 
 
 def run_two(model: Any, optimizers: Any, steps: int = 200) -> list[float]:
@@ -243,21 +240,28 @@ def run_two(model: Any, optimizers: Any, steps: int = 200) -> list[float]:
 
 def table_and(name: str) -> Callable[[Any], list[torch.optim.Optimizer]]:
     """SGD for the table, and another optimizer for all other parameters."""
-    return lambda model: [torch.optim.SGD(model.items.parameters(), lr=0.1), DENSE[name](model)]
+    return lambda model: [
+        torch.optim.SGD(model.items.parameters(), lr=0.1),
+        OWN[name](model.out.parameters()),
+    ]
 
 
-@pytest.mark.parametrize("name", DENSE)
-def test_any_optimizer_trains_dense_parameters(name: str) -> None:
-    plain, wrapped = plain_and_wrapped(Net, table_and(name), run_two)
+@pytest.mark.parametrize("of_table", [False, True])
+@pytest.mark.parametrize("name", OWN)
+def test_any_optimizer_trains_any_parameters(
+    name: str, of_table: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = (lambda model: [OWN[name](model.parameters())]) if of_table else table_and(name)
+    plain, wrapped = plain_and_wrapped(Net, make, run_two)
+    assert ("all of 'items.weight' is sent in every step" in caplog.text) is of_table
     assert wrapped == pytest.approx(plain, abs=1e-5)
     assert plain[-1] != pytest.approx(plain[0], abs=1e-3)
 
 
-def test_an_optimizer_of_ones_own_cannot_train_a_table(net: Net) -> None:
-    with pytest.raises(
-        ValueError, match=r"^the table 'items\.weight' cannot train with Lion, which is no rule"
-    ):
-        autoada.AdaModel(net, Lion(net.parameters(), lr=0.1))
+def test_a_hash_embedding_needs_a_rule_of_the_server() -> None:
+    model = autoada.HashEmbedding(6, 3)
+    with pytest.raises(ValueError, match=r"^the rows of 'weight' can only be .*, but Lion is no rule"):
+        autoada.AdaModel(model, Lion(model.parameters(), lr=0.1))
 
 
 RESTORED: dict[str, Callable[[Any], Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+import adaps
 import autoada
 from autoada.parameters.table_gradients import raw_gradient
-from tests.plain_and_wrapped import plain_and_wrapped
+from tests.plain_and_wrapped import plain_and_wrapped, train
 
 ROWS, LENGTH, STEPS = 10, 3, 4
 Write = Callable[[Any], Any]
@@ -465,24 +466,43 @@ def test_uses_of_memory_are_refused_by_name(use: Write, message: str) -> None:
     model.close()
 
 
-@pytest.mark.parametrize("kind", ["tables", "dense", "mixed"])
-def test_parameters_that_share_memory_are_refused(kind: str) -> None:
-    model = nn.ModuleDict(
-        {
-            "a": nn.Embedding(4, 4) if kind != "dense" else nn.Linear(4, 4),
-            "b": nn.Embedding(4, 4) if kind == "tables" else nn.Linear(4, 4),
-        }
-    )
+@pytest.mark.parametrize("kind", ["tables", "dense", "mixed", "buffer"])
+def test_parameters_that_share_memory_train_as_in_pytorch(kind: str) -> None:
+    class Sharing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Embedding(4, 4) if kind in ("tables", "mixed") else nn.Linear(4, 4)
+            self.b = nn.Embedding(4, 4) if kind == "tables" else nn.Linear(4, 4)
+            self.out = nn.Linear(4, 1)
+            if kind == "buffer":
+                self.b.register_buffer("part", self.a.weight.data[:, 1:])
+            else:
+                self.b.weight.data = self.a.weight.data
+
+        def forward(self, ids: Tensor) -> Any:
+            inputs = (
+                ids if type(each) is nn.Embedding else F.one_hot(ids, 4) * 1.0 for each in (self.a, self.b)
+            )
+            first, second = (each(given) for each, given in zip((self.a, self.b), inputs, strict=True))
+            scale = cast("Tensor", self.b.part).sum() if kind == "buffer" else 1.0
+            return self.out(first * second * scale).square().mean()
+
+    def run(model: Any, optimizer: Any) -> list[Any]:
+        batches = [torch.tensor([step % 4, 3]) for step in range(STEPS)]
+        losses = train(model, optimizer, batches, lambda model, ids: model(ids))
+        state = model.state_dict()
+        return [losses, *(state[name].flatten().tolist() for name in state)]
+
+    plain, wrapped = plain_and_wrapped(Sharing, momentum, run)
+    for expected, found in zip(plain, wrapped, strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_optimizer_must_step_parameters_that_share_memory() -> None:
+    model = nn.ModuleDict({"a": nn.Embedding(4, 4), "b": nn.Embedding(4, 4)})
     model["b"].weight.data = model["a"].weight.data
-    with pytest.raises(ValueError, match=r"'a\.weight' and 'b\.weight' share memory"):
-        autoada.AdaModel(model, momentum(model))
-
-
-def test_a_buffer_with_the_memory_of_a_parameter_is_refused() -> None:
-    model = Bags()
-    model.register_buffer("copy", model.lin.weight.data[:, 1:])
-    with pytest.raises(ValueError, match=r"'copy' share memory"):
-        autoada.AdaModel(model, momentum(model))
+    with pytest.raises(ValueError, match=r"'a\.weight' .* shares memory .* needs an optimizer of torch"):
+        autoada.AdaModel(model, adaps.SGD())
 
 
 def test_other_strides_of_a_dense_parameter_are_followed() -> None:
