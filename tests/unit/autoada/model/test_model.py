@@ -228,6 +228,13 @@ def test_a_graph_with_the_rows_as_constants_is_refused(
         torch.jit.trace(autoada.unwrap(model), torch.arange(4))
 
 
+def test_a_scripted_model_is_refused(net: Net) -> None:
+    with pytest.raises(
+        ValueError, match=r"is a RecursiveScriptModule.*: pass the model before it is scripted"
+    ):
+        autoada.AdaModel(torch.jit.script(nn.Sequential(nn.Embedding(5, 2))))
+
+
 class Sum(nn.ModuleDict):
     def forward(self, ids: Tensor) -> Any:
         return sum(module(ids) for module in self.values())
