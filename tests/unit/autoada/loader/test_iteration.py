@@ -20,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -575,6 +576,25 @@ def test_ids_that_change_between_steps_are_those_that_are_read(
         return losses
 
     assert run(True) == pytest.approx(run(False), abs=1e-5)
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_writes_of_the_loop_to_the_data_set_are_reported_once(
+    lookahead: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = autoada.AdaModel(Sum())
+    labels = torch.zeros(12)
+    data = Subset(TensorDataset(torch.arange(12), labels), range(12))
+    seen = []
+    for ids, label in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
+        model(ids).backward()
+        seen.append(label[0].item())
+        labels += 1
+    model.close()
+    assert (seen == [0, 1, 2, 3, 4, 5]) is (lookahead == 0)
+    assert [message.startswith("the loop has changed a tensor") for message in caplog.messages] == (
+        [True] if lookahead else []
+    )
 
 
 class Sparse(Sum):
