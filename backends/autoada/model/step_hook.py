@@ -80,7 +80,8 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
     is_method = isinstance(present, MethodType)
     given = present.__func__ if is_method else present
 
-    @torch.compiler.disable  # Compilation would read the optimizer's state.
+    # Compilation would read the optimizer's state.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @functools.wraps(given)
     def step(*args: Any, **kwargs: Any) -> Any:
         try:
