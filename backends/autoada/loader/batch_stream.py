@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from autoada.loader.held_batch import HeldBatch
 from autoada.loader.loader_generators import draw_again, generators_of
@@ -32,6 +33,8 @@ class LoaderSource(Iterable[Any]):
         parts: list[Any] = [loader]
         if isinstance(loader, DataLoader) and loader.num_workers == 0:
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
+        self._data = [tensor for part in parts[1:2] for tensor in _tensors_of(part, set())]
+        self._writes = 0
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
         self.streams: list[BatchStream] = []
@@ -76,6 +79,19 @@ class LoaderSource(Iterable[Any]):
                 if stream is not by:
                     self.left.extendleft(reversed(stream.give_way()))
 
+    def count_writes(self) -> bool:
+        """Return whether tensors of the data set were written since the last call."""
+        before, self._writes = self._writes, sum(tensor._version for tensor in self._data)
+        return before != self._writes
+
+    def warn_of_writes(self) -> None:
+        """Warn once if the loop wrote to tensors of the data set since the last fetch."""
+        if self.count_writes():
+            self._warn_once(
+                "the loop has changed a tensor of the data set, but the next batches were fetched before the "
+                "change: if they depend on it, give AdaDataLoader lookahead=0"
+            )
+
     def learn(self, drew: bool, first: bool) -> None:
         """Learn from a batch that was fetched in its turn; the first one may draw to begin the pass."""
         if not drew:
@@ -97,6 +113,16 @@ class LoaderSource(Iterable[Any]):
         if message not in self._warned:
             self._warned.add(message)
             _log.warning(message)
+
+
+def _tensors_of(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Return the tensors of data sets and of tuples, whose writes PyTorch counts."""
+    if isinstance(value, Tensor) and not value.is_inference():
+        yield value
+    elif isinstance(value, (Dataset, tuple)) and id(value) not in seen:
+        seen.add(id(value))
+        for part in value if isinstance(value, tuple) else vars(value).values():
+            yield from _tensors_of(part, seen)
 
 
 class _SharedIterator(Iterator[Any]):
@@ -154,6 +180,8 @@ class BatchStream(Iterator[HeldBatch]):
             )
         if self._turn_begins:
             self._turn_begins = False
+            if self.holds:
+                self._source.warn_of_writes()
             for item in self._source.exposed():
                 item.follow_program()
         if not self.holds or self.holds[-1].end is None:
@@ -249,6 +277,7 @@ class BatchStream(Iterator[HeldBatch]):
             self._epoch.fetched += 1
         except Exception as error:
             item = HeldBatch([None], error)
+        self._source.count_writes()
         for each in exposed:
             each.undo_fetch(item.keep().memory)
         return item

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autoada.loader.loop_recording import Call, Calls, LoopRecorder, call_all
+from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.argument_recording import ArgumentRecorder, Prepare
 from autoada.prediction.batch_structure import on_host
 from autoada.prediction.operations import name_of
@@ -194,9 +195,10 @@ class PredictedKeys(IntentSource):
             return None  # If a row does not exist, the forward pass raises the error when it reads the row.
 
     def _make_predictor(self) -> IntentPredictor:
-        predictor = IntentPredictor(
-            self._state.module, list(self._state.tables), self._call, without=self._left_out
-        )
+        module = self._state.module
+        # A part of the model may have been removed or renamed since the model was wrapped.
+        tables = {p.store.name: p for p in module.parameters() if isinstance(p, TableParameter)}
+        predictor = IntentPredictor(module, tables, self._call)
         if self._state.access.node.workers > 1:
             predictor.foresee_no_draws()
         return predictor

@@ -74,10 +74,14 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
     hooks.move_to_end(after.id, last=False)  # Other hooks see the gradients.
     # A GradScaler then unscales the gradients itself before the step, and leaves a step with inf or NaN out.
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    # A profiler with Python frames reads the optimizer's state at calls of Optimizer's function of this name.
+    optimizer._optimizer_step_code = _without_work  # type: ignore[method-assign]
     present: Any = optimizer.step  # a function if a scheduler watches it, and a method otherwise
     is_method = isinstance(present, MethodType)
     given = present.__func__ if is_method else present
 
+    # Compilation would read the optimizer's state.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @functools.wraps(given)
     def step(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -92,7 +96,7 @@ def push_at_step(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters, p
 
     optimizer.step = MethodType(step, optimizer) if is_method else step  # type: ignore[method-assign]
     if kind.zero_grad is torch.optim.Optimizer.zero_grad and "zero_grad" not in vars(optimizer):
-        optimizer.zero_grad = MethodType(_zero_grad, optimizer)  # type: ignore[method-assign]
+        optimizer.zero_grad = MethodType(torch.compiler.disable(_zero_grad), optimizer)  # type: ignore[method-assign]
 
 
 class ClosureWithPush:
@@ -155,6 +159,10 @@ def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
                     set_raw_gradient(parameter, None)
                 else:
                     parameter.grad = None
+
+
+def _without_work() -> None:
+    """Do nothing."""
 
 
 def _only_pushes(optimizer: torch.optim.Optimizer, wrapped: WrappedParameters) -> bool:

@@ -122,6 +122,7 @@ class AdaModel(ForwardingModule):
         row_dtype: str = "float32",
     ) -> None:
         super().__init__()
+        _refuse_script(model)
         self.__class__ = class_for(type(self), type(model))
         optimizer = optimizers_of(model, optimizer)
         if node is None:
@@ -535,6 +536,14 @@ def _refuse_beside_node(policy: adaps.Policy | None, row_dtype: str) -> None:
         raise ValueError(
             f"row_dtype {row_dtype!r} cannot be passed with a node, which has its tables already: pass it to "
             "create_node"
+        )
+
+
+def _refuse_script(model: nn.Module) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            f"the model is a {type(model).__name__}, whose forward runs without any Python call: "
+            "pass the model before it is scripted or traced to AdaModel"
         )
 
 

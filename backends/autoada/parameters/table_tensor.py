@@ -147,6 +147,10 @@ class TableTensor(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.store.name!r}, shape={tuple(self.shape)})"
 
+    def __format__(self, format_spec: str) -> str:
+        # Tensor formats the number of a scalar only if it is of its own class.
+        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         copied: Tensor = memo.setdefault(id(self), self.values().clone())
         return copied

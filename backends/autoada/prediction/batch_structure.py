@@ -56,12 +56,35 @@ def same_values(leaf: Any, other: Any) -> bool:
     if type(leaf) is not type(other):
         return False
     if isinstance(leaf, Tensor):
+        if leaf.layout is not other.layout or leaf.is_nested is not other.is_nested:
+            return False
+        if leaf.layout is not torch.strided or leaf.is_nested:  # PyTorch has no comparison for these.
+            parts, others = _strided_parts(leaf), _strided_parts(other)
+            return len(parts) == len(others) and all(map(same_values, parts, others))
         if leaf.shape != other.shape or leaf.dtype is not other.dtype:
             return False
         return torch.equal(leaf, other) or bool(((leaf == other) | (leaf.isnan() & other.isnan())).all())
     if isinstance(leaf, np.ndarray):
         return np.array_equal(leaf, other, equal_nan=leaf.dtype.kind in "fc")
     return bool(leaf == other)
+
+
+def _strided_parts(tensor: Tensor) -> list[Any]:
+    """Return the size and the strided tensors with the contents of a sparse or nested tensor."""
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    return [tensor.shape, *(getattr(tensor, name)() for name in _PARTS[tensor.layout])]
+
+
+_BY_ROWS = ("crow_indices", "col_indices", "values")
+_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _BY_ROWS,
+    torch.sparse_bsr: _BY_ROWS,
+    torch.sparse_csc: _BY_COLUMNS,
+    torch.sparse_bsc: _BY_COLUMNS,
+}
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:

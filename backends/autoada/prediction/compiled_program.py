@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autoada.prediction.batch_structure import expression
-from autoada.prediction.trace import Constant, Leaf, Ref, Trace, mapped
+from autoada.prediction.trace import Constant, Leaf, Ref, Trace, has_memory, mapped
 
 _LITERALS = (int, float, bool, str, type(None))  # compared by value
 
@@ -72,7 +72,7 @@ class CompiledProgram:
         values = [trace.values[number] for number in self._needed]
         holders: dict[int, set[int]] = {}
         for value in values:
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and has_memory(value):
                 holders.setdefault(value.untyped_storage().data_ptr(), set()).add(id(value))
         if any(
             holders.get(storage, {id(target)}) != {id(target)} for storage, target in trace.written_storages

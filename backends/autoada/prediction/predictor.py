@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -42,13 +42,12 @@ class IntentPredictor:
     ----------
     model : nn.Module
         Live model.
-    tables : iterable of str, optional
-        Qualified names of parameters that are tables, in addition to the weights of all embedding modules.
+    tables : iterable of str, or mapping of str to nn.Parameter, optional
+        Qualified names of parameters that are tables, in addition to the weights of all embedding modules. A
+        mapping contains all tables with the names that predictions give them.
     call : callable, optional
         Function ``call(model, batch)`` with which the training loop passes a batch to the model; default
         ``model(batch)``. Its code after the model's forward pass has no effect on predictions.
-    without : collection of str
-        Qualified names of parameters of embedding modules that are not tables.
 
     Raises
     ------
@@ -59,13 +58,10 @@ class IntentPredictor:
     def __init__(
         self,
         model: nn.Module,
-        tables: Iterable[str] | None = None,
+        tables: Iterable[str] | Mapping[str, nn.Parameter] | None = None,
         call: Call | None = None,
-        *,
-        without: Container[str] = (),
     ) -> None:
-        found = find_tables(model, tables)
-        self._tables = {name: parameter for name, parameter in found.items() if name not in without}
+        self._tables = dict(tables) if isinstance(tables, Mapping) else find_tables(model, tables)
         names = {id(parameter): name for name, parameter in self._tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()

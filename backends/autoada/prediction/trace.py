@@ -93,7 +93,7 @@ class Trace:
             self._obstacle("forward changes its own state in place")
         call = self._call(_set_item if kind_of(function) is Kind.SET_ITEM else function, args, kwargs)
         self._add(target, call)
-        if _has_memory(target):
+        if has_memory(target):
             self.written_storages.append((target.untyped_storage().data_ptr(), target))
 
     def foreign_write(self, function: TorchFunction) -> None:
@@ -197,7 +197,7 @@ class Trace:
 
     def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
         """Return the batch's array that shares the tensor's memory. Torch does not report `from_numpy`."""
-        if not self._arrays or not tensor.is_cpu or not _has_memory(tensor):
+        if not self._arrays or not tensor.is_cpu or not has_memory(tensor):
             return None
         array = self._arrays.get(tensor.data_ptr())
         same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
@@ -240,7 +240,7 @@ _DATA_SHAPED_NAMES = {
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
     """Return whether the tensor has a memory address. Sparse tensors and wrapper tensors have none."""
     return not (
         tensor.is_meta
@@ -252,8 +252,8 @@ def _has_memory(tensor: Tensor) -> bool:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return bool(
-        _has_memory(a)
-        and _has_memory(b)
+        has_memory(a)
+        and has_memory(b)
         and a.data_ptr() == b.data_ptr()
         and a.dtype is b.dtype
         and a.shape == b.shape

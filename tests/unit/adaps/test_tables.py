@@ -50,7 +50,11 @@ loose: Any = adaps  # for arguments of wrong types, given on purpose
         (lambda: loose.Adagrad(eps=-1), ValueError, "eps is -1"),
         (lambda: loose.RowAdagrad(initial_accumulator=-1), ValueError, "initial_accumulator is -1"),
         (lambda: loose.Adam(betas=(0.9, 1.0)), ValueError, r"betas\[1\] is 1\.0; it must be less than 1"),
-        (lambda: loose.Adam(betas=(0.99999999999, 0.9)), ValueError, r"betas\[0\] is .*; it must be less than 1"),
+        (
+            lambda: loose.Adam(betas=(0.99999999999, 0.9)),
+            ValueError,
+            r"betas\[0\] is .*; it must be less than 1",
+        ),
         (lambda: loose.Adam(betas=(0.9,)), ValueError, "it must be two numbers"),
         (lambda: loose.Adam(betas=None), ValueError, "betas is None; it must be two numbers"),
         (lambda: loose.SGD(lr=1e39), ValueError, r"lr is 1e\+39; it must be less than 3\.4"),

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_geometric.data import Batch, Data
 
 from autoada.loader.held_batch import HeldBatch
-from autoada.prediction.batch_structure import leaves
+from autoada.prediction.batch_structure import _strided_parts, leaves
 
 BASE = torch.arange(6)
 ARRAY = np.arange(6)
@@ -110,6 +110,43 @@ def test_a_batch_that_did_not_change_is_handed_out(number: float, dtype: torch.d
         item.undo_fetch(set())
         item.check()
         assert item.batch is batch
+
+
+def nested(layout: Any) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.eye(3).to_sparse_csr(),
+        lambda: torch.eye(3).to_sparse_csc(),
+        lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+        lambda: nested(torch.jagged),
+        lambda: nested(torch.strided),
+    ],
+)
+def test_sparse_and_nested_tensors_follow_the_program_and_not_the_loader(
+    make: Callable[[], torch.Tensor],
+) -> None:
+    def first_value() -> torch.Tensor:
+        part: torch.Tensor = _strided_parts(given)[0 if given.is_nested else -1].flatten()[0]
+        return part
+
+    given = make()
+    held = HeldBatch([given]).keep()
+    held.follow_program()
+    held.undo_fetch(set())
+    assert held.batch is given
+    first_value().fill_(5)
+    held.follow_program()
+    first_value().fill_(7)
+    held.undo_fetch(set())
+    assert held.batch is not given
+    given = held.batch
+    assert first_value() == 5
 
 
 @pytest.mark.parametrize("make", NUMPY_MEMORY)

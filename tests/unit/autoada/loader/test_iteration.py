@@ -20,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -29,6 +30,7 @@ import autoada
 from autoada.loader.intent_source import PredictedKeys
 from autoada.prediction.batch_structure import leaves
 from autoada.prediction.random_generators import random_state
+from tests.plain_and_wrapped import plain_and_wrapped, train
 
 ITEMS = 26
 ROWS = 40
@@ -574,3 +576,53 @@ def test_ids_that_change_between_steps_are_those_that_are_read(
         return losses
 
     assert run(True) == pytest.approx(run(False), abs=1e-5)
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_writes_of_the_loop_to_the_data_set_are_reported_once(
+    lookahead: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = autoada.AdaModel(Sum())
+    labels = torch.zeros(12)
+    data = Subset(TensorDataset(torch.arange(12), labels), range(12))
+    seen = []
+    for ids, label in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
+        model(ids).backward()
+        seen.append(label[0].item())
+        labels += 1
+    model.close()
+    assert (seen == [0, 1, 2, 3, 4, 5]) is (lookahead == 0)
+    assert [message.startswith("the loop has changed a tensor") for message in caplog.messages] == (
+        [True] if lookahead else []
+    )
+
+
+class Sparse(Sum):
+    def forward(self, *ids: Tensor) -> Any:
+        return super().forward(*(part.coalesce().indices()[0] for part in ids))
+
+
+class Nested(Sum):
+    def forward(self, *ids: Tensor) -> Any:
+        return super().forward(*(part.values() for part in ids))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (Sparse, lambda ids: torch.sparse_coo_tensor(ids[None], torch.ones(len(ids)), (ROWS,))),
+        (Nested, lambda ids: torch.nested.nested_tensor([ids, ids[:2]], layout=torch.jagged)),
+    ],
+)
+def test_batches_of_sparse_and_nested_tensors_train_as_in_plain_pytorch(
+    make: Callable[[], Any], kind: Callable[[Tensor], Tensor]
+) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> list[float]:
+        batches: Any = [kind(ids) for ids in GIVEN]
+        if isinstance(model, autoada.AdaModel):
+            batches = autoada.AdaDataLoader(batches, 2)
+        return train(model, optimizer, batches, lambda model, batch: model(batch).square())
+
+    plain, wrapped = plain_and_wrapped(make, lambda net: torch.optim.SGD(net.parameters(), lr=0.001), run)
+    assert wrapped == pytest.approx(plain, rel=1e-4)

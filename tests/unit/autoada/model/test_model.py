@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils import prune
 
 import adaps
 import autoada
@@ -225,6 +226,44 @@ def test_a_graph_with_the_rows_as_constants_is_refused(
         with pytest.raises(TypeError, match=r"neither scripted nor traced.*autoada\.unwrap"):
             capture(model.eval())
         torch.jit.trace(autoada.unwrap(model), torch.arange(4))
+
+
+def test_a_scripted_model_is_refused(net: Net) -> None:
+    with pytest.raises(
+        ValueError, match=r"is a RecursiveScriptModule.*: pass the model before it is scripted"
+    ):
+        autoada.AdaModel(torch.jit.script(nn.Sequential(nn.Embedding(5, 2))))
+
+
+class Sum(nn.ModuleDict):
+    def forward(self, ids: Tensor) -> Any:
+        return sum(module(ids) for module in self.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.pop("more"),
+        lambda net: net.update({"other": net.pop("more")}),
+        lambda net: prune.l1_unstructured(net["more"], "weight", 0.3),
+    ],
+    ids=["removed", "renamed", "pruned"],
+)
+def test_a_table_that_has_another_place_later_trains_as_in_plain_pytorch(
+    change: Callable[[Any], Any],
+) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> tuple[list[float], dict[str, Tensor]]:
+        wrapped = isinstance(model, autoada.AdaModel)
+        ids: Any = list((torch.arange(24) % 20).view(4, 6))
+        losses = train(model, optimizer, autoada.AdaDataLoader(ids, 2) if wrapped else ids, mean_square)
+        change(model.module if wrapped else model)
+        losses += train(model, optimizer, autoada.AdaDataLoader(ids, 2) if wrapped else ids, mean_square)
+        return losses, model.state_dict()
+
+    plain, wrapped = plain_and_wrapped(
+        lambda: Sum({"first": nn.Embedding(20, 3), "more": nn.Embedding(20, 3)}), sgd, run
+    )
+    torch.testing.assert_close(wrapped, plain)
 
 
 def test_closing_a_model_again_does_nothing(net: Net) -> None:

@@ -630,3 +630,18 @@ def test_a_scheduler_sees_the_steps_of_a_wrapped_models_optimizer(net: Net, befo
         following.step()
     assert_equal(model.state_dict(), plain.state_dict())
     model.close()
+
+
+def profiled(train: Callable[[], Any]) -> Any:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True):
+        return train()
+
+
+@pytest.mark.parametrize("around", [profiled, torch.compile(lambda train: train(), backend="eager")])
+def test_a_profiled_or_compiled_loop_trains_as_in_plain_pytorch(around: Callable[..., Any]) -> None:
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        given = [torch.arange(start, start + 4) % 6 for start in range(5)]
+        around(lambda: train(model, optimizer, given, lambda model, ids: model(ids)))
+        return steps(model, optimizer)
+
+    assert_equal(*plain_and_wrapped(Net, sgd, run))

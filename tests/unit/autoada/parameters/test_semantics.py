@@ -439,6 +439,7 @@ def test_values_can_be_read_in_every_form() -> None:
         seen.append(weight.detach().numpy().flatten().tolist())
         seen.append(weight.data[5].tolist())
         seen.append(torch.equal(weight, weight.clone()))
+        seen.append(f"{weight[2, 1]:.3f} {weight.sum():>8.2f}")
 
     assert_equal(after_backward)
 
