@@ -31,7 +31,7 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
     -------
     dict of str to nn.Parameter
         Tables in the order of ``model.named_parameters()``. A tied parameter occurs once, under its first
-        name.
+        name. A parameter without elements is no table.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def find_tables(model: nn.Module, names: Iterable[str] | None = None) -> dict[st
                 f"the parameter {name!r} has {by_name[name].dim()} dimension; a table has at least two"
             )
         owned.add(id(by_name[name]))
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in owned}
+    return {name: p for name, p in model.named_parameters() if id(p) in owned and p.numel() > 0}
 
 
 def hash_embeddings(model: nn.Module) -> dict[str, HashEmbedding]:

@@ -499,6 +499,26 @@ def test_parameters_that_share_memory_train_as_in_pytorch(kind: str) -> None:
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+def test_embeddings_without_elements_train_as_in_pytorch() -> None:
+    class Empty(Bags):
+        def __init__(self) -> None:
+            super().__init__()
+            self.no_rows, self.no_columns = nn.Embedding(0, 2), nn.Embedding(ROWS, 0)
+
+        def forward(self, ids: Tensor) -> Any:
+            return super().forward(ids) + self.no_rows(ids[:0]).sum() + self.no_columns(ids).sum()
+
+    def run(model: Any, optimizer: Any) -> list[Any]:
+        losses = train(
+            model, optimizer, map(ids_of, range(STEPS)), lambda model, ids: model(ids).square().mean()
+        )
+        return [losses, model.state_dict()["emb.weight"].flatten().tolist()]
+
+    plain, wrapped = plain_and_wrapped(Empty, momentum, run)
+    for expected, found in zip(plain, wrapped, strict=True):
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_an_optimizer_must_step_parameters_that_share_memory() -> None:
     model = nn.ModuleDict({"a": nn.Embedding(4, 4), "b": nn.Embedding(4, 4)})
     model["b"].weight.data = model["a"].weight.data
