@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
@@ -282,7 +283,10 @@ class AdaDataLoader:
                 raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
             return given
         models = open_models()
-        free = [model for model in models if training_state_of(model).is_free] or models
+        states = [(training_state_of(model), model) for model in models]
+        free = [model for state, model in states if state.is_free] or models
+        # Of several workers of a node, a thread first takes the ones that it made.
+        free.sort(key=lambda model: training_state_of(model).thread != threading.get_ident())
         return free[:1] if self._by_hand else free
 
     @property

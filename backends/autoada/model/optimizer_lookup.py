@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import operator
 import weakref
 from collections.abc import Iterable
 
@@ -102,12 +103,15 @@ def release(model: nn.Module) -> None:
 
 
 def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
-    return [
-        each
+    """Return the optimizers of parameters with these names, in an order that all nodes share."""
+    places = {number: place for place, number in enumerate(own)}
+    found = [
+        (min(held), each)
         for each in gc.get_objects()
         if issubclass(type(each), torch.optim.Optimizer)
-        and any(id(parameter) in own for parameter in parameters_of(each))
+        and (held := [places[id(parameter)] for parameter in parameters_of(each) if id(parameter) in own])
     ]
+    return [each for _, each in sorted(found, key=operator.itemgetter(0))]
 
 
 def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:

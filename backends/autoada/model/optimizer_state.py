@@ -62,10 +62,11 @@ class OptimizerStates:
                     'the state before the first step, or use wire = "float32"'
                 )
         counts = [state.steps_of(values) for state, values in given.items()]
+        own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
         worker, alone = self._access.worker, self._access.alone
         if not alone:
             worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
-            counts = self._counts_of_primary(counts)
+            counts = self._counts_of_primary(optimizer, counts, own)
         if self._access.is_primary:
             for (state, values), count in zip(given.items(), counts, strict=True):
                 state.settle()
@@ -75,18 +76,34 @@ class OptimizerStates:
             worker.end_setup()
         for state, count in zip(held, counts, strict=True):
             state.steps = count
-        own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
         optimizer.state = ServerHeldState(self._parameters, own)
 
-    def _counts_of_primary(self, counts: list[int]) -> list[int]:
-        """Collective: return the primary worker's step counts."""
+    def _counts_of_primary(
+        self, optimizer: torch.optim.Optimizer, counts: list[int], own: Mapping[Tensor, Any]
+    ) -> list[int]:
+        """Collective: return the primary worker's step counts.
+
+        Raises ValueError if this worker has another state of the parameters that the optimizer itself steps,
+        as far as their names, shapes and numbers show.
+        """
         node, name = self._access.node, "steps of an optimizer's state"
+        outline = [
+            [number, key, _outlined(value)]
+            for number, parameter in enumerate(parameters_of(optimizer))
+            for key, value in sorted(own.get(parameter, {}).items())
+        ]
         if self._access.is_primary:
-            node.post(name, json.dumps(counts))
+            node.post(name, json.dumps([counts, outline]))
         self._access.worker.barrier()
         text = node.posted(name)
         assert text is not None  # The primary worker has posted it before the barrier.
-        result: list[int] = json.loads(text)
+        result: list[int]
+        result, expected = json.loads(text)
+        if json.loads(json.dumps(outline)) != expected:
+            raise ValueError(
+                f"{type(optimizer).__name__} steps some parameters on each worker, and its state of them "
+                "differs from that of the primary worker: load the same state on all workers"
+            )
         return result
 
     def _numbered(
@@ -97,6 +114,13 @@ class OptimizerStates:
             for parameter, number in zip(group["params"], packed["params"], strict=False):
                 if (state := self._parameters.get(id(parameter))) is not None:
                     yield number, state
+
+
+def _outlined(value: Any) -> Any:
+    """Return a number of an optimizer's state, or the shape of a larger tensor, in the form of JSON."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return value.item() if value.numel() == 1 else list(value.shape)
 
 
 class ServerHeldState(defaultdict[Any, Any]):

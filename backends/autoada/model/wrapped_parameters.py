@@ -298,9 +298,11 @@ class WrappedParameters:
             kept = [(parameter, parameter.grad) for parameter in owned.left_out]
             for parameter, _ in kept:
                 parameter.grad = None
-            self._hand_over(owned)
-            for parameter, gradient in kept:
-                parameter.grad = gradient
+            try:
+                self._hand_over(owned)
+            finally:
+                for parameter, gradient in kept:
+                    parameter.grad = gradient
             for dense in owned.dense:
                 dense.follow_step()
         self.stale = not self._access.alone or optimizer is None
@@ -358,7 +360,7 @@ class WrappedParameters:
             dense.settle()
 
     def resume(self, same_workers: bool) -> None:
-        """Continue from a checkpoint, which may have another number of workers."""
+        """Collective: continue from a checkpoint, which may have another number of workers."""
         self._owned.clear()  # the groups have the options of the checkpoint now, and the server its own
         for optimizer in self._optimizers:
             if (schedules := self.owned_by(optimizer).schedules) is not None:
@@ -366,6 +368,8 @@ class WrappedParameters:
         for table in self.tables.values():
             table.forget_rows()
             table.rows.resume(same_workers)
+        for stepped in self.stepped:
+            stepped.begin()  # The checkpoint contains the sums of its last steps.
         self.pull()
 
     def _end_setup(self) -> None:

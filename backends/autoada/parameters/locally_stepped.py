@@ -63,6 +63,12 @@ class LocallySteppedParameters:
                 if known:
                     self.optimizer.state[parameter] = known
 
+    def _put_gradient(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
+        """Set the gradient with which the optimizer steps."""
+        if gradient is not None and isinstance(self.optimizer, torch.optim.SparseAdam):
+            gradient = gradient.to_sparse(1)  # SparseAdam accepts no other gradient.
+        parameter.grad = gradient
+
     def refuse_to_move(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ValueError if another optimizer, `optimizer`, now has one of the parameters."""
         present = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -160,15 +166,15 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._worker.end_setup()
         sums = self._empty()
         self._worker.pull(keys, sums)
-        if self._is_primary:
-            # All workers have read the sums of the previous step, and none adds to that place yet.
-            self._worker.set(self._keys[(self._turn - 1) % TURNS], self._empty())
+        # All workers have read the sums of the previous step, and none adds to that place yet. Each worker
+        # clears it, because any of the others may have closed.
+        self._worker.set(self._keys[(self._turn - 1) % TURNS], self._empty())
         self._turn += 1
         self._pushed = None
         counts = sums[self._layout.rows :].view(-1).tolist()
         views = self._layout.views(self._transfer.to_device(sums))
         for view, count, parameter in zip(views, counts, self.parameters, strict=False):
-            parameter.grad = view.to(parameter.dtype) if count else None
+            self._put_gradient(parameter, view.to(parameter.dtype) if count else None)
 
     def _empty(self) -> Tensor:
         return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32)
@@ -229,4 +235,5 @@ class RobustMeanParameters(LocallySteppedParameters):
         present[keys] = True
         views = self._layout.views(rows)
         for view, first, parameter in zip(views, self._layout.first_blocks, self.parameters, strict=True):
-            parameter.grad = view.to(parameter.device, parameter.dtype, copy=True) if present[first] else None
+            gradient = view.to(parameter.device, parameter.dtype, copy=True) if present[first] else None
+            self._put_gradient(parameter, gradient)

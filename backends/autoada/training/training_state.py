@@ -94,6 +94,8 @@ class TrainingState:
         self.replay: AbstractContextManager[Any] | None = None
         """Context of the expected calls, which records values for predictions, if there are predictions."""
         self.closed = False
+        self.thread = threading.get_ident()
+        """Thread that made the model."""
         self.owner: ActiveLoops | None = None
         """Loops to which the model is attached."""
         self._attached_once = False
