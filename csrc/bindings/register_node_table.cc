@@ -110,6 +110,7 @@ void for_all_rows(const NodeTable& of, MissedSteps missed) {
   Node& node = of.node().node();
   const Table& table = of.table();
   if (table.now().history == nullptr) return;  // no row has missed anything
+  const NodeHandle::Call call(of.node());
   const py::gil_scoped_release release;
   std::vector<Key> some(kAtOnce);
   for (Key first = table.first_key(); first < table.end_key(); first += some.size()) {
@@ -131,6 +132,7 @@ void catch_up(const NodeTable& of, const py::object& keys) {
                             " does not belong to table '" + of.name() + "': its keys are " +
                             std::to_string(of.first_key()) + " to " + std::to_string(table.end_key() - 1));
   }
+  const NodeHandle::Call call(of.node());
   const py::gil_scoped_release release;
   adaps::catch_up(node.context(), table, array.keys());
 }
@@ -139,6 +141,7 @@ void forget_used(const NodeTable& of) {
   RowIds* ids = of.table().ids();
   if (ids == nullptr)
     throw py::value_error("table '" + of.name() + "' has no ids: its rows are numbered from 0");
+  const NodeHandle::Call call(of.node());
   const py::gil_scoped_release release;
   ids->used().clear();
 }

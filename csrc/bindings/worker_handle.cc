@@ -91,16 +91,18 @@ void WorkerHandle::push_sums(const py::sequence& parts) {
     const Table& table;
     std::vector<Key> keys;
     Array gradients;
+    py::object held;  // has the memory of the gradients
   };
   std::vector<Part> given;
   given.reserve(parts.size());
-  for (const py::handle part : parts) {
-    const auto [table, ids, gradients] = py::cast<std::tuple<const NodeTable&, py::object, py::object>>(part);
-    given.push_back({table.of(*node_), table.keys_of(Array::of_int64(ids, "ids").int64()),
-                     Array::of_float32(gradients, "gradients", Access::kRead)});
+  for (const py::object part : parts) {
+    auto [table, ids, gradients] = py::cast<std::tuple<const NodeTable&, py::object, py::object>>(part);
+    const Array array = Array::of_float32(gradients, "gradients", Access::kRead);
+    given.push_back(
+        {table.of(*node_), table.keys_of(Array::of_int64(ids, "ids").int64()), array, std::move(gradients)});
   }
   blocking([&] {
-    for (const auto& [table, keys, gradients] : given)
+    for (const auto& [table, keys, gradients, held] : given)
       worker_.push_sums(table, keys, gradients.floats(), gradients.size());
   });
 }
@@ -112,7 +114,7 @@ namespace {
 std::vector<RowStep> steps_of(const NodeTable& table, const Array& whole, const py::sequence& parts,
                               std::vector<py::object>& held) {
   std::vector<RowStep> steps;
-  for (const py::handle part : parts) {
+  for (const py::object part : parts) {
     auto [row, object] = py::cast<std::tuple<std::uint64_t, py::object>>(part);
     const Array gradient = Array::of_float32(object, "gradient", Access::kRead);
     const std::size_t begin = row >= table.rows() ? whole.size() : row * table.length();
@@ -270,8 +272,8 @@ std::optional<Ticket> WorkerHandle::access(const Array& array, bool asynchronous
   }
   py::object keeper = array.keeper();
   const Ticket ticket = without_gil(function);
-  release_finished();
   if (ticket != kDone) held_.emplace(ticket, std::move(keeper));
+  release_finished();  // may throw, so it follows
   return ticket;
 }
 

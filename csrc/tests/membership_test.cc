@@ -36,6 +36,22 @@ ReleaseMessage failed_at(NodeId node) { return {.failed = 1, .failed_node = node
 
 }  // namespace
 
+TEST(an_interrupted_arrival_of_a_worker_does_not_count) {
+  Completion completion;
+  Operation interrupted{OperationKind::kBarrier, 0, completion};
+  Operation again{OperationKind::kBarrier, 0, completion};
+  Operation other{OperationKind::kBarrier, 1, completion};
+  LocalBarrier barrier(2);
+  CHECK(!barrier.arrive(interrupted));
+  CHECK(!barrier.arrive(again));
+  CHECK(barrier.arrive(other));
+  CHECK(!barrier.arrive(interrupted));  // the node has arrived already
+  CHECK_EQ(barrier.take({}).size(), 2U);
+  CHECK(!barrier.arrive(interrupted));
+  CHECK(!barrier.leave(0));
+  CHECK(barrier.arrive(other));
+}
+
 TEST(a_release_reports_the_failed_node_to_workers) {
   OneNode one(1);
   one.membership.on_release(0, failed_at(2));

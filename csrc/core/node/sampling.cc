@@ -145,7 +145,8 @@ class Pool : public Sampler {
       if (next_ == decisions().handed_out(pool_.size())) {
         std::vector<Key> drawn = renew();
         if (!drawn.empty())
-          announcements.push_back({std::move(drawn), start, end + clocks_of_row(sample.size)});
+          announcements.push_back(
+              {std::move(drawn), start, std::min(end, kMaxClock) + clocks_of_row(sample.size)});
         begin_pass();
         // Rows that are already in the sample are returned later in this pass.
         if (distinct)

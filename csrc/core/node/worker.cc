@@ -405,13 +405,15 @@ std::span<const Key> Worker::checked(std::span<const Key> keys, std::size_t& flo
     const RowUse use = of.uses()->last_use(row, tick);
     const bool is_mine = static_cast<int>(use.worker) == index_ || use.worker == RowUse::kSeveral;
     if (is_mine && use.last >= begin) continue;
-    // The intent that needs the row may be another worker's and end during the call.
+    // The intent that needs the row may be another worker's and end during the call. The row may then be
+    // given to another id.
+    const std::int64_t id = of.ids()->id(row);
     const bool is_pinned = of.uses()->pins(row) > 0;
     if (is_pinned) {
       node_.use(*of.uses(), row, index_);
       KeyWords::fence(std::memory_order_seq_cst);  // see Retirement::give_up
     }
-    if (!is_pinned || !of.is_usable(key)) [[unlikely]]
+    if (!is_pinned || !of.ids()->has(row, id)) [[unlikely]]
       not_in_use(of, key);
   }
   return keys;
@@ -617,7 +619,9 @@ bool Worker::is_done(Ticket ticket) {
   const bool has_failed = (*operation)->id_call && (*operation)->id_call->full.load() != IdCall::kNone;
   if (has_failed) return true;
   if (const auto& call = (*operation)->id_call; call && !finish_rows_of(node_, **operation)) {
-    outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows, call->creates);
+    // A full queue would block, so a later call makes the request.
+    if (may_queue_more(node_, index_))
+      outstanding_[ticket] = request_rows(*call->table, call->ids, call->rows, call->creates);
     return false;
   }
   outstanding_.erase(ticket);
@@ -682,7 +686,7 @@ void Worker::finalize() {
   while (!outstanding_.empty()) block(outstanding_.extract(outstanding_.begin()).mapped());
   finalized_ = true;
   node_.end_all_uses(index_);
-  if (node_.barrier.leave()) node_.partitions[0]->submit_arrival(false);
+  if (node_.barrier.leave(index_)) node_.partitions[0]->submit_arrival(false);
 }
 
 void Worker::check_usable() const {

@@ -123,14 +123,25 @@ std::vector<TraceEvent> Trace::events() const {
 bool LocalBarrier::arrive(Operation& operation, bool failed) {
   const std::lock_guard guard(mutex_);
   failed_ = failed_ || failed;
+  withdraw(operation.worker);
   waiting_.push_back(&operation);
-  return static_cast<int>(waiting_.size()) == present_;
+  return is_complete();
 }
 
-bool LocalBarrier::leave() {
+bool LocalBarrier::leave(int worker) {
   const std::lock_guard guard(mutex_);
+  withdraw(worker);
   --present_;
-  return present_ > 0 && static_cast<int>(waiting_.size()) == present_;
+  return present_ > 0 && is_complete();
+}
+
+void LocalBarrier::withdraw(int worker) {
+  std::erase_if(waiting_, [worker](const Operation* operation) { return operation->worker == worker; });
+}
+
+bool LocalBarrier::is_complete() {
+  if (is_reported_ || static_cast<int>(waiting_.size()) != present_) return false;
+  return is_reported_ = true;
 }
 
 bool LocalBarrier::all_left() const {
@@ -146,6 +157,7 @@ bool LocalBarrier::failed() const {
 std::vector<Operation*> LocalBarrier::take(std::optional<NodeId> failed_node) {
   const std::lock_guard guard(mutex_);
   failed_ = false;
+  is_reported_ = false;
   failed_node_ = failed_node;
   return std::exchange(waiting_, {});
 }
@@ -181,6 +193,7 @@ NodeContext::NodeContext(std::vector<TableSpec> specs, const Settings& settings_
 
 void NodeContext::end_uses(int worker) {
   if (!tables.any_uses()) return;
+  if (workers[static_cast<std::size_t>(worker)]->tick.load() == WorkerState::kLeft) return;
   const std::uint64_t now = tick.fetch_add(1) + 1;
   workers[static_cast<std::size_t>(worker)]->tick.store(now, std::memory_order_release);
   for (std::size_t i = 0; i < tables.size(); ++i) {

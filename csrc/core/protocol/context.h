@@ -49,12 +49,12 @@ class Trace {
 class LocalBarrier {
  public:
   explicit LocalBarrier(int workers) : present_(workers) {}
-  // Records the arrival of a worker, which may report a failure. Returns whether all remaining workers have
-  // arrived.
+  // Records the arrival of a worker, which may report a failure. An earlier arrival of the worker, from which
+  // it was interrupted, does not count. Returns whether all remaining workers have now arrived.
   bool arrive(Operation& operation, bool failed = false);
   // Records that a worker has left permanently. Returns whether other workers remain and all of them have
-  // arrived.
-  bool leave();
+  // now arrived.
+  bool leave(int worker);
   // Whether no worker is left.
   bool all_left() const;
   // Whether a worker that has arrived reported a failure.
@@ -66,9 +66,13 @@ class LocalBarrier {
   std::optional<NodeId> failed_node() const;
 
  private:
+  void withdraw(int worker);
+  bool is_complete();
+
   mutable std::mutex mutex_;
   int present_;
   bool failed_ = false;
+  bool is_reported_ = false;  // whether the node has been told that all workers have arrived
   std::optional<NodeId> failed_node_;
   std::vector<Operation*> waiting_;
 };

@@ -722,7 +722,11 @@ bool may_queue_more(const NodeContext& node, int worker) {
 
 void hurry_sync(NodeContext& node, Operation& operation) {
   if (operation.kind != OperationKind::kSync || !node.epochs.hurry(operation)) return;
-  for (const auto& partition : node.partitions) partition->request_round();  // wakes the channel
+  // The channel is woken even if a round is requested already, because changes do not wait for the round now.
+  for (const auto& partition : node.partitions) {
+    partition->request_round();
+    partition->wake();
+  }
 }
 
 void submit_requests(NodeContext& node, Operation& operation) {

@@ -213,13 +213,13 @@ void Retirement::on_retire(NodeId from, const RetireMessage& message, Reader& re
   reads_left_ = kMostReads;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Key key = table.first_key() + rows_[i];
+    RowIds::Adding adding(*table.ids());
     if (!share.contains(rows_[i]) || channel_.node.directory.channel(key) != channel_.index)
       throw ProtocolError(described(from) + "retires row " + std::to_string(rows_[i]) + " of table '" +
                           table.spec().name + "', which it does not assign on this channel");
     if (table.ids()->knows(rows_[i]) && table.ids()->id(rows_[i]) != ids_[i])
       throw ProtocolError(described(from) + "retires row " + std::to_string(rows_[i]) + " of table '" +
                           table.spec().name + "' with another id than it has");
-    RowIds::Adding adding(*table.ids());
     answers_.push_back(static_cast<std::uint32_t>(give_up(adding, table, ids_[i], rows_[i], from)));
   }
   RetiredMessage answer;
