@@ -26,7 +26,7 @@ class Scores(nn.Module):
         self.weight = nn.Parameter(torch.zeros(3))
         self.emb = nn.Embedding(8, 2)
 
-    def forward(self, x: float) -> Tensor:
+    def forward(self, x: float) -> Any:
         return self.weight.sum() * x + self.emb(torch.arange(2)).sum()
 
 
@@ -116,7 +116,7 @@ def test_sparse_adam_steps_parameters_that_share_memory_on_each_worker() -> None
             self.a, self.b = nn.Embedding(6, 2, sparse=True), nn.Embedding(6, 2, sparse=True)
             self.b.weight.data = self.a.weight.data
 
-        def forward(self, ids: Tensor) -> Tensor:
+        def forward(self, ids: Tensor) -> Any:
             return (self.a(ids) * self.b(ids + 1)).sum()
 
     def made() -> tuple[Tied, torch.optim.Optimizer]:
