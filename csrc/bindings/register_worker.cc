@@ -166,10 +166,9 @@ call this on each node that uses an id.
 
 An id keeps its row as long as the cluster exists, unless the table evicts rows. Then a row belongs to its id
 until this worker's clock advances, and as long as intents of this node need it. Call this again in each clock
-that uses an id without intent. A call with a row of an earlier clock raises IndexError, unless a
-worker of this node already uses the row for another id. If the table admits ids
-only when they were seen several times, the row of an id that is not admitted is -1. Each call counts once for
-each of its ids.
+that uses an id without intent. A call with a row of an earlier clock raises IndexError, unless a worker of this
+node already uses the row for another id. If the table admits ids only when they were seen several times, the row
+of an id that is not admitted is -1. Each call counts once for each of its ids.
 
 Parameters
 ----------
@@ -563,7 +562,7 @@ constexpr char kEndSetup[] =
 constexpr char kFinalize[] = R"(Exclude this worker from collective calls, which then do not wait for it.
 
 Blocks until its asynchronous calls are complete. Closing the node has the same effect. A second call does
-nothing, and any other call afterwards raises `AdapsError`.
+nothing. Any other call afterwards raises `AdapsError`, except those about its clock.
 
 Raises
 ------

@@ -137,7 +137,7 @@ class CheckpointWorker:
         files = []
         if self._all.is_node_primary:
             for index, (table, placed) in enumerate(zip(self._tables, self._core.tables(), strict=True)):
-                placed.catch_up()  # A restore does not know the hyperparameters of the steps before.
+                placed.catch_up()  # A checkpoint lacks the hyperparameters of these steps.
                 file = table_files.write_table(self._core, index, table, folder, self._rank)
                 files += [] if file is None else [file]
         if arrays or values:

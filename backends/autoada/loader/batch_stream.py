@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -31,10 +32,12 @@ class LoaderSource(Iterable[Any]):
         self.left: deque[HeldBatch] = deque()
         """Batches that passes have fetched and not used, for the next iterator that shares the data."""
         parts: list[Any] = [loader]
+        self._data: list[Tensor] = []
+        """Tensors of the data set that the loop may change."""
+        self._writes = 0
         if isinstance(loader, DataLoader) and loader.num_workers == 0:
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
-        self._data = [tensor for part in parts[1:2] for tensor in _tensors_of(part, set())]
-        self._writes = 0
+            self._data += _tensors_of(loader.dataset, set())
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
         self.streams: list[BatchStream] = []
@@ -204,7 +207,7 @@ class BatchStream(Iterator[HeldBatch]):
         if self.holds or self._gave_way or source.runs_ahead is None or len(source.streams) > 1:
             return self.deliver(next(self))
         self._turn_begins = True
-        batch = next(answers(epoch.batches))
+        batch = answer(epoch.batches)
         epoch.fetched += 1
         epoch.used += 1
         return batch
@@ -226,9 +229,8 @@ class BatchStream(Iterator[HeldBatch]):
         self._epoch.used += 1
         if item.end is None:
             return item.batch
-        self._epoch.fetched += (
-            1  # Errors count when the loop gets them, so that a restored pass repeats them.
-        )
+        # An error counts when the loop gets it, so that a restored pass meets it again.
+        self._epoch.fetched += 1
         return item
 
     def give_way(self) -> list[HeldBatch]:
@@ -283,13 +285,18 @@ class BatchStream(Iterator[HeldBatch]):
         return item
 
 
+def answer(batches: Iterator[Any]) -> Any:
+    """Return the next batch of a loader, or a `HeldBatch` with its error."""
+    try:
+        return next(batches)
+    except StopIteration:
+        raise
+    except Exception as error:
+        return HeldBatch([None], error)
+
+
 def answers(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of a loader, and a `HeldBatch` with the error for each request that fails."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except Exception as error:
-            batch = HeldBatch([None], error)
-        yield batch
+    """Yield what `answer` returns until the end of the data."""
+    with suppress(StopIteration):
+        while True:
+            yield answer(batches)

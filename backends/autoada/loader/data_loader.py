@@ -283,9 +283,8 @@ class AdaDataLoader:
                 raise RuntimeError("the AdaModel that this loader was made for does not exist any more")
             return given
         models = open_models()
-        states = [(training_state_of(model), model) for model in models]
-        free = [model for state, model in states if state.is_free] or models
-        # Of several workers of a node, a thread first takes the ones that it made.
+        free = [model for model in models if training_state_of(model).is_free] or models
+        # Among the models of several workers, a thread prefers those that it made.
         free.sort(key=lambda model: training_state_of(model).thread != threading.get_ident())
         return free[:1] if self._by_hand else free
 
@@ -310,8 +309,8 @@ class AdaDataLoader:
 class Pass(Iterator[Any]):
     """The batches of one pass.
 
-    An error of the loader is raised when its turn comes, and the pass goes on, as that of a `DataLoader`. Any
-    other error ends the pass, and later requests for batches are refused.
+    An error of the loader is raised in place of its batch, and the next request gets the next batch, as with
+    a `DataLoader`. Any other error ends the pass, and later requests for batches are refused.
     """
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
@@ -330,8 +329,9 @@ class Pass(Iterator[Any]):
         except BaseException:
             self._failed = True
             raise
-        if not isinstance(batch, HeldBatch) or batch.end is None:
+        if not isinstance(batch, HeldBatch):
             return batch
+        assert batch.end is not None
         error, batch.end = batch.end, None
         try:
             raise error

@@ -198,15 +198,11 @@ class PredictedKeys(IntentSource):
         module = self._state.module
         # A part of the model may have been removed or renamed since the model was wrapped.
         tables = {p.store.name: p for p in module.parameters() if isinstance(p, TableParameter)}
+        self._left_out = find_tables(module).keys() - tables.keys()
         predictor = IntentPredictor(module, tables, self._call)
         if self._state.access.node.workers > 1:
             predictor.foresee_no_draws()
         return predictor
-
-    @property
-    def _left_out(self) -> set[str]:
-        """Names of embeddings' weights that are not tables."""
-        return find_tables(self._state.module).keys() - self._state.tables.keys()
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
         assert self._calls_per_batch is not None

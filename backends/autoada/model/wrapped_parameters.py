@@ -354,8 +354,6 @@ class WrappedParameters:
 
     def settle(self) -> None:
         """Bring the server up to date before a checkpoint."""
-        for table in self.tables.values():
-            table.rows.apply_missed_steps()
         for dense in self.dense:
             dense.settle()
 

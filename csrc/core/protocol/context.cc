@@ -125,23 +125,23 @@ bool LocalBarrier::arrive(Operation& operation, bool failed) {
   failed_ = failed_ || failed;
   withdraw(operation.worker);
   waiting_.push_back(&operation);
-  return is_complete();
+  return completes();
 }
 
 bool LocalBarrier::leave(int worker) {
   const std::lock_guard guard(mutex_);
   withdraw(worker);
   --present_;
-  return present_ > 0 && is_complete();
+  return present_ > 0 && completes();
 }
 
 void LocalBarrier::withdraw(int worker) {
   std::erase_if(waiting_, [worker](const Operation* operation) { return operation->worker == worker; });
 }
 
-bool LocalBarrier::is_complete() {
-  if (is_reported_ || static_cast<int>(waiting_.size()) != present_) return false;
-  return is_reported_ = true;
+bool LocalBarrier::completes() {
+  if (has_arrived_ || static_cast<int>(waiting_.size()) != present_) return false;
+  return has_arrived_ = true;
 }
 
 bool LocalBarrier::all_left() const {
@@ -157,7 +157,7 @@ bool LocalBarrier::failed() const {
 std::vector<Operation*> LocalBarrier::take(std::optional<NodeId> failed_node) {
   const std::lock_guard guard(mutex_);
   failed_ = false;
-  is_reported_ = false;
+  has_arrived_ = false;
   failed_node_ = failed_node;
   return std::exchange(waiting_, {});
 }

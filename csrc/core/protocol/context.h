@@ -67,12 +67,12 @@ class LocalBarrier {
 
  private:
   void withdraw(int worker);
-  bool is_complete();
+  bool completes();
 
   mutable std::mutex mutex_;
   int present_;
   bool failed_ = false;
-  bool is_reported_ = false;  // whether the node has been told that all workers have arrived
+  bool has_arrived_ = false;  // whether the node has been told that all workers have arrived
   std::optional<NodeId> failed_node_;
   std::vector<Operation*> waiting_;
 };
