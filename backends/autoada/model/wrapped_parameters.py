@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.autograd.graph import increment_version
 
 from autoada.model.node_setup import TrainingPlan
 from autoada.model.optimizer_state import OptimizerStates, ServerHeldState
@@ -23,7 +22,7 @@ from autoada.parameters.locally_stepped import (
     ServerSummedParameters,
 )
 from autoada.parameters.parameter_state import ParameterState
-from autoada.parameters.remote_table import Reads, RemoteTable
+from autoada.parameters.remote_table import Reads, RemoteTable, mark_changed
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients
@@ -319,7 +318,7 @@ class WrappedParameters:
             combined = self._exchange.combine([part.given() for part in owned.exchanged], whole)
             for part, one in zip(owned.exchanged, combined, strict=True):
                 part.put(one)
-            _mark_changed(t for t, one in zip(owned.tables, combined, strict=False) if one.anywhere)
+            mark_changed(t for t, one in zip(owned.tables, combined, strict=False) if one.anywhere)
 
     def _push_own(self, owned: Owned) -> None:
         """Push this worker's gradients, as a separate step or as a part of a sum."""
@@ -336,7 +335,7 @@ class WrappedParameters:
                 worker.push_gradients(*gradients.summed(taken))
         if sums:
             worker.push_sums(sums)
-        _mark_changed(stepped)
+        mark_changed(stepped)
         for part in (*owned.dense, *owned.waiting):
             part.push()
 
@@ -385,9 +384,3 @@ class WrappedParameters:
             worker.barrier()
         for stepped in self.stepped:
             stepped.begin()
-
-
-def _mark_changed(tables: Iterable[RemoteTable]) -> None:
-    """Let autograd refuse graphs that saved values from before a step of the tables."""
-    parameters = [parameter for table in tables if (parameter := table.gradients.follow()) is not None]
-    increment_version(parameters)

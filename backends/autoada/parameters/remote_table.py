@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 import adaps
 from autoada.parameters.server_rows import ServerRows
@@ -74,6 +75,11 @@ class RemoteTable(RowStore):
         self._position = 0
         self._pulled: tuple[Tensor, Tensor] | None = None  # keys and values of the expected rows
         self._whole: Tensor | None = None
+        self._is_shared = False
+        """Whether graphs may have saved `_whole`."""
+        self.has_older = False
+        """Whether graphs may have saved rows that do not follow writes, since the last change that ended such
+        graphs."""
         self._together = together
 
     def rows_of(self, ids: Tensor) -> Tensor:
@@ -93,6 +99,8 @@ class RemoteTable(RowStore):
     def forget_rows(self) -> None:
         """Pull rows again when they are next read."""
         self._pulled = self._whole = None
+        self.has_older |= self._is_shared
+        self._is_shared = False
         self._reads.holders.discard(self)
 
     def read(self, ids: Tensor) -> Tensor:
@@ -126,11 +134,21 @@ class RemoteTable(RowStore):
             reads.whole.add(self.name)
             reads.append((self.name, None))
         if self._whole is None:
-            self._whole = self.rows.pull(self.rows.all_keys)
+            with torch.inference_mode(False):  # A graph may save it later.
+                self._whole = self.rows.pull(self.rows.all_keys)
             reads.holders.add(self)
             if reads.training and not reads.noting:
                 reads.pulled_at[self.name] = user_location()
         return self._whole
+
+    def shared(self, ids: Tensor | None) -> Tensor:
+        """Rows for graphs that save them. Only the whole table follows later writes."""
+        if ids is None:
+            rows = self.whole()
+            self._is_shared = True
+            return rows
+        self.has_older = True
+        return self.viewed(ids)
 
     def fetch(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids` for a change, which does not count as a read of the model."""
@@ -156,7 +174,13 @@ class RemoteTable(RowStore):
             self.rows.write(ids, rows)
         if together:
             self.rows.worker.end_setup()
-        self.forget_rows()
+        if self.has_older:
+            mark_changed([self])
+        if self._whole is not None and self._is_shared:
+            self._whole.copy_(self.rows.pull(self.rows.all_keys))
+            self._pulled = None
+        else:
+            self.forget_rows()
 
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         """Return the row at each position, in the shape of `ids`."""
@@ -175,6 +199,16 @@ class RemoteTable(RowStore):
             return None  # an unforeseen read; the foreseen one may still come
         self._position += 1
         return lookup
+
+
+def mark_changed(tables: Iterable[RemoteTable]) -> None:
+    """Let autograd refuse graphs that saved values from before a change of the tables."""
+    parameters = []
+    for table in tables:
+        table.has_older = False
+        if (parameter := table.gradients.follow()) is not None:
+            parameters.append(parameter)
+    increment_version(parameters)
 
 
 def _same_numbers(a: Tensor, b: Tensor) -> bool:

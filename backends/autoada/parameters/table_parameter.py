@@ -23,11 +23,9 @@ from autoada.parameters.table_gradients import (
     set_raw_gradient,
     sparse_rows,
 )
-from autoada.parameters.table_tensor import TableTensor, TorchFunction
+from autoada.parameters.table_tensor import TableTensor, TorchFunction, as_plain
 
 Hook = Callable[[Tensor], Any]
-_as_plain = torch._C.DisableTorchFunctionSubclass
-"""Context of functions of PyTorch that skip ``__torch_function__``."""
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
 _KINDS_OF_IDS = {torch.int64, torch.int32}
@@ -72,7 +70,7 @@ class TableParameter(TableTensor, nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         """The gradient, of the table's shape; rows that were not read are zero."""
-        with _as_plain():
+        with as_plain():
             gradient = raw_gradient(self)
             if gradient is None or not gradient.is_sparse or self.has_sparse_gradient:
                 return gradient
@@ -85,7 +83,7 @@ class TableParameter(TableTensor, nn.Parameter):
         self.has_dense_part = False
         if value is not None and value.is_sparse:
             self.sparse_tables.add(self.store.name)
-        with _as_plain():
+        with as_plain():
             set_raw_gradient(self, value)
 
     @grad.deleter
@@ -102,7 +100,7 @@ class TableParameter(TableTensor, nn.Parameter):
     @property
     def data(self) -> Tensor:
         """The values without autograd; the table follows writes to them."""
-        with _as_plain():
+        with as_plain():
             values: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
         return values
 
@@ -131,12 +129,11 @@ class TableParameter(TableTensor, nn.Parameter):
     def __torch_function__(
         cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        with _as_plain():
-            kwargs = kwargs or {}
-            lookup = _LOOKUPS.get(func)
-            if lookup is not None and (output := lookup(*args, **kwargs)) is not NotImplemented:
-                return output
-            return func(*args, **kwargs)
+        if (lookup := _LOOKUPS.get(func)) is not None:
+            with as_plain():
+                if (output := lookup(*args, **(kwargs or {}))) is not NotImplemented:
+                    return output
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -212,7 +209,7 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and F.embedding is _PLAIN_LOOKUP  # A program may replace either function.
         and nn.Embedding.forward is _PLAIN_FORWARD
     ):
-        with _as_plain():
+        with as_plain():
             return _lookup(weight, input, -1 if padding is None else padding, module.sparse)
     return nn.Embedding.forward(module, input)
 

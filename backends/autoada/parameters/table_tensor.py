@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -16,7 +17,11 @@ import adaps
 TorchFunction = Callable[..., Any]
 Convert = Callable[[Tensor], Tensor]
 aten = torch.ops.aten
-_EMBEDDING = aten.embedding.default
+as_plain = torch._C.DisableTorchFunctionSubclass
+"""Context of functions of PyTorch that skip ``__torch_function__``."""
+_EMBEDDING, _ALIAS = aten.embedding.default, aten.alias.default
+_PRODUCTS = {F.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm}
+"""Functions that only read their arguments, and return new memory."""
 
 
 class RowStore:
@@ -38,6 +43,13 @@ class RowStore:
     def whole(self) -> Tensor:
         """All rows, which the caller does not change."""
         raise NotImplementedError
+
+    def shared(self, ids: Tensor | None) -> Tensor | None:
+        """Rows of a view, or all, for graphs that save them; None if graphs cannot save them.
+
+        The memory follows later writes, or these writes end the graphs.
+        """
+        return None
 
     def fetch(self, ids: Tensor) -> Tensor:
         """As `read`, for rows that will be changed and written back."""
@@ -75,6 +87,8 @@ class TableTensor(Tensor):
     """Whether this is the store's contents as they are, with all rows and in their shape."""
     convert: Convert | None = None
     """Gives the view of `place` in which its elements are of another dtype, such as complex numbers."""
+    _shares: bool = False
+    """Whether an alias of this tensor is one of the store's shared memory now."""
 
     @classmethod
     def of(
@@ -115,6 +129,27 @@ class TableTensor(Tensor):
         numbers = self._row_range()
         every = len(numbers) == self.store.shape[0]
         return self.view_of(self.store.whole() if every else self.store.viewed(self.row_numbers()))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with as_plain():
+            if func in _PRODUCTS:
+                args = tuple(each.shared() if isinstance(each, TableTensor) else each for each in args)
+            return func(*args, **(kwargs or {}))
+
+    def shared(self) -> Tensor:
+        """The values, as a plain tensor that is a view of this one to autograd.
+
+        PyTorch's kernels read it without further calls of Python, in the backward pass, too. It shares the
+        table's version, so that a graph that has saved it ends with the next step.
+        """
+        self._shares = True
+        try:
+            return _ALIAS(self)  # type: ignore[no-any-return]
+        finally:
+            self._shares = False
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -425,6 +460,15 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
     return rule
 
 
+def _alias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if not tensor._shares or tensor.place.numel() == 0:
+        return NotImplemented
+    every = len(tensor._row_range()) == tensor.store.shape[0]
+    memory = tensor.store.shared(None if every else tensor.row_numbers())
+    return NotImplemented if memory is None else tensor.view_of(memory).detach()
+
+
 def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     return TableTensor.of(tensor.store, tensor.place, convert=tensor.convert)
@@ -453,6 +497,7 @@ def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _RULES: dict[Any, Rule] = {
+    _ALIAS: _alias,
     aten.detach.default: _detach,
     aten.index.Tensor: _by_rows(1),
     aten.index_put_.default: _by_rows(1),
