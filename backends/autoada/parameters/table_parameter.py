@@ -28,7 +28,6 @@ from autoada.parameters.table_tensor import TableTensor, TorchFunction, as_plain
 Hook = Callable[[Tensor], Any]
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
-_KINDS_OF_IDS = {torch.int64, torch.int32}
 _PLAIN_LOOKUP, _PLAIN_FORWARD = F.embedding, nn.Embedding.forward
 
 
@@ -202,15 +201,17 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
     if (
         type(weight) is TableParameter
         and type(input) is Tensor
+        and not module.sparse
+        and not weight.sparse_tables
         and module.max_norm is None
         and not module.scale_grad_by_freq
-        and (padding is None or 0 <= padding < weight.store.shape[0])
+        and (padding is None or (0 <= padding < weight.store.shape[0] and input.dim() > 0))
         and not _modes()
         and F.embedding is _PLAIN_LOOKUP  # A program may replace either function.
         and nn.Embedding.forward is _PLAIN_FORWARD
     ):
         with as_plain():
-            return _lookup(weight, input, -1 if padding is None else padding, module.sparse)
+            return torch.embedding(weight, _copied(input), -1 if padding is None else padding, False, True)
     return nn.Embedding.forward(module, input)
 
 
@@ -240,20 +241,20 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
 
     Gradients of the row `padding` are left out; -1 stands for no row.
     """
-    if ids.dtype not in _KINDS_OF_IDS:
-        torch.embedding(torch.empty(0, 0), ids)  # raises PyTorch's error
-    if sparse:
-        if (name := weight.store.name) not in weight.sparse_tables:
-            weight.sparse_tables.add(name)
-            weight.has_dense_part = raw_gradient(weight) is not None
-    elif ids.dim() == 0:
-        return _lookup(weight, ids.view(1), padding, False)[0]
-    else:  # The gradient needs a copy of the ids, because the program may change their tensor.
-        ids = ids.clone() if ids.is_contiguous() else ids.contiguous()
-    rows = torch.embedding(weight, ids, padding, False, True)
+    if padding >= 0 and ids.dim() == 0:  # PyTorch has no sparse gradient for these
+        return _lookup(weight, ids.view(1), padding, sparse)[0]
+    if sparse and (name := weight.store.name) not in weight.sparse_tables:
+        weight.sparse_tables.add(name)
+        weight.has_dense_part = raw_gradient(weight) is not None
+    rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
     return rows
+
+
+def _copied(ids: Tensor) -> Tensor:
+    """A copy for the gradient, because the program may change its ids while the gradient stays."""
+    return ids.clone() if ids.is_contiguous() else ids.contiguous()
 
 
 def _dense_part(weight: Callable[[], TableParameter | None], gradient: Tensor) -> Tensor:
@@ -330,8 +331,8 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ids = ctx.saved_tensors[0].clone()  # the program may change its ids while the gradient stays
-        return row_sparse(ids, gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
+        ids = ctx.saved_tensors[0]
+        return row_sparse(_copied(ids), gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
 
 
 class _View(torch.autograd.Function):
