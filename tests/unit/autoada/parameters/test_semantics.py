@@ -592,3 +592,68 @@ def _error(model: Any, dtype: torch.dtype) -> str:
     with pytest.raises(RuntimeError) as raised:
         model(torch.ones(2, 2, dtype=dtype))
     return str(raised.value)
+
+
+PRODUCTS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "linear": lambda w, x: F.linear(x, w),
+    "transposed": lambda w, x: x @ w.t(),
+    "first rows": lambda w, x: torch.matmul(x, w[:7].transpose(0, 1)),
+    "column": lambda w, x: torch.mm(w, x[:1].t()),
+}
+
+
+def _double(model: Any, optimizer: Any) -> None:
+    with torch.no_grad():
+        plain_of(model).emb.weight.mul_(2)
+
+
+def _write_after_another_batch(model: Any, optimizer: Any) -> None:
+    model(ids_of(1))
+    plain_of(model).emb.weight.data[3].fill_(2)
+
+
+def _evaluate(model: Any, optimizer: Any) -> None:
+    with torch.inference_mode():
+        F.linear(torch.ones(1, LENGTH), plain_of(model).emb.weight)
+
+
+def _step(model: Any, optimizer: Any) -> None:
+    model(ids_of(1)).sum().backward()
+    optimizer.step()
+
+
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "nothing": lambda model, optimizer: None,
+    "write to data": lambda model, optimizer: plain_of(model).emb.weight.data[3].fill_(2),
+    "write": _double,
+    "step": _step,
+    "evaluation": _evaluate,
+    "another batch": lambda model, optimizer: model(ids_of(1)),
+    "another batch and a write": _write_after_another_batch,
+}
+
+
+@pytest.mark.parametrize("trained", [True, False], ids=["trained", "frozen"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_gradient_of_a_product_follows_the_table_or_is_refused(
+    product: str, change: str, trained: bool
+) -> None:
+    def run(model: Any, optimizer: Any) -> Any:
+        weight = plain_of(model).emb.weight.requires_grad_(trained)
+        given = torch.full((2, LENGTH), 0.5, requires_grad=True)
+        if change == "evaluation":
+            _evaluate(model, optimizer)
+        loss = PRODUCTS[product](weight, given).square().sum()
+        CHANGES[change](model, optimizer)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            assert "has been modified" in str(error)
+            return "refused"
+        return [copy.deepcopy(given.grad).tolist(), None if weight.grad is None else weight.grad.tolist()]
+
+    plain, wrapped = plain_and_wrapped(Bags, lambda model: torch.optim.SGD(model.parameters(), 0.1), run)
+    if wrapped != plain:
+        assert wrapped == "refused"
+        assert change == "another batch and a write" or (product == "first rows" and "data" in change)
