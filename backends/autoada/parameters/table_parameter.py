@@ -377,13 +377,15 @@ def _bag(
         return NotImplemented
     if max_norm is not None:  # PyTorch also shortens the padding row
         _shorten(weight, input, max_norm, norm_type)
+    plain = padding_idx is None and offsets is None and per_sample_weights is None and input.dim() == 2
+    if plain and (input.shape[1] == 1 or (mode != "max" and input.shape[1] > 0)):
+        rows = _lookup(weight, input, -1, sparse)
+        return rows[:, 0] if input.shape[1] == 1 else rows.sum(1) if mode == "sum" else rows.mean(1)
     ids, none = input.reshape(-1), None
     if padding_idx is not None:
         kept = ids != padding_idx % len(weight)
         ids, none = ids[kept], int(kept.sum())
     rows = _lookup(weight, ids, -1, sparse)
-    if none is None and offsets is None and input.shape[1:] == (1,) and per_sample_weights is None:
-        return rows  # bags of one row each
     places = torch.arange(len(ids), device=input.device)
     if none is not None:  # padding has its place behind the rows
         rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])

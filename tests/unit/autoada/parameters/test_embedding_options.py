@@ -255,7 +255,8 @@ READS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS)
+# PyTorch has no second derivative of bags.
+@pytest.mark.parametrize("read", [read for read in READS if read != "bag"])
 def test_penalty_on_the_gradient_of_a_table(read: str) -> None:
     def run(model: Any, optimizer: torch.optim.Optimizer) -> list[Any]:
         weight, seen = table_of(model), []
