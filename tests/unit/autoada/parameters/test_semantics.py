@@ -649,7 +649,8 @@ def test_the_gradient_of_a_product_follows_the_table_or_is_refused(
         try:
             loss.backward()
         except RuntimeError as error:
-            assert "has been modified" in str(error)
+            if "has been modified" not in str(error):
+                raise
             return "refused"
         return [copy.deepcopy(given.grad).tolist(), None if weight.grad is None else weight.grad.tolist()]
 
