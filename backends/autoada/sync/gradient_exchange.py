@@ -22,7 +22,6 @@ from autoada.sync.robust_aggregation import (
     squared_conduct,
     squared_distances,
     squared_suspicions,
-    still_faulty,
     suspicion_weights,
     weighted,
 )
@@ -108,12 +107,15 @@ class GradientExchange:
         received = self._exchange(by_receiver, numbers)
         gathered = [_gathered([section[worker] for worker in counting]) for section in received]
         rows = [of_all for _, of_all in gathered]
+        # Workers that are left out count among the faulty ones.
+        faulty = max(0, (self._rule.faulty or 0) - (self._workers - len(counting)))
         if self._rule.rule in BY_COORDINATE:
-            results = self._by_coordinate(rows, len(counting))
-            sums = [Gradients(keys, result) for (keys, _), result in zip(gathered, results, strict=True)]
+            trim = faulty if self._rule.rule == "trimmed_mean" else None
+            believed = ordinary(self._sum(squared_conduct(rows, len(counting))))
+            sums = [Gradients(keys, by_majority(of_all, trim, believed)) for keys, of_all in gathered]
             steps = [_in_steps(each, of_all) for each, of_all in zip(sums, rows, strict=True)]
         else:
-            weights = self._weights(rows, len(counting))
+            weights = self._weights(rows, len(counting), faulty)
             own = float(weights[counting.index(self._index)]) if finite else 0.0
             sums = [
                 Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
@@ -174,18 +176,10 @@ class GradientExchange:
             header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
         return header
 
-    def _by_coordinate(self, gathered: Sequence[Gathered], workers: int) -> list[Tensor]:
-        trim = None
-        if self._rule.rule == "trimmed_mean":
-            trim = still_faulty(self._rule, self._workers - workers)
-        believed = ordinary(self._sum(squared_conduct(gathered, workers)))
-        return [by_majority(each, trim, believed) for each in gathered]
-
-    def _weights(self, gathered: Sequence[Gathered], workers: int) -> Tensor:
-        rule = self._rule
-        faulty = still_faulty(rule, self._workers - workers)
-        if rule.rule == "krum":
-            return krum_weights(self._sum(squared_distances(gathered, workers)), faulty, rule.keep or 1)
+    def _weights(self, gathered: Sequence[Gathered], workers: int, faulty: int) -> Tensor:
+        if self._rule.rule == "krum":
+            keep = self._rule.keep or 1
+            return krum_weights(self._sum(squared_distances(gathered, workers)), faulty, keep)
         return suspicion_weights(self._sum(squared_suspicions(gathered, workers)), faulty)
 
     def _exchange(self, given: Sequence[Gradients], numbers: Tensor) -> list[list[Gradients]]:

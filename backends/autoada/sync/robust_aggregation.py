@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adaps.policy import Aggregation
-
 OUTLYING = 3
 """Multiple of the median worker's distance; farther workers are ignored for rows without a majority."""
 BY_COORDINATE = ("median", "trimmed_mean")
@@ -152,8 +150,3 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
     weights[trusted] += weights[replaced].sum() / left
     weights[replaced] = 0
     return weights
-
-
-def still_faulty(rule: Aggregation, missing: int) -> int:
-    """Return the maximum number of wrong workers among the counted ones, if `missing` are left out."""
-    return max(0, (rule.faulty or 0) - missing)
