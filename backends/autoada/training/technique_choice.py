@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, Protocol
 
-import adaps
+from autoada.parameters.server_access import ServerAccess
 from autoada.sync.process_group import number_of
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
 """Multiple of a trial's pairs after which a worker decides alone."""
 
-_NONE = "none"
 _log = logging.getLogger("autoada")
 
 
@@ -187,7 +186,7 @@ class TechniqueTrial:
             found = math.log(typical(second) / typical(first))
         self._own.append(found)
         if pair < self._schedule.most:
-            self._post(f"pair {pair} of {self._worker_index}", _NONE if found is None else repr(found))
+            self._post(f"pair {pair} of {self._worker_index}", json.dumps(found))
 
     def _look(self) -> None:
         """Decide, or follow the decision, if that is possible now."""
@@ -218,12 +217,9 @@ class TechniqueTrial:
         pairs = self._gathered
         pairs += [{self._worker_index: own} for own in self._own[len(pairs) : self._schedule.most]]
         for number, pair in enumerate(pairs):
-            if len(pair) == self._num_workers:
-                continue
-            missing = [worker for worker in range(self._num_workers) if worker not in pair]
-            for worker in missing:
-                if (text := self._posted(f"pair {number} of {worker}")) is not None:
-                    pair[worker] = None if text == _NONE else float(text)
+            for worker in range(self._num_workers):
+                if worker not in pair and (text := self._posted(f"pair {number} of {worker}")) is not None:
+                    pair[worker] = json.loads(text)
             if len(pair) < self._num_workers:
                 return number  # Later pairs are not requested yet.
         return len(pairs)
@@ -254,17 +250,16 @@ class TechniqueTrial:
             return None
 
 
-def technique_trial(
-    node: adaps.Node, worker: int, worker_index: int, num_workers: int, clock: int, tables: Mapping[str, int]
-) -> TechniqueTrial | None:
+def technique_trial(access: ServerAccess, tables: Mapping[str, int]) -> TechniqueTrial | None:
     """Make the trial of a worker's next model; None if there is nothing to choose.
 
     All workers make their models in the same order.
     """
+    node, clock = access.node, int(access.worker.current_clock)
     if not tables or node.world_size == 1:  # On a single node every row is local.
         return None
-    name = f"choice {number_of(node, 'choice', worker)}"
-    return TechniqueTrial(tables, node, worker_index, num_workers, clock, name)
+    name = f"choice {number_of(node, 'choice', access.local_index)}"
+    return TechniqueTrial(tables, node, access.worker_index, access.num_workers, clock, name)
 
 
 def grouped(tables: Mapping[str, int]) -> dict[str, int]:
