@@ -50,18 +50,20 @@ def call_all(recorded: Calls, model: nn.Module, batch: Any) -> None:
 class LoopRecorder:
     """Records a model's calls in the first batches.
 
-    The first call of the first batch is used at once; a second batch has to confirm it. If a
-    batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
-    reads no rows is a helper of the loop. Its calls are left out, and its outputs are unknown.
+    The first call of the first batch is used at once; a second batch has to confirm it. If a batch turns out
+    to have several calls, all calls of the batches that follow are recorded. A method that reads no rows is a
+    helper of the loop. Its calls are left out, and its outputs are unknown. With `prepare`, nothing is
+    recorded: the first call of a batch has these arguments, and other calls are unknown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Prepare | None = None) -> None:
+        self._given: Calls | None = None if prepare is None else (Call("", prepare),)
         self.recorded: tuple[RecordedCall, ...] | None = None
-        self.obstacle: str | None = None
-        """Reason why the calls are unknown."""
-        self.where = "?"
+        self.obstacle = None if prepare is None else "prepare= gives one"
+        """Reason why the calls, or those after the first ones, are unknown."""
+        self.where = ""
         """``file:line`` of the last call that was recorded."""
-        self.settled = False
+        self.settled = prepare is not None
         """Whether no further batch is recorded."""
         self.numbers_vary = False
         """Whether arguments contain numbers that differ between batches; those of one batch are used for
@@ -76,6 +78,11 @@ class LoopRecorder:
         self._helpers: set[str] = set()
         self._late = False
         self._uncalled = 0
+
+    @property
+    def calls(self) -> Calls | None:
+        """Calls of the model for each batch; None while they are unknown."""
+        return self._given or self.recorded
 
     def mark_in_use(self, batch: Any, alone: bool) -> None:
         """Record the use of `batch`; `alone` is whether no other loader's batch is used with it."""
@@ -123,8 +130,15 @@ class LoopRecorder:
         self._helpers.add(present.target)
         return present.taken and self._take_back(present)
 
-    def mark_done(self, calls: int) -> bool:
-        """End the use of a batch after some calls of the model; return whether `recorded` changed."""
+    def mark_done(self, calls: int, target: str) -> bool:
+        """End the use of a batch after some calls of the model, the first of `target`.
+
+        Returns whether `calls` changed.
+        """
+        if self._given is not None:
+            before = self._given
+            self._given = (Call(target if calls > 0 else before[0].target, before[0].prepare),)
+            return self._given != before
         self.end_recording()
         changed, self._late = self._late, False
         if self._all_calls:
