@@ -258,10 +258,9 @@ class AdaDataLoader:
     def _own_loader(self) -> Iterable[Any]:
         """Return the loader, with this worker's part of the data if it is to be sharded."""
         if self._to_shard:
-            state = training_state_of(self._find_model())
+            access = training_state_of(self._find_model()).access
             self._to_shard = False
-            loader = cast("DataLoader[Any]", self.loader)
-            self.loader = shard_loader(loader, state.access, state.count_shared())
+            self.loader = shard_loader(cast("DataLoader[Any]", self.loader), access)
         return self.loader
 
     def _queue_for(self, model: AdaModel, batches: Iterator[HeldBatch]) -> PrefetchQueue:
