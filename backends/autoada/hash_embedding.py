@@ -59,14 +59,12 @@ class LocalIdMap(dict[int, int]):
     ----------
     capacity : int
         Maximum number of ids.
-    ids : Tensor, optional
-        Ids of the first rows.
     """
 
-    def __init__(self, capacity: int, ids: Tensor | None = None) -> None:
-        super().__init__({} if ids is None else {each: row for row, each in enumerate(ids.tolist())})
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
         self.capacity = capacity
-        self.initialized = len(self)
+        self.initialized = 0
         """Number of rows that contain values. Later rows have been numbered only."""
 
     def __missing__(self, number: int) -> int:
@@ -331,12 +329,13 @@ class HashEmbedding(nn.Module):
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         if not isinstance(self.id_map, LocalIdMap):  # the copy of a module in the server is a plain module
-            ids, rows = self.id_map.saved(self.weight)
+            state = self.id_map.saved(self.weight)
             place = self.weight.device if self.weight.device.type != "meta" else torch.device("cpu")
             weight = _zeros(self.capacity, self.length, self.weight.dtype, place)
-            weight[: len(ids)] = rows.to(weight)
+            weight[: len(state.ids)] = state.rows.to(weight)
             memo[id(self.weight)] = nn.Parameter(weight, self.weight.requires_grad)
-            memo[id(self.id_map)] = LocalIdMap(self.capacity, ids)
+            memo[id(self.id_map)] = id_map = LocalIdMap(self.capacity)
+            id_map.load(state)
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
