@@ -23,7 +23,6 @@ from autoada.sync.robust_aggregation import (
     squared_distances,
     squared_suspicions,
     suspicion_weights,
-    weighted,
 )
 
 _log = logging.getLogger("autoada")
@@ -118,7 +117,9 @@ class GradientExchange:
             weights = self._weights(rows, len(counting), faulty)
             own = float(weights[counting.index(self._index)]) if finite else 0.0
             sums = [
-                Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
+                Gradients(keys, torch.einsum("n,nrl->rl", weights.to(of_all.values.dtype), of_all.values))
+                if wanted
+                else _none_of(mine)
                 for (keys, of_all), mine, wanted in zip(gathered, given, whole, strict=True)
             ]
             steps = [[Gradients(mine.keys, own * mine.values)] if own else [] for mine in given]
