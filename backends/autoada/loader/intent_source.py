@@ -145,7 +145,8 @@ class PredictedKeys(IntentSource):
     def call_ends(self, counts: bool) -> bool:
         if counts and self._state.calls == 2 and not self._loop.where:
             self._loop.where = user_location()
-        return self._learned(self._loop.call_ends(counts))
+        self._loop.call_ends(counts)
+        return False
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
         changed = self._loop.mark_done(calls, self._state.first_target)
