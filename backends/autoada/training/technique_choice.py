@@ -109,7 +109,7 @@ class TechniqueTrial:
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._own: list[float | None] = []
         self._gathered: list[dict[int, float | None]] = []  # for each pair: the measurement by worker
-        self._decision: _Decision | None = None
+        self._decision = _Decision([None] * self._schedule.groups, pairs=0)
         self._decided_after: int | None = None
 
     def __contains__(self, table: object) -> bool:
@@ -118,23 +118,20 @@ class TechniqueTrial:
     @property
     def is_open(self) -> bool:
         """Whether it is not decided."""
-        return self._decision is None
+        return self._decided_after is None
 
     def moves(self, table: str, clock: int) -> bool:
         """Whether rows of a table move for their use at a clock, by the schedule or the decision."""
         group = self._groups.get(table)
         if group is None:
             return True
-        if self._decision is not None:
-            return self._decision.moves(group)
-        return self._schedule.moves(group, clock - self._origin)
+        if self.is_open:
+            return self._schedule.moves(group, clock - self._origin)
+        return self._decision.moves(group)
 
     def left(self) -> set[str]:
         """Return the tables with rows that stay, by the decision."""
-        decision = self._decision
-        if decision is None:
-            return set()
-        return {table for table, group in self._groups.items() if not decision.moves(group)}
+        return {table for table, group in self._groups.items() if not self._decision.moves(group)}
 
     def begin(self, clock: int) -> None:
         """Begin a loop at this clock: the schedule continues, and the time before belongs to no step."""
@@ -143,7 +140,7 @@ class TechniqueTrial:
 
     def ended(self, clock: int, known: bool = True) -> None:
         """End the step at `clock`; `known` is whether intent for its rows could be signalled."""
-        if self._decision is not None:
+        if not self.is_open:
             return
         now, position = self._now(), clock - self._origin
         if self._began is not None and known and self._schedule.counts(position):
@@ -157,26 +154,23 @@ class TechniqueTrial:
 
     def close(self) -> None:
         """End this worker's steps; worker 0 decides now."""
-        if self._decision is None and self._worker_index == 0:
+        if self.is_open and self._worker_index == 0:
             self._decide(last=True)
 
     def chosen(self) -> list[TechniqueChoice]:
         """Return the choice for each table."""
-        decision = self._decision or _Decision([None] * self._schedule.groups, pairs=0)
-        found = []
-        for table, group in self._groups.items():
-            effect = decision.effects[group]
-            found.append(
-                TechniqueChoice(
-                    table=table,
-                    technique="adaptive" if decision.moves(group) else "static",
-                    steps=self._decided_after,
-                    pairs=decision.pairs,
-                    ratio=None if effect is None else math.exp(effect),
-                    alone=decision.alone,
-                )
+        decision = self._decision
+        return [
+            TechniqueChoice(
+                table=table,
+                technique="adaptive" if decision.moves(group) else "static",
+                steps=self._decided_after,
+                pairs=decision.pairs,
+                ratio=None if (effect := decision.effects[group]) is None else math.exp(effect),
+                alone=decision.alone,
             )
-        return found
+            for table, group in self._groups.items()
+        ]
 
     def _end_pair(self) -> None:
         pair = len(self._own)
