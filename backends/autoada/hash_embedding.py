@@ -301,29 +301,14 @@ class HashEmbedding(nn.Module):
         if any(name not in state_dict for name in names):
             return
         try:
-            self.load_rows(checked_rows(names[0], state_dict, self))
+            state = checked_rows(names[0], state_dict, self)
+            if isinstance(self.id_map, LocalIdMap):
+                with torch.no_grad():
+                    self.weight[: len(state.ids)] = state.rows.to(self.weight)
+                    self.weight[len(state.ids) : self.id_map.initialized] = 0
+            self.id_map.load(state)
         except ValueError as error:
             error_msgs.append(str(error))
-
-    def load_rows(self, state: IdRows) -> None:
-        """Replace all ids and rows.
-
-        Parameters
-        ----------
-        state : IdRows
-            Ids and rows, at most `capacity`.
-
-        Raises
-        ------
-        ValueError
-            If the rows are in the parameter server.
-        """
-        if isinstance(self.id_map, LocalIdMap):
-            count, before = len(state.ids), self.id_map.initialized
-            with torch.no_grad():
-                self.weight[:count] = state.rows.to(self.weight)
-                self.weight[count:before] = 0
-        self.id_map.load(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HashEmbedding:
         copied = type(self).__new__(type(self))
