@@ -70,7 +70,8 @@ class GradientExchange:
         self._elsewhere = [share for share in range(self._workers) if share not in own]
         self.bytes_sent = 0
         """Bytes sent to workers of other nodes."""
-        self._group = ProcessGroup(node, "aggregation", self._index, self._workers, "combined")
+        self.group = ProcessGroup(node, "aggregation", self._index, self._workers, "combined")
+        """Group of all workers."""
 
     def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
         """Collective: combine the gradients of all workers by the rule.
@@ -152,10 +153,6 @@ class GradientExchange:
         values = self._send(mine.values.repeat(self._workers, 1), sizes, counts)
         return Gradients(keys, values)
 
-    def broadcast(self, value: Tensor) -> None:
-        """Collective: give all workers the value of the first, in place; of bytes, in host memory."""
-        self._group.broadcast(value)
-
     def leave(self) -> None:
         """Announce that this worker makes no more steps."""
         # This does not block the caller, which must close the node because barriers of other nodes wait for
@@ -165,7 +162,7 @@ class GradientExchange:
     def _say_goodbye(self) -> None:
         try:
             self._gather(self._header(LEAVES, []))
-            self._group.release()
+            self.group.release()
         except (adaps.AdapsError, RuntimeError) as error:  # Closing the node also raises this error.
             _log.info("the exchange of gradients has ended: %s", error)
 
@@ -197,8 +194,8 @@ class GradientExchange:
     def _send(self, rows: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
         """All to all: send `sizes` rows to the workers, and receive `counts` rows from them."""
         result = rows.new_empty(sum(counts), *rows.shape[1:])
-        work = self._group.begin("alltoall_base", result, rows.contiguous(), list(counts), list(sizes))
-        self._group.wait(work)
+        work = self.group.begin("alltoall_base", result, rows.contiguous(), list(counts), list(sizes))
+        self.group.wait(work)
         self.bytes_sent += sum(sizes[share] for share in self._elsewhere) * rows[:1].numel() * rows.itemsize
         return result
 
@@ -208,7 +205,7 @@ class GradientExchange:
 
     def _gather(self, part: Tensor) -> Tensor:
         parts = [torch.empty_like(part) for _ in range(self._workers)]
-        self._group.wait(self._group.begin("allgather", [parts], [part]))
+        self.group.wait(self.group.begin("allgather", [parts], [part]))
         self.bytes_sent += len(self._elsewhere) * part.nbytes
         return torch.stack(parts)
 
