@@ -37,6 +37,7 @@ class HeldBatch:
     is_kept = False
     """Whether `keep` was called."""
     _copy: list[Any] | None = None
+    _writes: list[int]
 
     def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
         self._holder = holder
