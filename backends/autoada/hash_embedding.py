@@ -97,7 +97,7 @@ class LocalIdMap(dict[int, int]):
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return the ids in the order of their rows."""
         ids = list(self)[: self.initialized]
-        return IdRows(torch.tensor(ids, dtype=torch.int64), weight[: len(ids)])
+        return IdRows(torch.tensor(ids, dtype=torch.int64, device="cpu"), weight[: len(ids)])
 
     def load(self, state: IdRows) -> None:
         """Number the ids in their order."""
@@ -272,7 +272,7 @@ class HashEmbedding(nn.Module):
         start, end = id_map.initialized, len(id_map)
         if start == end or weight.is_meta:  # the meta model of access prediction has no rows
             return
-        ids = torch.tensor(list(id_map)[start:], dtype=torch.int64)
+        ids = torch.tensor(list(id_map)[start:], dtype=torch.int64, device="cpu")
         with torch.no_grad():
             # `data` leaves the version of `weight` unchanged: no earlier forward pass has read these rows.
             weight.data[start:end] = initial_rows(self.init, ids, self.length).to(weight)
