@@ -12,11 +12,12 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
+import adaps
 from autoada.loader.batch_stream import BatchStream, LoaderSource, answers
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, PredictedKeys
-from autoada.loader.lookahead import Counting, Lookahead
+from autoada.loader.lookahead import Lookahead
 from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
@@ -360,7 +361,7 @@ def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, 
         yield batch
 
 
-def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
+def _signalled_tables(state: TrainingState) -> Sequence[adaps.Node | adaps.NodeTable]:
     """Return the node, or its tables with intent signalling."""
     node = state.access.node
     left = set() if state.trial is None else state.trial.left()

@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
+import adaps
 from autoada.parameters.server_access import ServerAccess
 from autoada.sync.process_group import number_of
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
@@ -23,16 +24,6 @@ PATIENCE = 2
 """Multiple of a trial's pairs after which a worker decides alone."""
 
 _log = logging.getLogger("autoada")
-
-
-class KeyValueStore(Protocol):
-    """Store of short texts that workers post for each other, as in `adaps.Node`."""
-
-    def post(self, name: str, text: str) -> None:
-        """Post a text."""
-
-    def posted(self, name: str) -> str | None:
-        """Return the text of that name, if there is one yet."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ class TechniqueTrial:
     def __init__(
         self,
         tables: Mapping[str, int],
-        store: KeyValueStore,
+        node: adaps.Node,
         worker_index: int,
         num_workers: int,
         clock: int = 0,
@@ -98,7 +89,7 @@ class TechniqueTrial:
     ) -> None:
         self._groups = grouped(tables)
         self._schedule = Schedule(1 + max(self._groups.values()))
-        self._store = store
+        self._node = node
         self._worker_index = worker_index
         self._num_workers = num_workers
         self._name = name
@@ -232,13 +223,13 @@ class TechniqueTrial:
 
     def _post(self, name: str, text: str) -> None:
         try:
-            self._store.post(f"{self._name}: {name}", text)
+            self._node.post(f"{self._name}: {name}", text)
         except RuntimeError as error:  # The store has ended with its node, which had no data left.
             _log.debug("a measurement cannot be posted: %s", error)
 
     def _posted(self, name: str) -> str | None:
         try:
-            return self._store.posted(f"{self._name}: {name}")
+            return self._node.posted(f"{self._name}: {name}")
         except RuntimeError as error:
             _log.debug("measurements of other workers cannot be read: %s", error)
             return None
