@@ -59,14 +59,12 @@ class LocalIdMap(dict[int, int]):
     ----------
     capacity : int
         Maximum number of ids.
-    ids : Tensor, optional
-        Ids of the first rows.
     """
 
-    def __init__(self, capacity: int, ids: Tensor | None = None) -> None:
-        super().__init__({} if ids is None else {each: row for row, each in enumerate(ids.tolist())})
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
         self.capacity = capacity
-        self.initialized = len(self)
+        self.initialized = 0
         """Number of rows that contain values. Later rows have been numbered only."""
 
     def __missing__(self, number: int) -> int:
@@ -99,7 +97,7 @@ class LocalIdMap(dict[int, int]):
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return the ids in the order of their rows."""
         ids = list(self)[: self.initialized]
-        return IdRows(torch.tensor(ids, dtype=torch.int64), weight[: len(ids)])
+        return IdRows(torch.tensor(ids, dtype=torch.int64, device="cpu"), weight[: len(ids)])
 
     def load(self, state: IdRows) -> None:
         """Number the ids in their order."""
@@ -274,7 +272,7 @@ class HashEmbedding(nn.Module):
         start, end = id_map.initialized, len(id_map)
         if start == end or weight.is_meta:  # the meta model of access prediction has no rows
             return
-        ids = torch.tensor(list(id_map)[start:], dtype=torch.int64)
+        ids = torch.tensor(list(id_map)[start:], dtype=torch.int64, device="cpu")
         with torch.no_grad():
             # `data` leaves the version of `weight` unchanged: no earlier forward pass has read these rows.
             weight.data[start:end] = initial_rows(self.init, ids, self.length).to(weight)
@@ -303,40 +301,26 @@ class HashEmbedding(nn.Module):
         if any(name not in state_dict for name in names):
             return
         try:
-            self.load_rows(checked_rows(names[0], state_dict, self))
+            state = checked_rows(names[0], state_dict, self)
+            if isinstance(self.id_map, LocalIdMap):
+                with torch.no_grad():
+                    self.weight[: len(state.ids)] = state.rows.to(self.weight)
+                    self.weight[len(state.ids) : self.id_map.initialized] = 0
+            self.id_map.load(state)
         except ValueError as error:
             error_msgs.append(str(error))
-
-    def load_rows(self, state: IdRows) -> None:
-        """Replace all ids and rows.
-
-        Parameters
-        ----------
-        state : IdRows
-            Ids and rows, at most `capacity`.
-
-        Raises
-        ------
-        ValueError
-            If the rows are in the parameter server.
-        """
-        if isinstance(self.id_map, LocalIdMap):
-            count, before = len(state.ids), self.id_map.initialized
-            with torch.no_grad():
-                self.weight[:count] = state.rows.to(self.weight)
-                self.weight[count:before] = 0
-        self.id_map.load(state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HashEmbedding:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         if not isinstance(self.id_map, LocalIdMap):  # the copy of a module in the server is a plain module
-            ids, rows = self.id_map.saved(self.weight)
+            state = self.id_map.saved(self.weight)
             place = self.weight.device if self.weight.device.type != "meta" else torch.device("cpu")
             weight = _zeros(self.capacity, self.length, self.weight.dtype, place)
-            weight[: len(ids)] = rows.to(weight)
+            weight[: len(state.ids)] = state.rows.to(weight)
             memo[id(self.weight)] = nn.Parameter(weight, self.weight.requires_grad)
-            memo[id(self.id_map)] = LocalIdMap(self.capacity, ids)
+            memo[id(self.id_map)] = id_map = LocalIdMap(self.capacity)
+            id_map.load(state)
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 

@@ -12,11 +12,12 @@ from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader, DistributedSampler
 
+import adaps
 from autoada.loader.batch_stream import BatchStream, LoaderSource, answers
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.held_batch import HeldBatch
 from autoada.loader.intent_source import HandWrittenKeys, IntentSource, Keys, PredictedKeys
-from autoada.loader.lookahead import Counting, Lookahead
+from autoada.loader.lookahead import Lookahead
 from autoada.loader.prefetch_queue import Models, PrefetchQueue
 from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
@@ -258,10 +259,9 @@ class AdaDataLoader:
     def _own_loader(self) -> Iterable[Any]:
         """Return the loader, with this worker's part of the data if it is to be sharded."""
         if self._to_shard:
-            state = training_state_of(self._find_model())
+            access = training_state_of(self._find_model()).access
             self._to_shard = False
-            loader = cast("DataLoader[Any]", self.loader)
-            self.loader = shard_loader(loader, state.access, state.count_shared())
+            self.loader = shard_loader(cast("DataLoader[Any]", self.loader), access)
         return self.loader
 
     def _queue_for(self, model: AdaModel, batches: Iterator[HeldBatch]) -> PrefetchQueue:
@@ -361,7 +361,7 @@ def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, 
         yield batch
 
 
-def _signalled_tables(state: TrainingState) -> Sequence[Counting]:
+def _signalled_tables(state: TrainingState) -> Sequence[adaps.Node | adaps.NodeTable]:
     """Return the node, or its tables with intent signalling."""
     node = state.access.node
     left = set() if state.trial is None else state.trial.left()

@@ -21,6 +21,7 @@ from torch.utils.data import (
 
 from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.batch_structure import leaves
+from autoada.sync.process_group import number_of
 
 DIGESTED_BYTES = 1 << 20
 """Number of bytes of each tensor of a batch that are compared."""
@@ -52,11 +53,11 @@ def check_shardable(loader: Any) -> None:
         )
 
 
-def shard_loader(loader: DataLoader[Any], access: ServerAccess, number: int) -> DataLoader[Any]:
+def shard_loader(loader: DataLoader[Any], access: ServerAccess) -> DataLoader[Any]:
     """Return `loader` with this worker's part of its data set. Collective.
 
     A shuffled loader is shuffled again in each epoch. Its seed is the seed of the sampler's generator, or of
-    PyTorch, at worker 0, plus `number`, the number of this loader among all sharded loaders.
+    PyTorch, at worker 0, plus the number of this loader among the worker's sharded loaders.
     """
     if access.num_workers == 1:
         return loader
@@ -66,7 +67,7 @@ def shard_loader(loader: DataLoader[Any], access: ServerAccess, number: int) -> 
         access.num_workers,
         access.worker_index,
         shuffle=isinstance(given, RandomSampler),
-        seed=_seed(getattr(given, "generator", None), access, number),
+        seed=_seed(getattr(given, "generator", None), access),
     )
     own = copy.copy(loader)
     # A DataLoader refuses assignments to these, because it has derived other attributes from them.
@@ -107,7 +108,8 @@ def warn_of_equal_data(access: ServerAccess, batch: Any) -> None:
         )
 
 
-def _seed(generator: torch.Generator | None, access: ServerAccess, number: int) -> int:
+def _seed(generator: torch.Generator | None, access: ServerAccess) -> int:
+    number = number_of(access.node, "sharded loader", access.local_index)
     name = f"seed of loader {number}"
     if access.worker_index == 0:
         seed = torch.initial_seed() if generator is None else generator.initial_seed()

@@ -36,8 +36,8 @@ class HeldBatch:
     """Whether code other than the loop that gets the batch may still change its contents."""
     is_kept = False
     """Whether `keep` was called."""
-    _has_uncounted = False
     _copy: list[Any] | None = None
+    _writes: list[int]
 
     def __init__(self, holder: list[Any], end: Exception | None = None) -> None:
         self._holder = holder
@@ -53,15 +53,12 @@ class HeldBatch:
         if self.is_kept:
             return self
         self.is_kept = True
-        parts = _Parts()
+        self._kept = parts = _Parts()
         parts.sort(self._holder)
         if parts.in_shared_memory:
             self._holder[0] = copied(
                 self.batch, lambda leaf: _cloned(leaf) if id(leaf) in parts.in_shared_memory else leaf
             )
-        self._private = parts.private
-        self._counted = [] if parts.has_uncounted else parts.counted
-        self._has_uncounted = parts.has_uncounted
         self.memory = {tensor.data_ptr() for tensor in parts.counted if tensor.numel() > 0}
         self.may_change = bool(parts.has_uncounted or parts.counted)
         if self.may_change:
@@ -83,7 +80,7 @@ class HeldBatch:
 
     def check(self) -> None:
         """Raise RuntimeError if the batch was changed by a write that PyTorch does not count."""
-        if self._copy is not None and not self._has_uncounted and self._is_changed():
+        if self._copy is not None and not self._kept.has_uncounted and self._is_changed():
             raise RuntimeError(
                 "memory of a batch that was fetched before its turn was changed without PyTorch, as by NumPy "
                 "or through .data, so that the batch of plain PyTorch is not known: let the loader return "
@@ -91,21 +88,16 @@ class HeldBatch:
             )
 
     def _may_be_changed(self) -> bool:
-        for tensor, writes in self._writes:
-            if tensor._version != writes:
-                self._count_writes()
-                return True
-        return self._has_uncounted
-
-    def _count_writes(self) -> None:
-        self._writes = [(tensor, tensor._version) for tensor in self._counted]
+        before = self._writes
+        self._writes = self._kept.writes()
+        return self._kept.has_uncounted or self._writes != before
 
     def _copied(self) -> list[Any]:
-        self._count_writes()
+        self._writes = self._kept.writes()
         self._clones: list[tuple[Any, Any]] = []
 
         def clone_shared(leaf: Any) -> Any:
-            if id(leaf) in self._private:
+            if id(leaf) in self._kept.private:
                 return leaf
             self._clones.append((leaf, _cloned(leaf)))
             return self._clones[-1][1]
@@ -114,7 +106,7 @@ class HeldBatch:
 
     def _is_changed(self) -> bool:
         assert self._copy is not None
-        if not self._has_uncounted:
+        if not self._kept.has_uncounted:
             return not all(same_values(leaf, clone) for leaf, clone in self._clones)
         now, before = leaves(self.batch), leaves(self._copy[0])
         return len(now) != len(before) or not all(
@@ -140,6 +132,10 @@ class _Parts:
         """Other tensors, to which PyTorch counts the writes."""
         self.has_uncounted = False
         """Whether other code refers to further parts of the batch, such as arrays and containers."""
+
+    def writes(self) -> list[int]:
+        """Return the number of writes to each of the counted tensors, if these alone can be changed."""
+        return [] if self.has_uncounted else [tensor._version for tensor in self.counted]
 
     def sort(self, holder: Any, shared: bool = False) -> None:
         """Sort the entries of a container; `shared` is whether other code refers to the container."""

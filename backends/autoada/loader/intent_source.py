@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autoada.loader.loop_recording import Call, Calls, LoopRecorder, call_all
+from autoada.loader.loop_recording import LoopRecorder, call_all
 from autoada.parameters.table_parameter import TableParameter
 from autoada.prediction.argument_recording import ArgumentRecorder, Prepare
 from autoada.prediction.batch_structure import on_host
@@ -116,12 +116,9 @@ class PredictedKeys(IntentSource):
 
     def __init__(self, state: TrainingState, prepare: Prepare | None = None) -> None:
         self._state = state
-        self._given: Calls | None = None if prepare is None else (Call("", prepare),)
-        self._loop = LoopRecorder()
+        self._loop = LoopRecorder(prepare)
         self._told: set[str] = set()
         self._on_demand: list[str] = []
-        self._counted = 0
-        self._second_call = ""
         self.predictor = self._make_predictor()
 
     @property
@@ -129,64 +126,49 @@ class PredictedKeys(IntentSource):
         return self._loop.recording
 
     def expected(self, batch: Any) -> Expected | None:
-        recorded = self._calls_per_batch
-        if recorded is None:
+        calls = self._loop.calls
+        if calls is None:
             return None
         prediction = self.predictor.predict(self._on_host(batch))
         self._report(prediction)
         reads = [(access.table, access.ids) for access in prediction.accesses if access.ids is not None]
         whole = frozenset(access.table for access in prediction.accesses if self._may_read_all(access))
         rows = rows_of_reads(reads, self._keys_of)
-        return Expected(rows, prediction, len(recorded), whole, self.predictor.around(prediction))
+        return Expected(rows, prediction, len(calls), whole, self.predictor.around(prediction))
 
     def mark_in_use(self, batch: Any, alone: bool) -> None:
-        self._counted = 0
-        if self._given is None:
-            self._loop.mark_in_use(batch, alone)
+        self._loop.mark_in_use(batch, alone)
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return self._learned(self._loop.call_begins(target, args, kwargs))
 
     def call_ends(self, counts: bool) -> bool:
-        self._counted += counts
-        if self._given is not None and counts and self._counted == 2 and not self._second_call:
-            where = user_location()
-            self._second_call = f"{where}{source_line(where)}"
-        return self._learned(self._loop.call_ends(counts))
+        if counts and self._state.calls == 2 and not self._loop.where:
+            self._loop.where = user_location()
+        self._loop.call_ends(counts)
+        return False
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
-        if self._given is not None:
-            if calls > 1:
-                self._warn_once(_SEVERAL.format("first call's", "prepare= gives one", self._second_call))
-            if calls > 0 and self._state.first_target != self._given[0].target:
-                self._given = (Call(self._state.first_target, self._given[0].prepare),)
-                return self._learned(True)
-            return self._was_wrong(expected, calls)
-        if self._learned(self._loop.mark_done(calls)):
-            return True
+        changed = self._loop.mark_done(calls, self._state.first_target)
         self._warn_of_obstacle(calls)
-        return self._was_wrong(expected, calls)
+        return self._learned(changed) or self._was_wrong(expected, calls)
 
     def abandon(self) -> None:
         self._loop.end_recording()
         self.predictor.restart_draws()
 
     def describe(self) -> str:
-        if self._calls_per_batch is None:
+        if self._loop.calls is None:
             return "rows pulled on demand"
         demanded = f"; pulled on demand: {'; '.join(self._on_demand)}" if self._on_demand else ""
         return f"rows predicted {self.predictor.describe()}{demanded}"
 
     def explain(self, batch: Any) -> str:
         """Return the predictor's description of the reads of `batch`."""
-        if self._calls_per_batch is None:
+        if self._loop.calls is None:
             reason = self._loop.obstacle or "the way from batch to model is recorded in the first steps"
             return f"nothing is predicted: {reason}"
         return "\n  ".join([self.predictor.explain(self._on_host(batch)), *sorted(self._told)])
-
-    @property
-    def _calls_per_batch(self) -> Calls | None:
-        return self._given or self._loop.recorded
 
     def _keys_of(self, table: str, ids: Tensor) -> Tensor | None:
         try:
@@ -205,8 +187,8 @@ class PredictedKeys(IntentSource):
         return predictor
 
     def _call(self, model: nn.Module, batch: Any) -> Any:
-        assert self._calls_per_batch is not None
-        call_all(self._calls_per_batch, model, batch)
+        assert self._loop.calls is not None
+        call_all(self._loop.calls, model, batch)
 
     def _learned(self, changed: bool) -> bool:
         """If the calls for a batch have changed, begin with a new predictor; return whether they have."""
@@ -231,17 +213,17 @@ class PredictedKeys(IntentSource):
         return on_host(batch) if not self._state.access.transfer.direct else batch
 
     def _warn_of_obstacle(self, calls: int) -> None:
-        recorded = self._loop.recorded
+        known = self._loop.calls
         if not self._loop.settled:
             return
-        if recorded is None:
+        if known is None:
             self._warn_once(
                 f"how a batch becomes the model's arguments, at {self._call_place}, cannot be recorded "
                 f"({self._loop.obstacle}); {_PREPARE if self._loop.takes_one_loader else _TOGETHER}"
             )
-        elif calls > len(recorded) and self._loop.obstacle is not None:
-            known = "first call's" if len(recorded) == 1 else f"first {len(recorded)} calls'"
-            self._warn_once(_SEVERAL.format(known, self._loop.obstacle, self._call_place))
+        elif calls > len(known) and self._loop.obstacle is not None:
+            which = "first call's" if len(known) == 1 else f"first {len(known)} calls'"
+            self._warn_once(_SEVERAL.format(which, self._loop.obstacle, self._call_place))
 
     def _may_read_all(self, access: Access) -> bool:
         """Return whether any row of the table may be read: it is read in full, or small and unpredictable."""
@@ -291,15 +273,13 @@ class PredictedKeys(IntentSource):
 
     def _unknown(self) -> str:
         """Return the unpredictable inputs other than parameters on which rows may depend, as text."""
-        recorded = () if self._loop.recorded is None else self._loop.recorded
+        recorded = self._loop.recorded or ()
         names = ", ".join(dict.fromkeys(name for call in recorded for name in call.prepare.unknown))
-        where = self._call_place
-        drawn = "" if self.predictor.foresees_draws else " or on unpredictable random numbers"
-        return drawn + (
-            f" or on values that are not made from the batch ({names} of the call at {where}; {_ELSEWHERE})"
-            if names
-            else ""
-        )
+        text = "" if self.predictor.foresees_draws else " or on unpredictable random numbers"
+        if names:
+            call = f"{names} of the call at {self._call_place}"
+            text += f" or on values that are not made from the batch ({call}; {_ELSEWHERE})"
+        return text
 
     def _warn_once(self, message: str, on_demand: str | None = None) -> None:
         if message not in self._told:

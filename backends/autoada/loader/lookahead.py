@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal
+
+import adaps
 
 FIRST = 2
 MOST = 64
@@ -18,13 +20,6 @@ PAUSE = 256
 """Number of steps between two searches; it doubles after each search without a better result."""
 
 _log = logging.getLogger("autoada")
-
-
-class Counting(Protocol):
-    """An object that counts reads of its rows: a node, or one of its tables."""
-
-    def stats(self) -> Mapping[str, float]:
-        """Return the counters so far."""
 
 
 class Lookahead:
@@ -47,9 +42,9 @@ class Lookahead:
         self._pulled = self._remote = 0.0
         self._pause = PAUSE
         self._resting = 0
-        self._counting: list[tuple[Counting, Mapping[str, float]]] = []
+        self._counting: list[tuple[adaps.Node | adaps.NodeTable, Mapping[str, float]]] = []
 
-    def begin_step(self, counting: Sequence[Counting]) -> None:
+    def begin_step(self, counting: Sequence[adaps.Node | adaps.NodeTable]) -> None:
         """Begin a step; `counting` has the node, or its tables with intent signalling."""
         self._counting = [(each, each.stats()) for each in counting]
 

@@ -50,18 +50,20 @@ def call_all(recorded: Calls, model: nn.Module, batch: Any) -> None:
 class LoopRecorder:
     """Records a model's calls in the first batches.
 
-    The first call of the first batch is used at once; a second batch has to confirm it. If a
-    batch turns out to have several calls, all calls of the batches that follow are recorded. A method that
-    reads no rows is a helper of the loop. Its calls are left out, and its outputs are unknown.
+    The first call of the first batch is used at once; a second batch has to confirm it. If a batch turns out
+    to have several calls, all calls of the batches that follow are recorded. A method that reads no rows is a
+    helper of the loop. Its calls are left out, and its outputs are unknown. With `prepare`, nothing is
+    recorded: the first call of a batch has these arguments, and other calls are unknown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Prepare | None = None) -> None:
+        self._given: Calls | None = None if prepare is None else (Call("", prepare),)
         self.recorded: tuple[RecordedCall, ...] | None = None
-        self.obstacle: str | None = None
-        """Reason why the calls are unknown."""
-        self.where = "?"
+        self.obstacle = None if prepare is None else "prepare= gives one"
+        """Reason why the calls, or those after the first ones, are unknown."""
+        self.where = ""
         """``file:line`` of the last call that was recorded."""
-        self.settled = False
+        self.settled = prepare is not None
         """Whether no further batch is recorded."""
         self.numbers_vary = False
         """Whether arguments contain numbers that differ between batches; those of one batch are used for
@@ -72,10 +74,15 @@ class LoopRecorder:
         self.takes_one_loader = True
         """Whether the batches that a step uses come from one loader."""
         self._calls: list[RecordedCall] = []
-        self._in_progress: _CallInProgress | None = None
-        self._helpers: set[str] = set()
+        self._present: RecordedCall | NotRecorded | None = None
+        """Current call, or the reason why it cannot be recorded."""
         self._late = False
         self._uncalled = 0
+
+    @property
+    def calls(self) -> Calls | None:
+        """Calls of the model for each batch; None while they are unknown."""
+        return self._given or self.recorded
 
     def mark_in_use(self, batch: Any, alone: bool) -> None:
         """Record the use of `batch`; `alone` is whether no other loader's batch is used with it."""
@@ -90,41 +97,38 @@ class LoopRecorder:
         self.recording.start()
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Record a call before it runs; return whether `recorded` changed."""
+        """Record a call before it runs; return whether `recorded` changed.
+
+        Only a call of the model itself is used at once, because others may be helpers.
+        """
         recording = self.recording
         if recording is None:
             return False
         self._uncalled = 0
         recording.stop()
         self.where = user_location()
-        known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
-        present = self._in_progress = _CallInProgress(target, known)
         try:
-            present.call = RecordedCall(target, recording.arguments(args, kwargs))
+            self._present = RecordedCall(target, recording.arguments(args, kwargs))
         except NotRecorded as reason:
-            present.reason = str(reason)
-        if not target or (present.uses_batch and target not in self._helpers):
-            present.taken = True
-            return self._take(present)
-        return False
+            self._present = reason
+        return not target and self._take()
 
-    def call_ends(self, counts: bool) -> bool:
-        """Take the recorded call if it counts, else leave it; return whether `recorded` changed."""
-        present, self._in_progress = self._in_progress, None
-        if present is None or self.recording is None:
-            return False
-        if counts:
-            self._helpers.discard(present.target)
-            if not present.taken:
-                self._late = self._take(present) or self._late
-            if not self._all_calls:
-                self.end_recording()
-            return False
-        self._helpers.add(present.target)
-        return present.taken and self._take_back(present)
+    def call_ends(self, counts: bool) -> None:
+        """Take the recorded call if it counts."""
+        if counts and self._present is not None:
+            self._late |= self._take()
+        if counts and not self._all_calls:
+            self.end_recording()
 
-    def mark_done(self, calls: int) -> bool:
-        """End the use of a batch after some calls of the model; return whether `recorded` changed."""
+    def mark_done(self, calls: int, target: str) -> bool:
+        """End the use of a batch after some calls of the model, the first of `target`.
+
+        Returns whether `calls` changed.
+        """
+        if self._given is not None:
+            before = self._given
+            self._given = (Call(target if calls > 0 else before[0].target, before[0].prepare),)
+            return self._given != before
         self.end_recording()
         changed, self._late = self._late, False
         if self._all_calls:
@@ -140,28 +144,20 @@ class LoopRecorder:
 
     def end_recording(self) -> None:
         """Stop recording the loop."""
+        self._present = None
         if self.recording is not None:
             self.recording.stop()
             self.recording = None
 
-    def _take(self, present: _CallInProgress) -> bool:
-        """Take a call of the model; return whether `recorded` changed."""
-        if present.call is None:
-            self.obstacle = present.reason
-            self.end_recording()
+    def _take(self) -> bool:
+        """Take the present call of the model; return whether `recorded` changed."""
+        present, self._present = self._present, None
+        if isinstance(present, RecordedCall):
+            self._calls.append(present)
         else:
-            self._calls.append(present.call)
+            self.obstacle = str(present)
+            self.end_recording()
         return not self._all_calls and self._learn()
-
-    def _take_back(self, present: _CallInProgress) -> bool:
-        """Remove a call that did not read rows of the model; return whether `recorded` changed."""
-        before = self.recorded
-        if present.call is not None:
-            self._calls.pop()
-        if not self._all_calls:
-            self._seen.pop()
-            self.recorded, self.settled, self.numbers_vary, self.obstacle = present.before
-        return bool(_key(self.recorded) != _key(before))
 
     def _learn(self) -> bool:
         """Learn from the calls of one batch; return whether `recorded` changed."""
@@ -193,21 +189,6 @@ class LoopRecorder:
                 call.prepare.seal()
             self._seen = [()]
         return bool(_key(self.recorded) != _key(before))
-
-
-@dataclass
-class _CallInProgress:
-    """Current call, and the calls that were known before it."""
-
-    target: str
-    before: tuple[Any, ...]
-    call: RecordedCall | None = None
-    reason: str | None = None
-    taken: bool = False
-
-    @property
-    def uses_batch(self) -> bool:
-        return self.call is not None and self.call.prepare.uses_batch
 
 
 def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:

@@ -152,12 +152,7 @@ class AdaModel(ForwardingModule):
         self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(
-            self.node,
-            worker,
-            access.worker_index,
-            access.num_workers,
-            int(self.worker.current_clock),
-            {name: one.rows.length for name, one in self.tables.items() if name in options.chosen},
+            access, {name: one.rows.length for name, one in self.tables.items() if name in options.chosen}
         )
         self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
         self._own_state = WorkerState(

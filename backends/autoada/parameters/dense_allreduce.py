@@ -15,7 +15,7 @@ import adaps
 from autoada.parameters.layout import AllReducedLayout
 from autoada.parameters.locally_stepped import LocallySteppedParameters, dense_gradient
 from autoada.parameters.server_access import ServerAccess
-from autoada.sync.process_group import ProcessGroup, leave_at_exit
+from autoada.sync.process_group import ProcessGroup
 
 _log = logging.getLogger("autoada")
 FIRST_BUCKET = 1 << 20
@@ -54,7 +54,6 @@ class AllReducedParameters(LocallySteppedParameters):
         self._overlaps = True
         if node.world_size > 1:
             self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
-            leave_at_exit(self.leave_idle)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))
@@ -103,12 +102,8 @@ class AllReducedParameters(LocallySteppedParameters):
             bucket.fill()
             self._launch(bucket)
 
-    def leave_idle(self) -> None:
-        """The process ends and has not left: the others notice, unless they are about to get something."""
-        if self._group is not None and self._launched == 0:
-            self._release()
-
     def _sit_out(self) -> None:
+        assert self._group is not None
         changed = self._launched > 0  # by a backward pass whose step never came
         try:
             while True:
@@ -120,7 +115,7 @@ class AllReducedParameters(LocallySteppedParameters):
                     self._launch_rest(steps=True, changed=False, empty=True)
                     self._wait()
                 changed = False
-            self._release()
+            self._group.release()
         except adaps.AdapsError as error:  # closing the node also raises it
             _log.info("nobody sums up gradients any more: %s", error)
 
@@ -134,7 +129,7 @@ class AllReducedParameters(LocallySteppedParameters):
     def _launch(self, bucket: _Bucket) -> None:
         assert self._group is not None
         bucket.sums.copy_(bucket.given)
-        bucket.work = self._group.begin.allreduce([bucket.sums])
+        bucket.work = self._group.begin("allreduce", [bucket.sums])
         nodes = self._node.world_size
         self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
         self._launched += 1
@@ -157,11 +152,6 @@ class AllReducedParameters(LocallySteppedParameters):
                     f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
                     "wrapped the model: set it before"
                 )
-
-    def _release(self) -> None:
-        group, self._group = self._group, None
-        assert group is not None
-        group.release()
 
 
 class _Flags(NamedTuple):

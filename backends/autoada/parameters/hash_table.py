@@ -6,8 +6,6 @@ import weakref
 from collections import deque
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -59,7 +57,7 @@ class HashRows(ServerRows):
         self._init = module.init
         self._rule = rule
         self._is_on_primary_node = access.node.rank == 0
-        self._order = np.empty(0, dtype=np.int64)
+        self._order = torch.empty(0, dtype=torch.int64, device="cpu")
         """Ids in the order of the state dictionaries so far. New ids follow them."""
         self._resolved: deque[tuple[Tensor, Tensor]] = deque(maxlen=_REMEMBERED)
         self._ahead = _RowsAhead(self)
@@ -82,9 +80,8 @@ class HashRows(ServerRows):
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row; `adaps.AdapsError` if there are more ids than rows."""
         wanted = int64_ids(ids)
-        numbers = self._take_resolved(wanted)
-        if numbers is None:
-            numbers = self._find(wanted)
+        known = self._take_resolved(wanted)
+        numbers = self._find(wanted) if known is None else known
         return numbers.view(ids.shape).to(ids.device)
 
     def find(self, ids: Tensor) -> Tensor:
@@ -103,31 +100,20 @@ class HashRows(ServerRows):
         An id keeps its position in later results of this worker, because the states of a model and of its
         optimizer belong together.
         """
-        ids = self.worker.used_ids(self.table)
-        numbers = np.empty_like(ids)
-        self.worker.rows_of(self.table, ids, numbers)
-        if self.table.retires_rows:
-            is_changed = self._is_changed(ids, numbers)
+        ids = torch.from_numpy(self.worker.used_ids(self.table))
+        numbers = self._find(ids)
+        if self.table.retires_rows:  # Rows with their initial values are listed, too.
+            rows = torch.empty(len(ids), self.length, dtype=torch.float32, device="cpu")
+            self.worker.pull(self.table.keys(numbers), rows)
+            is_changed = (rows != initial_rows(self._init, ids, self.length)).any(1)
             ids, numbers = ids[is_changed], numbers[is_changed]
-        order = self._order[np.isin(self._order, ids)]
-        at = np.searchsorted(ids, order)
-        is_new = np.ones(len(ids), dtype=np.bool_)
-        is_new[at] = False
-        new = np.flatnonzero(is_new)
-        positions = np.concatenate([at, new[np.argsort(numbers[new])]])
+        known = torch.searchsorted(ids, self._order[torch.isin(self._order, ids)])
+        is_new = torch.ones_like(ids, dtype=torch.bool)
+        is_new[known] = False
+        new = is_new.nonzero().view(-1)
+        positions = torch.cat([known, new[numbers[new].argsort()]])
         self._order = ids[positions]
-        return torch.from_numpy(self._order.copy()), torch.from_numpy(numbers[positions])
-
-    def _is_changed(
-        self, ids: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which rows do not have their initial values. Others are listed, too, if rows are retired."""
-        rows = torch.empty(len(ids), self.length)
-        self.worker.pull(self.table.keys(numbers), rows)
-        result: npt.NDArray[np.bool_] = (
-            (rows != initial_rows(self._init, torch.from_numpy(ids), self.length)).any(1).numpy()
-        )
-        return result
+        return self._order.clone(), numbers[positions]
 
     @property
     def all_keys(self) -> Tensor:
@@ -169,7 +155,7 @@ class HashRows(ServerRows):
         if self.table.retires_rows:
             self.worker.end_uses()  # the rows of other ids may be needed
         self.write(self.rows_of(state.ids), state.rows)
-        self._order = state.ids.numpy().copy()
+        self._order = state.ids.clone()
 
     def state_written(self) -> None:
         """Continue with the rows that the primary worker has written, which its node has used."""

@@ -206,7 +206,7 @@ class RobustMeanParameters(LocallySteppedParameters):
 
     def begin(self) -> None:
         """Collective: copy the parameters of the primary worker to all workers."""
-        self._broadcast(self._exchange.broadcast)
+        self._broadcast(self._exchange.group.broadcast)
 
     def collect(self, scale: float) -> None:
         """Take the gradients of this worker. `scale` has no effect, because gradients are not added up."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import adaps
 from adaps.policy import Aggregation
-from autoada.sync.process_group import ProcessGroup, leave_at_exit
+from autoada.sync.process_group import ProcessGroup
 from autoada.sync.robust_aggregation import (
     BY_COORDINATE,
     Gathered,
@@ -22,9 +22,7 @@ from autoada.sync.robust_aggregation import (
     squared_conduct,
     squared_distances,
     squared_suspicions,
-    still_faulty,
     suspicion_weights,
-    weighted,
 )
 
 _log = logging.getLogger("autoada")
@@ -72,11 +70,8 @@ class GradientExchange:
         self._elsewhere = [share for share in range(self._workers) if share not in own]
         self.bytes_sent = 0
         """Bytes sent to workers of other nodes."""
-        self._group: ProcessGroup | None = ProcessGroup(
-            node, "aggregation", self._index, self._workers, "combined"
-        )
-        self._under_way = False
-        leave_at_exit(self.leave_idle)
+        self.group = ProcessGroup(node, "aggregation", self._index, self._workers, "combined")
+        """Group of all workers."""
 
     def combine(self, given: Sequence[Gradients], whole: Sequence[bool]) -> list[CombinedGradients]:
         """Collective: combine the gradients of all workers by the rule.
@@ -105,7 +100,6 @@ class GradientExchange:
             order = turns.sort(stable=True).indices
             by_receiver.append(Gradients(each.keys[order], each.values[order]))
             counts.append(turns.bincount(minlength=self._workers))
-        self._under_way = True
         headers = self._gather(self._header(STEPS if finite else NOT_FINITE, counts))
         counting = self._check_headers(headers, len(given))
         numbers = headers[:, 2 : 2 + len(given) * self._workers]
@@ -113,19 +107,23 @@ class GradientExchange:
         received = self._exchange(by_receiver, numbers)
         gathered = [_gathered([section[worker] for worker in counting]) for section in received]
         rows = [of_all for _, of_all in gathered]
+        # Workers that are left out count among the faulty ones.
+        faulty = max(0, (self._rule.faulty or 0) - (self._workers - len(counting)))
         if self._rule.rule in BY_COORDINATE:
-            results = self._by_coordinate(rows, len(counting))
-            sums = [Gradients(keys, result) for (keys, _), result in zip(gathered, results, strict=True)]
+            trim = faulty if self._rule.rule == "trimmed_mean" else None
+            believed = ordinary(self._sum(squared_conduct(rows, len(counting))))
+            sums = [Gradients(keys, by_majority(of_all, trim, believed)) for keys, of_all in gathered]
             steps = [_in_steps(each, of_all) for each, of_all in zip(sums, rows, strict=True)]
         else:
-            weights = self._weights(rows, len(counting))
+            weights = self._weights(rows, len(counting), faulty)
             own = float(weights[counting.index(self._index)]) if finite else 0.0
             sums = [
-                Gradients(keys, weighted(of_all, weights)) if wanted else _none_of(mine)
+                Gradients(keys, torch.einsum("n,nrl->rl", weights.to(of_all.values.dtype), of_all.values))
+                if wanted
+                else _none_of(mine)
                 for (keys, of_all), mine, wanted in zip(gathered, given, whole, strict=True)
             ]
             steps = [[Gradients(mine.keys, own * mine.values)] if own else [] for mine in given]
-        self._under_way = False
         anywhere = (numbers.sum((0, 2)) > 0).tolist()
         return [CombinedGradients(*one) for one in zip(sums, steps, anywhere, strict=True)]
 
@@ -149,36 +147,22 @@ class GradientExchange:
 
     def spread(self, mine: Gradients) -> Gradients:
         """Collective: give all workers the combined rows of each."""
-        self._under_way = True
         counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64))[:, 0].tolist()
         sizes = [len(mine.keys)] * self._workers
         keys = self._send(mine.keys.repeat(self._workers), sizes, counts)
         values = self._send(mine.values.repeat(self._workers, 1), sizes, counts)
-        self._under_way = False
         return Gradients(keys, values)
-
-    def broadcast(self, value: Tensor) -> None:
-        """Collective: give all workers the value of the first, in place; of bytes, in host memory."""
-        assert self._group is not None
-        self._group.broadcast(value)
 
     def leave(self) -> None:
         """Announce that this worker makes no more steps."""
-        # Stays true, so that the end of the process leaves the group to the thread.
-        self._under_way = True
         # This does not block the caller, which must close the node because barriers of other nodes wait for
         # it.
         threading.Thread(target=self._say_goodbye, name="aggregation").start()
 
-    def leave_idle(self) -> None:
-        """Close the group at the end of the process, so that the other workers notice."""
-        if self._group is not None and not self._under_way:
-            self._release()
-
     def _say_goodbye(self) -> None:
         try:
             self._gather(self._header(LEAVES, []))
-            self._release()
+            self.group.release()
         except (adaps.AdapsError, RuntimeError) as error:  # Closing the node also raises this error.
             _log.info("the exchange of gradients has ended: %s", error)
 
@@ -190,23 +174,10 @@ class GradientExchange:
             header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
         return header
 
-    def _release(self) -> None:
-        group, self._group = self._group, None
-        assert group is not None
-        group.release()
-
-    def _by_coordinate(self, gathered: Sequence[Gathered], workers: int) -> list[Tensor]:
-        trim = None
-        if self._rule.rule == "trimmed_mean":
-            trim = still_faulty(self._rule, self._workers - workers)
-        believed = ordinary(self._sum(squared_conduct(gathered, workers)))
-        return [by_majority(each, trim, believed) for each in gathered]
-
-    def _weights(self, gathered: Sequence[Gathered], workers: int) -> Tensor:
-        rule = self._rule
-        faulty = still_faulty(rule, self._workers - workers)
-        if rule.rule == "krum":
-            return krum_weights(self._sum(squared_distances(gathered, workers)), faulty, rule.keep or 1)
+    def _weights(self, gathered: Sequence[Gathered], workers: int, faulty: int) -> Tensor:
+        if self._rule.rule == "krum":
+            keep = self._rule.keep or 1
+            return krum_weights(self._sum(squared_distances(gathered, workers)), faulty, keep)
         return suspicion_weights(self._sum(squared_suspicions(gathered, workers)), faulty)
 
     def _exchange(self, given: Sequence[Gradients], numbers: Tensor) -> list[list[Gradients]]:
@@ -222,10 +193,9 @@ class GradientExchange:
 
     def _send(self, rows: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
         """All to all: send `sizes` rows to the workers, and receive `counts` rows from them."""
-        assert self._group is not None
         result = rows.new_empty(sum(counts), *rows.shape[1:])
-        work = self._group.begin.alltoall_base(result, rows.contiguous(), list(counts), list(sizes))
-        self._group.wait(work)
+        work = self.group.begin("alltoall_base", result, rows.contiguous(), list(counts), list(sizes))
+        self.group.wait(work)
         self.bytes_sent += sum(sizes[share] for share in self._elsewhere) * rows[:1].numel() * rows.itemsize
         return result
 
@@ -234,9 +204,8 @@ class GradientExchange:
         return self._gather(part.reshape(-1)).sum(0).view(part.shape)
 
     def _gather(self, part: Tensor) -> Tensor:
-        assert self._group is not None
         parts = [torch.empty_like(part) for _ in range(self._workers)]
-        self._group.wait(self._group.begin.allgather([parts], [part]))
+        self.group.wait(self.group.begin("allgather", [parts], [part]))
         self.bytes_sent += len(self._elsewhere) * part.nbytes
         return torch.stack(parts)
 

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +22,8 @@ LOOK = timedelta(seconds=0.5)
 class ProcessGroup:
     """Collective operations on a group that is independent of the user's own process groups.
 
-    Each member makes the groups of a kind in the same order. `task` is a participle for error messages.
+    Each member makes the groups of a kind in the same order. `task` is a participle for error messages. If
+    the process ends and no operation is under way, the group is closed, so that the other members notice.
     """
 
     def __init__(self, node: adaps.Node, kind: str, rank: int, size: int, task: str) -> None:
@@ -34,16 +34,22 @@ class ProcessGroup:
         options = gloo._Options()  # There is no other way to choose the address.
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=node.stall_timeout)
-        self.begin: Any = gloo(store, rank, size, options)
-        """Its methods begin an operation; `wait` completes it."""
+        self._group: Any = gloo(store, rank, size, options)
         self._node = node
         self._task = task
+        self._under_way = 0  # Number of operations that have begun and are not complete.
         # Its destructor waits for all operations, even with a lost node. So it only runs after `release`.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.begin))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+        atexit.register(_release_idle, weakref.ref(self))
+
+    def begin(self, operation: str, *args: Any) -> Any:
+        """Begin an operation, which is a method of PyTorch's group; `wait` completes it."""
+        self._under_way += 1
+        return getattr(self._group, operation)(*args)
 
     def broadcast(self, value: Tensor) -> None:
         """Collective: replace bytes in host memory by the bytes of member 0."""
-        self.wait(self.begin.broadcast(value, 0))
+        self.wait(self.begin("broadcast", value, 0))
 
     def wait(self, work: Any) -> None:
         """Wait for a collective operation.
@@ -64,15 +70,17 @@ class ProcessGroup:
                 if ended:  # It has failed and not only timed out.
                     raise self._failed(str(error).partition("\n")[0]) from error
             else:
+                self._under_way -= 1
                 return
             self._node.check()
             if time.monotonic() >= deadline:
                 raise self._failed(f"another node did not come within {self._node.stall_timeout:g} s")
 
     def release(self) -> None:
-        """Close the group; no operation may be under way."""
-        begin, self.begin = self.begin, None
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(begin))
+        """Close the group, if it is open; no operation may be under way."""
+        if self._group is not None:
+            group, self._group = self._group, None
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(group))
 
     def _failed(self, reason: str) -> Exception:
         """The error of a failed operation; PeerLost if the server finds that a node is lost."""
@@ -89,15 +97,10 @@ class ProcessGroup:
         )
 
 
-def leave_at_exit(leave_idle: Callable[[], None]) -> None:
-    """Have a method called when the process ends, if its object still exists."""
-    reference = weakref.WeakMethod(leave_idle)
-
-    def leave() -> None:
-        if (present := reference()) is not None:
-            present()
-
-    atexit.register(leave)
+def _release_idle(reference: weakref.ref[ProcessGroup]) -> None:
+    """Close a group that still exists at the end of the process, if no operation is under way."""
+    if (group := reference()) is not None and group._under_way == 0:
+        group.release()
 
 
 def number_of(node: adaps.Node, kind: str, member: int) -> int:

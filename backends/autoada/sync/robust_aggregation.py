@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adaps.policy import Aggregation
-
 OUTLYING = 3
 """Multiple of the median worker's distance; farther workers are ignored for rows without a majority."""
 BY_COORDINATE = ("median", "trimmed_mean")
@@ -84,11 +82,6 @@ def ordinary(conduct: Tensor) -> Tensor:
     return (conduct <= OUTLYING**2 * half[:, None]).all(0)
 
 
-def weighted(gathered: Gathered, weights: Tensor) -> Tensor:
-    """The weighted sum of the workers' gradients; a missing gradient counts as zero."""
-    return torch.einsum("n,nrl->rl", weights.to(gathered.values.dtype), gathered.values)
-
-
 def squared_distances(gathered: Sequence[Gathered], workers: int) -> Tensor:
     """Squared distances between each two workers, of shape (workers, workers), in float64."""
     result = torch.zeros(workers, workers, dtype=torch.float64)
@@ -138,13 +131,9 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
     distances = squared.sqrt()
     workers = len(distances)
     half = distances.sort().values[(workers - 1) // 2]
-    weights = torch.full_like(distances, 1 / workers)
-    if half > 0:
-        weights = half / (half + distances)
-        weights /= weights.sum()
-    elif distances.max() > 0:  # More than half of the workers agree to the last bit.
-        weights = (distances == 0).double()
-        weights /= weights.sum()
+    weights = half / (half + distances)
+    weights[distances == 0] = 1  # Also if more than half of the workers agree to the last bit.
+    weights /= weights.sum()
     far = int((distances > OUTLYING * half).sum())
     order = distances.sort(stable=True).indices
     left = workers - min(far, faulty)
@@ -152,8 +141,3 @@ def suspicion_weights(squared: Tensor, faulty: int) -> Tensor:
     weights[trusted] += weights[replaced].sum() / left
     weights[replaced] = 0
     return weights
-
-
-def still_faulty(rule: Aggregation, missing: int) -> int:
-    """Return the maximum number of wrong workers among the counted ones, if `missing` are left out."""
-    return max(0, (rule.faulty or 0) - missing)

@@ -40,7 +40,7 @@ class RowLookahead:
     def select(self, rows: Tensor, ahead: int | None) -> Tensor:
         """Return which of some rows have a given lookahead."""
         ranges = torch.bucketize(rows, self._bounds, right=True)
-        return self._numbers[ranges] == self.distances.index(ahead)
+        return self._batches[ranges] == (-1 if ahead is None else ahead)
 
     def text(self) -> str:
         """Short text that is equal on two nodes if and only if their lookaheads are equal."""
@@ -55,7 +55,6 @@ class RowLookahead:
         return torch.tensor(self.ends[:-1], dtype=torch.int64)
 
     @cached_property
-    def _numbers(self) -> Tensor:
-        """Index of each range's lookahead in `distances`, or -1."""
-        places: dict[int | None, int] = {ahead: number for number, ahead in enumerate(self.distances)}
-        return torch.tensor([places.get(ahead, -1) for ahead in self.batches], dtype=torch.int64)
+    def _batches(self) -> Tensor:
+        """Lookahead of each range; -1 leaves it to the loader."""
+        return torch.tensor([-1 if ahead is None else ahead for ahead in self.batches], dtype=torch.int64)

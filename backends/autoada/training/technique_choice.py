@@ -13,27 +13,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 import adaps
+from autoada.parameters.server_access import ServerAccess
 from autoada.sync.process_group import number_of
 from autoada.training.ab_schedule import GROUPS, LEAST, Schedule, typical
 
 PATIENCE = 2
 """Multiple of a trial's pairs after which a worker decides alone."""
 
-_NONE = "none"
 _log = logging.getLogger("autoada")
-
-
-class KeyValueStore(Protocol):
-    """Store of short texts that workers post for each other, as in `adaps.Node`."""
-
-    def post(self, name: str, text: str) -> None:
-        """Post a text."""
-
-    def posted(self, name: str) -> str | None:
-        """Return the text of that name, if there is one yet."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,7 @@ class TechniqueTrial:
     def __init__(
         self,
         tables: Mapping[str, int],
-        store: KeyValueStore,
+        node: adaps.Node,
         worker_index: int,
         num_workers: int,
         clock: int = 0,
@@ -99,7 +89,7 @@ class TechniqueTrial:
     ) -> None:
         self._groups = grouped(tables)
         self._schedule = Schedule(1 + max(self._groups.values()))
-        self._store = store
+        self._node = node
         self._worker_index = worker_index
         self._num_workers = num_workers
         self._name = name
@@ -110,7 +100,7 @@ class TechniqueTrial:
         self._seconds: dict[int, list[float]] = defaultdict(list)
         self._own: list[float | None] = []
         self._gathered: list[dict[int, float | None]] = []  # for each pair: the measurement by worker
-        self._decision: _Decision | None = None
+        self._decision = _Decision([None] * self._schedule.groups, pairs=0)
         self._decided_after: int | None = None
 
     def __contains__(self, table: object) -> bool:
@@ -119,23 +109,20 @@ class TechniqueTrial:
     @property
     def is_open(self) -> bool:
         """Whether it is not decided."""
-        return self._decision is None
+        return self._decided_after is None
 
     def moves(self, table: str, clock: int) -> bool:
         """Whether rows of a table move for their use at a clock, by the schedule or the decision."""
         group = self._groups.get(table)
         if group is None:
             return True
-        if self._decision is not None:
-            return self._decision.moves(group)
-        return self._schedule.moves(group, clock - self._origin)
+        if self.is_open:
+            return self._schedule.moves(group, clock - self._origin)
+        return self._decision.moves(group)
 
     def left(self) -> set[str]:
         """Return the tables with rows that stay, by the decision."""
-        decision = self._decision
-        if decision is None:
-            return set()
-        return {table for table, group in self._groups.items() if not decision.moves(group)}
+        return {table for table, group in self._groups.items() if not self._decision.moves(group)}
 
     def begin(self, clock: int) -> None:
         """Begin a loop at this clock: the schedule continues, and the time before belongs to no step."""
@@ -144,7 +131,7 @@ class TechniqueTrial:
 
     def ended(self, clock: int, known: bool = True) -> None:
         """End the step at `clock`; `known` is whether intent for its rows could be signalled."""
-        if self._decision is not None:
+        if not self.is_open:
             return
         now, position = self._now(), clock - self._origin
         if self._began is not None and known and self._schedule.counts(position):
@@ -158,26 +145,23 @@ class TechniqueTrial:
 
     def close(self) -> None:
         """End this worker's steps; worker 0 decides now."""
-        if self._decision is None and self._worker_index == 0:
+        if self.is_open and self._worker_index == 0:
             self._decide(last=True)
 
     def chosen(self) -> list[TechniqueChoice]:
         """Return the choice for each table."""
-        decision = self._decision or _Decision([None] * self._schedule.groups, pairs=0)
-        found = []
-        for table, group in self._groups.items():
-            effect = decision.effects[group]
-            found.append(
-                TechniqueChoice(
-                    table=table,
-                    technique="adaptive" if decision.moves(group) else "static",
-                    steps=self._decided_after,
-                    pairs=decision.pairs,
-                    ratio=None if effect is None else math.exp(effect),
-                    alone=decision.alone,
-                )
+        decision = self._decision
+        return [
+            TechniqueChoice(
+                table=table,
+                technique="adaptive" if decision.moves(group) else "static",
+                steps=self._decided_after,
+                pairs=decision.pairs,
+                ratio=None if (effect := decision.effects[group]) is None else math.exp(effect),
+                alone=decision.alone,
             )
-        return found
+            for table, group in self._groups.items()
+        ]
 
     def _end_pair(self) -> None:
         pair = len(self._own)
@@ -187,7 +171,7 @@ class TechniqueTrial:
             found = math.log(typical(second) / typical(first))
         self._own.append(found)
         if pair < self._schedule.most:
-            self._post(f"pair {pair} of {self._worker_index}", _NONE if found is None else repr(found))
+            self._post(f"pair {pair} of {self._worker_index}", json.dumps(found))
 
     def _look(self) -> None:
         """Decide, or follow the decision, if that is possible now."""
@@ -218,12 +202,9 @@ class TechniqueTrial:
         pairs = self._gathered
         pairs += [{self._worker_index: own} for own in self._own[len(pairs) : self._schedule.most]]
         for number, pair in enumerate(pairs):
-            if len(pair) == self._num_workers:
-                continue
-            missing = [worker for worker in range(self._num_workers) if worker not in pair]
-            for worker in missing:
-                if (text := self._posted(f"pair {number} of {worker}")) is not None:
-                    pair[worker] = None if text == _NONE else float(text)
+            for worker in range(self._num_workers):
+                if worker not in pair and (text := self._posted(f"pair {number} of {worker}")) is not None:
+                    pair[worker] = json.loads(text)
             if len(pair) < self._num_workers:
                 return number  # Later pairs are not requested yet.
         return len(pairs)
@@ -242,29 +223,28 @@ class TechniqueTrial:
 
     def _post(self, name: str, text: str) -> None:
         try:
-            self._store.post(f"{self._name}: {name}", text)
+            self._node.post(f"{self._name}: {name}", text)
         except RuntimeError as error:  # The store has ended with its node, which had no data left.
             _log.debug("a measurement cannot be posted: %s", error)
 
     def _posted(self, name: str) -> str | None:
         try:
-            return self._store.posted(f"{self._name}: {name}")
+            return self._node.posted(f"{self._name}: {name}")
         except RuntimeError as error:
             _log.debug("measurements of other workers cannot be read: %s", error)
             return None
 
 
-def technique_trial(
-    node: adaps.Node, worker: int, worker_index: int, num_workers: int, clock: int, tables: Mapping[str, int]
-) -> TechniqueTrial | None:
+def technique_trial(access: ServerAccess, tables: Mapping[str, int]) -> TechniqueTrial | None:
     """Make the trial of a worker's next model; None if there is nothing to choose.
 
     All workers make their models in the same order.
     """
+    node, clock = access.node, int(access.worker.current_clock)
     if not tables or node.world_size == 1:  # On a single node every row is local.
         return None
-    name = f"choice {number_of(node, 'choice', worker)}"
-    return TechniqueTrial(tables, node, worker_index, num_workers, clock, name)
+    name = f"choice {number_of(node, 'choice', access.local_index)}"
+    return TechniqueTrial(tables, node, access.worker_index, access.num_workers, clock, name)
 
 
 def grouped(tables: Mapping[str, int]) -> dict[str, int]:

@@ -102,7 +102,6 @@ class TrainingState:
         self._first_clock = int(self.worker.current_clock)
         self._loops: dict[int, ActiveLoops] = {}
         self._compared_data = False
-        self._loaders_shared = 0
         self._read_by_loop: Counter[str] = Counter()
         self._expects = False
 
@@ -148,7 +147,8 @@ class TrainingState:
             loops.queues.remove(queue)
         if not loops.queues and self._loops.get(loops.thread) is loops:
             del self._loops[loops.thread]
-            self.detach(loops)
+            if self.owner is loops:
+                self.owner = None
 
     def attach(self, loops: ActiveLoops) -> None:
         """Attach the model to loops that call it.
@@ -168,11 +168,6 @@ class TrainingState:
         self.expect(None)
         for queue in list(loops.queues):
             queue.model_attached()
-
-    def detach(self, loops: ActiveLoops) -> None:
-        """Detach the model from loops that are over."""
-        if self.owner is loops:
-            self.owner = None
 
     def expect(self, expected: Expected | None) -> None:
         """Set the rows that the following forward passes in training mode will read."""
@@ -252,8 +247,3 @@ class TrainingState:
         """Whether there are other workers and this one uses its first batch; true once."""
         compared, self._compared_data = self._compared_data, True
         return not compared and self.access.num_workers > 1
-
-    def count_shared(self) -> int:
-        """Return the number of another sharded loader."""
-        self._loaders_shared += 1
-        return self._loaders_shared

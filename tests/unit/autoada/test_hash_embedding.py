@@ -57,6 +57,15 @@ def test_initial_rows_are_equal_in_any_order_of_first_use(init: Any) -> None:
     assert one(IDS).shape == (*IDS.shape, LENGTH)
 
 
+def test_another_default_device_does_not_matter() -> None:
+    expected = table()(IDS)
+    with torch.device("meta"):
+        module = table(device="cpu")
+        assert torch.equal(module(IDS), expected)
+        module.load_state_dict(module.state_dict())
+        assert torch.equal(module(IDS), expected)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_no_row_is_created_and_a_new_id_has_its_initial_values(mode: Any) -> None:
     module = table(capacity=3)

@@ -154,10 +154,9 @@ def test_other_options_of_the_loader_stay() -> None:
         worker_init_fn=print,
         pin_memory=True,
     )
-    posted: dict[str, str] = {}
-    node = SimpleNamespace(post=posted.__setitem__, posted=posted.get)
-    identity: Any = SimpleNamespace(num_workers=2, worker_index=0, node=node)
-    shared = shard_loader(given, identity, 1)
+    with autoada.create_node(Net(ITEMS), workers=2) as node:
+        access: Any = SimpleNamespace(num_workers=2, worker_index=0, local_index=0, node=node)
+        shared = shard_loader(given, access)
     before, after = vars(given), vars(shared)
     assert {name for name in before if after[name] is not before[name]} == {"sampler", "batch_sampler"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from autoada.loader.lookahead import FIRST, MOST, PAUSE, WINDOW, Lookahead
 
 ROWS = 100
@@ -30,7 +32,7 @@ def run(lookahead: Lookahead, node: SlowNode, steps: int, announced: bool = True
     widths = []
     announced_ahead = [lookahead.batches] * (steps + 1)
     for step in range(steps):
-        lookahead.begin_step([node])
+        lookahead.begin_step([cast("Any", node)])
         node.read(announced_ahead[step])
         lookahead.end_step(announced)
         for later in range(step + lookahead.batches, steps + 1):
@@ -44,7 +46,7 @@ def test_only_tables_whose_rows_are_announced_count() -> None:
     lookahead = Lookahead("auto")
     for count, counting in ((10, [announced]), (50, [announced, left])):
         for _ in range(count * WINDOW):
-            lookahead.begin_step(counting)
+            lookahead.begin_step(cast("Any", counting))
             for table in (announced, left):
                 table.read(lookahead.batches)
             lookahead.end_step(signalled=True)

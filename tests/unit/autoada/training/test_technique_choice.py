@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations, product
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
@@ -69,7 +69,9 @@ class Worker:
     def __init__(
         self, index: int, workers: int, posts: Posts, tables: Mapping[str, int], costs: Costs
     ) -> None:
-        self.trial = TechniqueTrial(tables, posts, index, workers, clock=100, now=lambda: self.seconds)
+        self.trial = TechniqueTrial(
+            tables, cast("Any", posts), index, workers, clock=100, now=lambda: self.seconds
+        )
         self.index, self.posts, self.tables, self.costs = index, posts, tables, costs
         self.seconds = 0.0
         self.clock = 100
@@ -408,7 +410,9 @@ def on_trial(model: autoada.AdaModel, factor: float, tables: Iterable[str]) -> T
         seconds += factor if moves else 1.0
         return seconds
 
-    trial = TechniqueTrial(dict.fromkeys(tables, 2), Posts(), 0, 1, model.worker.current_clock, now=now)
+    trial = TechniqueTrial(
+        dict.fromkeys(tables, 2), cast("Any", Posts()), 0, 1, model.worker.current_clock, now=now
+    )
     training_state_of(model).trial = trial
     return trial
 
