@@ -213,8 +213,7 @@ class PrefetchQueue:
         """Observe the end of a call; a helper that reads no rows does not count."""
         if self._source is None:
             return
-        if self._source.call_ends(counts):
-            self._predict_all_again()
+        self._source.call_ends(counts)
         if (recording := self._source.recording) is not None:
             recording.give_up(output)
             recording.start()
