@@ -69,13 +69,15 @@ def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
     return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
 
 
-def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
+def rule_groups(optimizer: Optimizers | Rule | None, names: Mapping[int, str]) -> list[RuleGroup]:
     """The server's rules for the optimizers, one for each of their parameter groups.
+
+    `names` are the names of the model's parameters, by their identities.
 
     Raises
     ------
     ValueError
-        If two optimizers hold the same parameter.
+        If two optimizers hold the same parameter of the model.
     """
     if optimizer is None or isinstance(optimizer, Rule):
         return [RuleGroup(optimizer or DEFAULT, None)]
@@ -83,14 +85,14 @@ def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
         raise ValueError(
             "AdaModel was given a list of no optimizers: give it one, or None to train with a default"
         )
-    holders: dict[int, torch.optim.Optimizer] = {}
+    holders: dict[str, torch.optim.Optimizer] = {}
     for each in listed(optimizer):
-        for parameter in parameters_of(each):
-            if holders.setdefault(id(parameter), each) is not each:
-                other = type(holders[id(parameter)]).__name__
+        for name in [names[id(p)] for p in parameters_of(each) if id(p) in names]:
+            if (other := holders.setdefault(name, each)) is not each:
+                one, two = sorted([type(other).__name__, type(each).__name__])
                 raise ValueError(
-                    f"{other} and {type(each).__name__} both hold a parameter of shape "
-                    f"{tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
+                    f"{one} and {two} both hold the parameter {name!r}: pass the one that trains the model, "
+                    "AdaModel(model, optimizer)"
                 )
     return [group for each in listed(optimizer) for group in _groups_of(each)]
 
