@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from adaps.checkpoint.safetensors_file import DTYPES
 from autoada.model.staleness import StalenessLimit
 from autoada.optimizer.schedules import options_of, set_options
 from autoada.parameters.locally_stepped import LocallySteppedParameters
@@ -21,17 +22,8 @@ from autoada.training.loader_state import Positioned
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
 
-_PLAIN = {
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-}
+_PLAIN = {torch.from_numpy(np.empty(0, dtype)).dtype for dtype in DTYPES.values()}
+"""Dtypes of arrays in files. Values of other dtypes, such as bfloat16, are stored as bytes."""
 
 
 @dataclass(eq=False)
@@ -91,10 +83,7 @@ class WorkerState:
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
     host = tensor.detach().to("cpu").contiguous()
-    array: npt.NDArray[Any] = (
-        host if host.dtype in _PLAIN else host.reshape(-1).view(torch.uint8)
-    ).numpy()  # NumPy has no bfloat16
-    return array
+    return (host if host.dtype in _PLAIN else host.view(-1).view(torch.uint8)).numpy()
 
 
 def _tensor(array: npt.NDArray[Any], like: Tensor) -> Tensor:

@@ -26,13 +26,11 @@ class Schedules:
 
     def __init__(self, optimizer: torch.optim.Optimizer, tables: Mapping[int, Sequence[NodeTable]]) -> None:
         self._optimizer = optimizer
-        self._followed = []
-        self._seen: list[tuple[Any, ...]] = []
-        for number, changed in tables.items():
-            options = optimizer.param_groups[number]
-            get = itemgetter("lr", *(name for name in (*OPTIONS, *SWITCHES) if name in options))
-            self._followed.append((number, get, changed))
-            self._seen.append(())
+        self._tables = tables
+        self._options = itemgetter(
+            "lr", *(name for name in (*OPTIONS, *SWITCHES) if name in optimizer.defaults)
+        )
+        self._seen: dict[int, tuple[Any, ...]] = {}
 
     def follow(self) -> None:
         """Hand options that have changed since the last call to the server.
@@ -43,13 +41,13 @@ class Schedules:
             If a table's rule cannot become the rule of its group.
         """
         groups = self._optimizer.param_groups
-        for i, (number, get, tables) in enumerate(self._followed):
-            options = groups[number]
-            now = tuple([each if type(each) in _NUMBERS else _plain(each) for each in get(options)])
-            if now == self._seen[i]:
+        for number, tables in self._tables.items():
+            group = groups[number]
+            now = tuple([each if type(each) in _NUMBERS else _plain(each) for each in self._options(group)])
+            if now == self._seen.get(number):
                 continue
             try:
-                rule = rule_of(self._optimizer, options).rule()
+                rule = rule_of(self._optimizer, group).rule()
                 for table in tables:
                     table.set_hyperparameters(rule)
             except (Unsupported, ValueError) as reason:
@@ -59,24 +57,19 @@ class Schedules:
                     "optimizer had when AdaModel wrapped the model; a parameter that was in no optimizer got "
                     "the optimizer's defaults. Wrap the model with the options that it needs"
                 ) from None
-            self._seen[i] = now
+            self._seen[number] = now
 
 
 def _plain(value: Any) -> Any:
     """Return the value of an option with numbers for tensors, which equal themselves after a change."""
     if isinstance(value, tuple | list):
         return tuple(map(_plain, value))
-    return float(value) if isinstance(value, torch.Tensor) else value
+    return value if value is None or type(value) in _NUMBERS else float(value)
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a group that a checkpoint keeps, as JSON values."""
-    kept = {name: group[name] for name in OPTIONS if name in group}
-    if "lr" in group:
-        kept["lr"] = float(group["lr"])
-    if "betas" in kept:
-        kept["betas"] = [float(beta) for beta in kept["betas"]]
-    return kept
+    return {name: _plain(group[name]) for name in ("lr", *OPTIONS) if name in group}
 
 
 def set_options(group: dict[str, Any], kept: Mapping[str, Any]) -> None:
