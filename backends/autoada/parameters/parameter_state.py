@@ -52,9 +52,14 @@ class ParameterState:
         """Steps with a gradient so far."""
         if self._rows is not None:
             return self._rows.steps
-        if isinstance(self._rule, MOMENTS):
-            return int(self.first()[-1])  # the same in all rows of a dense parameter
-        return self._steps
+        if not isinstance(self._rule, MOMENTS):
+            return self._steps
+        # All rows of a dense parameter have the same number, and all workers agree on the least key. There is
+        # none if there is no row.
+        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
+        if len(key) > 0:
+            self._access.worker.pull_state(key, state)
+        return int(state[-1])
 
     @steps.setter
     def steps(self, count: int) -> None:
@@ -152,14 +157,6 @@ class ParameterState:
                 part[: len(values)] = values.to("cpu", torch.float32)
                 rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)
             self._access.worker.set_state(keys[some], rows)
-
-    def first(self) -> Tensor:
-        """The state of the first row, as the server keeps it."""
-        # All workers agree on the least key. There is none if there is no row.
-        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
-        if len(key) > 0:
-            self._access.worker.pull_state(key, state)
-        return state
 
     def _chunks(self, rows: int) -> Iterator[slice]:
         count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
