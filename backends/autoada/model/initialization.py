@@ -130,26 +130,24 @@ def select_initialization(
                 mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
             alive = list(range(seed, seed + candidates))
             losses: list[dict[int, float]] = []
-            made = 0
             stream = endless(batches)
-            while len(losses) < rungs and (len(alive) > 1 or not losses):
-                count = steps << len(losses)
-                own = [each for each in alive if each in mine]
-                given = [next(stream) for _ in range(count)] if own else []
-                scores = _all_scores(node, len(losses), {each: mine[each].train(given, loss) for each in own})
-                made += count * len(alive)
+            for rung in range(rungs):
+                given = [next(stream) for _ in range(steps << rung)] if mine else []
+                own = {each: candidate.train(given, loss) for each, candidate in mine.items()}
+                scores = _all_scores(node, rung, own)
                 losses.append({each: scores[each].loss for each in alive})
-                alive = _survivors({each: scores[each] for each in alive})
+                alive = _survivors(scores)
                 mine = {each: candidate for each, candidate in mine.items() if each in alive}
+                if len(alive) == 1:
+                    break
             won = alive[0]
+            model = mine[won].model if won in mine else _made(make_model, won)
             if won in mine:
-                model = mine[won].model
                 weights.write(worker, model)
-            else:
-                model = _made(make_model, won)
             worker.barrier()
             weights.read(worker, model)
             worker.barrier()
+            made = sum(len(tried) * (steps << rung) for rung, tried in enumerate(losses))
             return Selection(model, won, losses, made)
 
 
