@@ -61,20 +61,18 @@ class OptimizerStates:
                     "messages round rows, and other nodes still hold rounding errors of the old state: load "
                     'the state before the first step, or use wire = "float32"'
                 )
-        counts = [state.steps_of(values) for state, values in given.items()]
         own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
-        worker, alone = self._access.worker, self._access.alone
-        if not alone:
-            worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
-            counts = self._counts_of_primary(optimizer, counts, own)
+        worker = self._access.worker
+        worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
+        counts = [state.steps_of(values) for state, values in given.items()]
+        counts = self._counts_of_primary(optimizer, counts, own)
         if self._access.is_primary:
             for (state, values), count in zip(given.items(), counts, strict=True):
                 state.settle()
                 if count > 0 or state.steps > 0 or not state.is_initial(values):
                     state.write(values, count)
-        if not alone:
-            worker.end_setup()
-        for state, count in zip(held, counts, strict=True):
+        worker.end_setup()
+        for state, count in zip(given, counts, strict=True):
             state.steps = count
         optimizer.state = ServerHeldState(self._parameters, own)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,10 @@ from adaps import NodeTable
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import check_state, has_step, initial_states, initial_value, state_names
 from autoada.parameters.server_access import ServerAccess
-from autoada.parameters.server_rows import ServerRows
+from autoada.parameters.server_rows import ServerRows, chunks
 from autoada.parameters.table_gradients import row_sparse
 from autoada.parameters.table_parameter import TableParameter
 
-CHUNK_FLOATS = 1 << 22
-"""Number of floats of state in one call of the server."""
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 
 
@@ -99,7 +97,7 @@ class ParameterState:
         # Rows of ids that were not used have no key.
         rows = len(keys) if self._rows is None else self._shape[0]
         parts = torch.full((len(self._names), rows, length), self._initial)
-        for some in self._chunks(len(keys)):
+        for some in chunks(len(keys), width):
             state = torch.empty(some.stop - some.start, width)
             self._access.worker.pull_state(keys[some], state)
             for i, part in enumerate(parts):
@@ -149,7 +147,7 @@ class ParameterState:
         }
         buffer = state.get("momentum_buffer")
         self._began_sparse = None if buffer is None else buffer.is_sparse
-        for some in self._chunks(len(keys)):
+        for some in chunks(len(keys), width):
             rows = initial_states(self._rule, some.stop - some.start, length, width, steps)
             for i, values in given.items():
                 part = torch.full((len(rows) * length,), self._initial)
@@ -157,8 +155,3 @@ class ParameterState:
                 part[: len(values)] = values.to("cpu", torch.float32)
                 rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)
             self._access.worker.set_state(keys[some], rows)
-
-    def _chunks(self, rows: int) -> Iterator[slice]:
-        count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
-        for start in range(0, rows, count):
-            yield slice(start, min(rows, start + count))
