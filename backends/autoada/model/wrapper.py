@@ -160,14 +160,7 @@ class AdaModel(ForwardingModule):
             {name: one.rows.length for name, one in self.tables.items() if name in options.chosen},
         )
         self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
-        self._own_state = WorkerState(
-            model,
-            optimizers,
-            self._wrapped.parameter_states,
-            self._wrapped.stepped,
-            layout.device,
-            self._staleness,
-        )
+        self._own_state = WorkerState(model, optimizers, self._wrapped, layout.device, self._staleness)
         self._calls = Calls(model, self._state, self._wrapped)
         self._of_both = names_of_both(self, model)
         self.module = model
