@@ -15,7 +15,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers, parameters_of
-from autoada.parameters.table_parameter import TableParameter
 
 _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -92,15 +91,12 @@ def _holders(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-    if optimizer in _handed_over:
-        return
-    for parameter in parameters_of(optimizer):
-        if type(parameter) is TableParameter or parameter in _in_server:
-            raise RuntimeError(
-                f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
-                "parameter server: create it before the model is wrapped and pass it, "
-                f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
-            )
+    if optimizer not in _handed_over and any(each in _in_server for each in parameters_of(optimizer)):
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
+            "parameter server: create it before the model is wrapped and pass it, "
+            f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
+        )
 
 
 register_optimizer_step_pre_hook(_refuse_strangers)

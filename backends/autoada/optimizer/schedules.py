@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from adaps import NodeTable
-from autoada.optimizer.rules import Unsupported, rule_of
+from autoada.optimizer.rules import rule_of
 
 OPTIONS = ("momentum", "betas", "alpha", "weight_decay", "eps")
 """Options of a group that the server's rules have, in addition to the learning rate and the switches."""
@@ -50,7 +50,7 @@ class Schedules:
                 rule = rule_of(self._optimizer, group).rule()
                 for table in tables:
                     table.set_hyperparameters(rule)
-            except (Unsupported, ValueError) as reason:
+            except ValueError as reason:
                 names = ", ".join(repr(table.name) for table in tables)
                 raise ValueError(
                     f"the parameter server cannot train {names} with {reason}. The rule is the one that the "
