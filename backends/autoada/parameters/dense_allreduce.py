@@ -49,8 +49,8 @@ class AllReducedParameters(LocallySteppedParameters):
         """Bytes that this node has sent: by a ring of n nodes, 2 (n - 1) / n per byte of gradients."""
         self._node = node = access.node
         self._group: ProcessGroup | None = None
-        self._trained = [parameter for parameter in self.parameters if parameter.requires_grad]
-        self._buckets = _buckets_of(self._trained, weight)
+        self._frozen = {name: parameters[name] for name in layout.names if not parameters[name].requires_grad}
+        self._buckets = _buckets_of([each for each in self.parameters if each.requires_grad], weight)
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
@@ -71,7 +71,12 @@ class AllReducedParameters(LocallySteppedParameters):
         """Send the remaining gradients of this node. `scale` has no effect, because they are averaged."""
         del scale
         if self._group is not None:
-            self._check_frozen()
+            for name, parameter in self._frozen.items():
+                if parameter.grad is not None:
+                    raise RuntimeError(
+                        f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
+                        "wrapped the model: set it before"
+                    )
             changed = any(bucket.has_changed() for bucket in self._buckets[: self._launched])
             self._overlaps = self._overlaps and not changed
             self._launch_rest(steps=True, changed=changed)
@@ -149,15 +154,6 @@ class AllReducedParameters(LocallySteppedParameters):
         self._launched = 0
         steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
         return steps > 0, changed > 0
-
-    def _check_frozen(self) -> None:
-        known = {id(parameter) for parameter in self._trained}
-        for name, parameter in zip(self._names, self.parameters, strict=True):
-            if parameter.grad is not None and id(parameter) not in known:
-                raise RuntimeError(
-                    f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
-                    "wrapped the model: set it before"
-                )
 
     def _release(self) -> None:
         group, self._group = self._group, None

@@ -37,7 +37,6 @@ class ParameterState:
     _rows: ServerRows | None = None
 
     def __post_init__(self) -> None:
-        self._shape = self.parameter.shape
         self._names = state_names(self._rule)
         self._initial = initial_value(self._rule)
         self._steps = 0
@@ -80,7 +79,7 @@ class ParameterState:
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError if the server has no place for a state."""
-        check_state(self.name, self._shape, state, self._rule)
+        check_state(self.name, self.parameter.shape, state, self._rule)
 
     def settle(self) -> None:
         """Have rows make up for the steps that they have missed."""
@@ -95,7 +94,7 @@ class ParameterState:
             return {}
         keys, length, width = self._keys(), self.table.length, self.table.state_length
         # Rows of ids that were not used have no key.
-        rows = len(keys) if self._rows is None else self._shape[0]
+        rows = len(keys) if self._rows is None else self.parameter.shape[0]
         parts = torch.full((len(self._names), rows, length), self._initial)
         for some in chunks(len(keys), width):
             state = torch.empty(some.stop - some.start, width)
@@ -107,11 +106,11 @@ class ParameterState:
             result["step"] = steps if isinstance(self._rule, adaps.SparseAdam) else torch.tensor(float(steps))
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
-            values = part.view(-1)[: self._shape.numel()].view(self._shape)
+            values = part.view(-1)[: self.parameter.shape.numel()].view(self.parameter.shape)
             result[name] = values.to(device, self.parameter.dtype, copy=True)
             if name == "momentum_buffer" and self._has_sparse_momentum():
                 ids = values.flatten(1).any(1).nonzero()[:, 0]
-                result[name] = row_sparse(ids, result[name][ids], self._shape).coalesce()
+                result[name] = row_sparse(ids, result[name][ids], self.parameter.shape).coalesce()
         return result
 
     def _has_sparse_momentum(self) -> bool:
