@@ -243,33 +243,27 @@ def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, R
 
 def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Raise PolicyError if these workers and links cannot exchange gradients as the policy requires."""
-    aggregation = plan.training.aggregation
+    aggregation, workers = plan.training.aggregation, options.get("workers", 1)
     try:
-        aggregation.check(plan.nodes * options.get("workers", 1))
+        aggregation.check(plan.nodes * workers)
     except PolicyError as error:
         raise PolicyError(f"[synchronization]: {error}") from error
     if plan.training.allreduced:
-        _check_allreduce(plan, options)
+        what, instead = f"technique 'allreduce' of {min(plan.training.allreduced)}", "give another technique"
+        if not plan.layout.server_tables():
+            raise PolicyError(
+                f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
+                "torch.nn.parallel.DistributedDataParallel"
+            )
+        if workers != 1:
+            raise PolicyError(f"{what} takes one worker per node, not {workers}: start more nodes")
     elif plan.training.is_robust:
-        _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
-
-
-def _check_allreduce(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
-    if not plan.layout.server_tables():
-        raise PolicyError(
-            f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
-            "torch.nn.parallel.DistributedDataParallel"
-        )
-    if options.get("workers", 1) != 1:
-        raise PolicyError(f"{what} takes one worker per node, not {options['workers']}: start more nodes")
-    _check_links(what, "give another technique", plan, options)
-
-
-def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    """Refuse options of the server's links that gloo's links cannot have."""
+        what, instead = f"aggregation {aggregation.rule!r}", "give aggregation 'mean'"
+    else:
+        return
     if plan.nodes == 1:
         return
+    # The sockets of gloo lack some options of the server's links.
     network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
     if network not in {"loopback", "sockets"}:
         raise PolicyError(
