@@ -11,27 +11,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from adaps.checkpoint.safetensors_file import DTYPES
 from autoada.model.staleness import StalenessLimit
+from autoada.model.wrapped_parameters import WrappedParameters
 from autoada.optimizer.schedules import options_of, set_options
-from autoada.parameters.locally_stepped import LocallySteppedParameters
-from autoada.parameters.parameter_state import ParameterState
 from autoada.prediction.random_generators import random_state, set_random_state
 from autoada.training.loader_state import Positioned
 
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
 
-_PLAIN = {
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-}
+_PLAIN = {torch.from_numpy(np.empty(0, dtype)).dtype for dtype in DTYPES.values()}
+"""Dtypes of arrays in files. Values of other dtypes, such as bfloat16, are stored as bytes."""
 
 
 @dataclass(eq=False)
@@ -40,8 +31,7 @@ class WorkerState:
 
     _module: nn.Module
     _optimizers: Sequence[torch.optim.Optimizer]
-    _states: Sequence[ParameterState]
-    _stepped: Sequence[LocallySteppedParameters]
+    _wrapped: WrappedParameters
     _device: torch.device
     _staleness: StalenessLimit
 
@@ -49,7 +39,7 @@ class WorkerState:
         """Return the complete state and the user's `extra`, as an argument of `adaps.Node.checkpoint`."""
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
-            "steps": {state.name: state.steps for state in self._states},
+            "steps": {state.name: state.steps for state in self._wrapped.parameter_states},
             "training": {"steps": self._staleness.steps},
             "random": random_state(self._device),
             "extra": extra or {},
@@ -57,7 +47,9 @@ class WorkerState:
         if loader is not None:
             parts["position"], parts["start"] = loader.position.state()
         parts["options"] = {str(i): options_of(group) for i, group in enumerate(self._groups())}
-        parts["shared"] = {name: kept for each in self._stepped for name, kept in each.state().items()}
+        parts["shared"] = {
+            name: kept for each in self._wrapped.stepped for name, kept in each.state().items()
+        }
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
@@ -70,12 +62,12 @@ class WorkerState:
             if name in parts.get("buffer", {}):
                 with torch.no_grad():
                     buffer.copy_(_tensor(parts["buffer"][name], buffer))
-        for state in self._states:
+        for state in self._wrapped.parameter_states:
             state.restore_steps(parts.get("steps", {}).get(state.name))
         self._staleness.resume(parts.get("training", {}).get("steps", 0))
         for i, group in enumerate(self._groups()):
             set_options(group, parts.get("options", {}).get(str(i), {}))
-        for stepped in self._stepped:
+        for stepped in self._wrapped.stepped:
             stepped.set_state(parts["shared"])
         if loader is not None and "position" in parts:
             start = parts.get("start") if restored.same_workers else None
@@ -91,10 +83,7 @@ class WorkerState:
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
     host = tensor.detach().to("cpu").contiguous()
-    array: npt.NDArray[Any] = (
-        host if host.dtype in _PLAIN else host.reshape(-1).view(torch.uint8)
-    ).numpy()  # NumPy has no bfloat16
-    return array
+    return (host if host.dtype in _PLAIN else host.view(-1).view(torch.uint8)).numpy()
 
 
 def _tensor(array: npt.NDArray[Any], like: Tensor) -> Tensor:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import adaps
 from autoada.hash_embedding import HashEmbedding
 from autoada.training.endless import endless
-
-__all__ = ["Selection", "select_initialization"]
 
 Batch = Any
 SMOOTHING = 0.8
@@ -133,26 +130,24 @@ def select_initialization(
                 mine[each] = _Candidate(model, optimizer(model), torch.get_rng_state())
             alive = list(range(seed, seed + candidates))
             losses: list[dict[int, float]] = []
-            made = 0
             stream = endless(batches)
-            while len(losses) < rungs and (len(alive) > 1 or not losses):
-                count = steps << len(losses)
-                own = [each for each in alive if each in mine]
-                given = [next(stream) for _ in range(count)] if own else []
-                scores = _all_scores(node, len(losses), {each: mine[each].train(given, loss) for each in own})
-                made += count * len(alive)
+            for rung in range(rungs):
+                given = [next(stream) for _ in range(steps << rung)] if mine else []
+                own = {each: candidate.train(given, loss) for each, candidate in mine.items()}
+                scores = _all_scores(node, rung, own)
                 losses.append({each: scores[each].loss for each in alive})
-                alive = _survivors({each: scores[each] for each in alive})
+                alive = _survivors(scores)
                 mine = {each: candidate for each, candidate in mine.items() if each in alive}
+                if len(alive) == 1:
+                    break
             won = alive[0]
+            model = mine[won].model if won in mine else _made(make_model, won)
             if won in mine:
-                model = mine[won].model
                 weights.write(worker, model)
-            else:
-                model = _made(make_model, won)
             worker.barrier()
             weights.read(worker, model)
             worker.barrier()
+            made = sum(len(tried) * (steps << rung) for rung, tried in enumerate(losses))
             return Selection(model, won, losses, made)
 
 
@@ -201,7 +196,7 @@ class _Candidate:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     generator: Tensor
-    smoothed: float = field(default=math.nan)
+    smoothed: float = math.nan
 
     def train(self, batches: list[Batch], loss: Callable[[nn.Module, Batch], Tensor]) -> _Score:
         torch.set_rng_state(self.generator)
@@ -235,38 +230,36 @@ class _Weights:
                     f"{name!r} is a HashEmbedding, whose state has no fixed size: train the model with one "
                     "seed"
                 )
-        self._shapes = {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}
-        self._bytes = sum(value.numel() * value.element_size() for value in model.state_dict().values())
-        self.rows = max(1, -(-self._bytes // (4 * FLOATS)))
+        self._shapes = _shapes_of(model)
+        self._sizes = [value.nbytes for value in model.state_dict().values()]
+        self.rows = max(1, -(-sum(self._sizes) // (4 * FLOATS)))
 
     def write(self, worker: adaps.Worker, model: nn.Module) -> None:
-        parts = [_bytes_of(value) for value in model.state_dict().values()]
-        flat = np.zeros(self.rows * 4 * FLOATS, dtype=np.uint8)
-        flat[: self._bytes] = np.concatenate(parts) if parts else 0
-        worker.set(np.arange(self.rows), flat.view(np.float32).reshape(self.rows, FLOATS))
+        rows = torch.zeros(self.rows, FLOATS, dtype=torch.float32, device="cpu")
+        for value, part in zip(model.state_dict().values(), self._parts(rows), strict=True):
+            part.copy_(value.contiguous().view(-1).view(torch.uint8))
+        worker.set(torch.arange(self.rows, device="cpu"), rows)
 
     def read(self, worker: adaps.Worker, model: nn.Module) -> None:
-        rows = np.empty((self.rows, FLOATS), dtype=np.float32)
-        worker.pull(np.arange(self.rows), rows)
-        flat, start = torch.from_numpy(rows.reshape(-1).view(np.uint8)), 0
-        with torch.no_grad():
-            for value in model.state_dict().values():
-                end = start + value.numel() * value.element_size()
-                value.copy_(flat[start:end].clone().view(value.dtype).reshape(value.shape))
-                start = end
+        rows = torch.empty(self.rows, FLOATS, dtype=torch.float32, device="cpu")
+        worker.pull(torch.arange(self.rows, device="cpu"), rows)
+        for value, part in zip(model.state_dict().values(), self._parts(rows), strict=True):
+            value.copy_(part.clone().view(value.dtype).view(value.shape))
+
+    def _parts(self, rows: Tensor) -> Sequence[Tensor]:
+        """Return the bytes of each parameter and buffer in rows."""
+        parts: Sequence[Tensor] = rows.view(-1).view(torch.uint8)[: sum(self._sizes)].split(self._sizes)
+        return parts
 
     def checked(self, model: nn.Module) -> nn.Module:
         """Return the model, if it has the same parameters and buffers."""
-        if {name: (value.shape, value.dtype) for name, value in model.state_dict().items()} != self._shapes:
+        if _shapes_of(model) != self._shapes:
             raise ValueError("make_model returns models of different shapes: only the values may differ")
         return model
 
 
-def _bytes_of(value: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    flat: np.ndarray[Any, np.dtype[np.uint8]] = (
-        value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    )
-    return flat
+def _shapes_of(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in model.state_dict().items()}
 
 
 def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
@@ -276,9 +269,6 @@ def _made(make_model: Callable[[int], nn.Module], seed: int) -> nn.Module:
 
 def _norm(model: nn.Module) -> float:
     """Return the norm of all gradients together."""
-    squares = 0.0
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-            squares += float(gradient.detach().double().square().sum())
-    return math.sqrt(squares)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    values = [each.coalesce().values() if each.is_sparse else each for each in gradients]
+    return math.hypot(*(float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in values))

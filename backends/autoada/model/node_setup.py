@@ -25,16 +25,6 @@ from autoada.optimizer.rules import Optimizers
 from autoada.parameters.layout import DenseLayout, Layout, layout_of
 from autoada.training.lookahead_by_row import RowLookahead
 
-__all__ = [
-    "TrainingOptions",
-    "TrainingPlan",
-    "check_policy",
-    "create_node",
-    "open_node",
-    "plan_of",
-    "plan_on_node",
-]
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -168,8 +158,8 @@ def plan_of(
     policy.check(catalogue, nodes)
     refuse_unexecuted(policy, catalogue)
     managed = {one.parameter.name: one for one in policy.managed(catalogue)}
-    first_rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
-    for name, rule in first_rules.items():
+    rules = {name: policy.rules[one.parts[0].rule - 1] for name, one in managed.items()}
+    for name, rule in rules.items():
         if rule.admit is not None:
             raise PolicyError(
                 f"{policy.source}: rule {managed[name].parts[0].rule}: admit = {rule.admit.text()} of {name} "
@@ -179,8 +169,8 @@ def plan_of(
     training = TrainingOptions(
         policy.synchronization.every,
         _lookaheads(policy, managed.values()),
-        frozenset(name for name, rule in first_rules.items() if rule.technique == "allreduce"),
-        frozenset(name for name, rule in first_rules.items() if rule.technique == AUTO),
+        frozenset(name for name, rule in rules.items() if rule.technique == "allreduce"),
+        frozenset(name for name, rule in rules.items() if rule.technique == AUTO),
         policy.data.numbers,
         policy.synchronization.aggregation,
     )
@@ -191,7 +181,7 @@ def plan_of(
             f"{layout.summed[0].names[0]}, whose own optimizer steps with gradients that the server adds up; "
             "give it technique 'allreduce'"
         )
-    return TrainingPlan(layout, _server_policy(layout, policy, managed, nodes), training, nodes)
+    return TrainingPlan(layout, _server_policy(layout, policy, managed, rules, nodes), training, nodes)
 
 
 def open_node(plan: TrainingPlan, row_dtype: str, **options: Any) -> adaps.Node:
@@ -213,9 +203,16 @@ def plan_on_node(
 
 
 def _server_policy(
-    layout: Layout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
+    layout: Layout,
+    policy: adaps.Policy,
+    managed: Mapping[str, Managed],
+    first_rules: Mapping[str, Rule],
+    nodes: int,
 ) -> adaps.Policy:
-    """Return the policy for the server's tables that follows from a policy for the model's parameters."""
+    """Return the policy for the server's tables that follows from a policy for the model's parameters.
+
+    All rows of a dense parameter have the same rule, which is in `first_rules`.
+    """
     rules: list[Rule] = []
     for name in layout.tables:
         for part in managed[name].parts:
@@ -224,9 +221,8 @@ def _server_policy(
             technique = "adaptive" if rule.technique == AUTO else rule.technique
             rules.append(replace(rule, parameters=name, rows=rows, technique=technique, lookahead=None))
     for dense in layout.dense:
-        rules += _rules_of_blocks(dense, policy, managed, nodes)
-    for shared in layout.summed:
-        rules += _rules_of_shared(shared, policy, managed)
+        rules += _rules_of_blocks(dense, first_rules, nodes)
+    rules += [_rule_of_sums(summed, first_rules, policy.source) for summed in layout.summed]
     return adaps.Policy(policy.name, [*rules, Rule("*")], source=policy.source)
 
 
@@ -247,33 +243,27 @@ def _lookaheads(policy: adaps.Policy, managed: Iterable[Managed]) -> dict[str, R
 
 def _check(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
     """Raise PolicyError if these workers and links cannot exchange gradients as the policy requires."""
-    aggregation = plan.training.aggregation
+    aggregation, workers = plan.training.aggregation, options.get("workers", 1)
     try:
-        aggregation.check(plan.nodes * options.get("workers", 1))
+        aggregation.check(plan.nodes * workers)
     except PolicyError as error:
         raise PolicyError(f"[synchronization]: {error}") from error
     if plan.training.allreduced:
-        _check_allreduce(plan, options)
+        what, instead = f"technique 'allreduce' of {min(plan.training.allreduced)}", "give another technique"
+        if not plan.layout.server_tables():
+            raise PolicyError(
+                f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
+                "torch.nn.parallel.DistributedDataParallel"
+            )
+        if workers != 1:
+            raise PolicyError(f"{what} takes one worker per node, not {workers}: start more nodes")
     elif plan.training.is_robust:
-        _check_links(f"aggregation {aggregation.rule!r}", "give aggregation 'mean'", plan, options)
-
-
-def _check_allreduce(plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    what = f"technique 'allreduce' of {min(plan.training.allreduced)}"
-    if not plan.layout.server_tables():
-        raise PolicyError(
-            f"{what}, and of all other parameters, leaves nothing to the parameter server: use "
-            "torch.nn.parallel.DistributedDataParallel"
-        )
-    if options.get("workers", 1) != 1:
-        raise PolicyError(f"{what} takes one worker per node, not {options['workers']}: start more nodes")
-    _check_links(what, "give another technique", plan, options)
-
-
-def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[str, Any]) -> None:
-    """Refuse options of the server's links that gloo's links cannot have."""
+        what, instead = f"aggregation {aggregation.rule!r}", "give aggregation 'mean'"
+    else:
+        return
     if plan.nodes == 1:
         return
+    # The sockets of gloo lack some options of the server's links.
     network = options.get("network") or os.environ.get("ADAPS_NETWORK", "loopback")
     if network not in {"loopback", "sockets"}:
         raise PolicyError(
@@ -284,11 +274,9 @@ def _check_links(what: str, instead: str, plan: TrainingPlan, options: Mapping[s
         raise PolicyError(f"{what} has sockets of its own, whose frames have no MAC; {instead}")
 
 
-def _rules_of_blocks(
-    dense: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed], nodes: int
-) -> Iterator[Rule]:
+def _rules_of_blocks(dense: DenseLayout, rules: Mapping[str, Rule], nodes: int) -> Iterator[Rule]:
     for name, first, blocks in zip(dense.names, dense.first_blocks, dense.blocks, strict=True):
-        rule = _rule_of(managed[name], policy)
+        rule = rules[name]
         if rule.home.scheme in ("blocks", "shares"):
             bounds = rule.home.block_bounds(blocks, nodes)
             ranges = [
@@ -303,18 +291,16 @@ def _rules_of_blocks(
             yield Rule(dense.table, rows, rule.technique, home, exchange=rule.exchange, wire=rule.wire)
 
 
-def _rules_of_shared(
-    shared: DenseLayout, policy: adaps.Policy, managed: dict[str, Managed]
-) -> Iterator[Rule]:
-    """Yield the rule of a table in which the server only adds up gradients; refuse other options."""
-    first = _rule_of(managed[shared.names[0]], policy)
-    for name in shared.names:
-        rule = _rule_of(managed[name], policy)
-        if rule.technique != first.technique:
+def _rule_of_sums(summed: DenseLayout, rules: Mapping[str, Rule], source: str) -> Rule:
+    """Return the rule of a table in which the server only adds up gradients; refuse other options."""
+    technique = rules[summed.names[0]].technique
+    for name in summed.names:
+        rule = rules[name]
+        if rule.technique != technique:
             raise PolicyError(
-                f"{policy.source}: {shared.names[0]} is managed by {first.technique} and {name} by "
-                f"{rule.technique}, but gradients of parameters of one optimizer of their own are added up "
-                "together; give them the same technique"
+                f"{source}: {summed.names[0]} is managed by {technique} and {name} by {rule.technique}, but "
+                "gradients of parameters of one optimizer of their own are added up together; give them the "
+                "same technique"
             )
         for option, value, needed in (
             ("home", rule.home.text(), '"hash"'),
@@ -323,12 +309,7 @@ def _rules_of_shared(
         ):
             if value != needed:
                 raise PolicyError(
-                    f"{policy.source}: {option} of {name} is {value}, but its own optimizer steps with "
-                    f"gradients that the server only adds up; leave its {option} {needed}"
+                    f"{source}: {option} of {name} is {value}, but its own optimizer steps with gradients "
+                    f"that the server only adds up; leave its {option} {needed}"
                 )
-    yield Rule(shared.table, None, first.technique)
-
-
-def _rule_of(managed: Managed, policy: adaps.Policy) -> Rule:
-    """Return the rule of a dense parameter. All of its rows have the same rule."""
-    return policy.rules[managed.parts[0].rule - 1]
+    return Rule(summed.table, None, technique)

@@ -11,49 +11,27 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers, parameters_of
-from autoada.parameters.table_parameter import TableParameter
 
 _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-_in_server: dict[int, weakref.ref[nn.Parameter]] = {}
-"""Parameters with memory that are in the server, by their identities."""
+_in_server = WeakTensorKeyDictionary()
+"""Parameters that are in the server, as keys."""
 _warned: set[str] = set()
 
 
-def find_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """Return the existing optimizers that hold some of the model's parameters.
-
-    Raises
-    ------
-    ValueError
-        If several hold the same parameter.
-    """
-    own = {id(parameter): name for name, parameter in model.named_parameters()}
-    if not (found := _holders(own)):
-        return []
-    gc.collect()  # An optimizer without references does not count.
-    found = _holders(own)
-    owners: dict[int, torch.optim.Optimizer] = {}
-    for optimizer in found:
-        for parameter in parameters_of(optimizer):
-            other = owners.setdefault(id(parameter), optimizer)
-            if other is not optimizer and id(parameter) in own:
-                one, two = sorted([type(other).__name__, type(optimizer).__name__])
-                raise ValueError(
-                    f"{one} and {two} both hold the parameter {own[id(parameter)]!r}: pass the one that "
-                    "trains the model, AdaModel(model, optimizer)"
-                )
-    return found
-
-
 def optimizers_of(model: nn.Module, given: Optimizers | Rule | None) -> Optimizers | Rule | None:
-    """Return the given optimizers, or else those of the model's parameters; None if there are none."""
-    if given is not None:
+    """Return the given optimizers, or else the existing ones that hold some of the model's parameters.
+
+    The result is None if there are none.
+    """
+    if given is not None or not _holders(model):
         return given
-    return find_optimizers(model) or None
+    gc.collect()  # An optimizer without references does not count.
+    return _holders(model) or None
 
 
 def warn_of_differences(
@@ -91,40 +69,34 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
     """Record that the parameters of `model` are in the server and belong to these optimizers."""
     _handed_over.update(optimizers)
     for parameter in model.parameters():
-        if not isinstance(parameter, TableParameter):
-            _in_server[id(parameter)] = weakref.ref(parameter)
+        _in_server[parameter] = None
 
 
 def release(model: nn.Module) -> None:
-    """Record that the parameters of `model` with memory are no longer in the server."""
+    """Record that the parameters of `model` are no longer in the server."""
     for parameter in model.parameters():
-        if not isinstance(parameter, TableParameter):
-            _in_server.pop(id(parameter), None)
+        _in_server.pop(parameter, None)
 
 
-def _holders(own: dict[int, str]) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of parameters with these names, in an order that all nodes share."""
-    places = {number: place for place, number in enumerate(own)}
+def _holders(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of parameters of the model, in an order that all nodes share."""
+    places = {id(parameter): place for place, parameter in enumerate(model.parameters())}
     found = [
         (min(held), each)
         for each in gc.get_objects()
         if issubclass(type(each), torch.optim.Optimizer)
-        and (held := [places[id(parameter)] for parameter in parameters_of(each) if id(parameter) in own])
+        and (held := [places[id(parameter)] for parameter in parameters_of(each) if id(parameter) in places])
     ]
     return [each for _, each in sorted(found, key=operator.itemgetter(0))]
 
 
 def _refuse_strangers(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-    if optimizer in _handed_over:
-        return
-    for parameter in parameters_of(optimizer):
-        known = _in_server.get(id(parameter))
-        if type(parameter) is TableParameter or (known is not None and known() is parameter):
-            raise RuntimeError(
-                f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
-                "parameter server: create it before the model is wrapped and pass it, "
-                f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
-            )
+    if optimizer not in _handed_over and any(each in _in_server for each in parameters_of(optimizer)):
+        raise RuntimeError(
+            f"this {type(optimizer).__name__} was not passed to AdaModel, but its parameters are in the "
+            "parameter server: create it before the model is wrapped and pass it, "
+            f"AdaModel(model, optimizer); tables train with {FOR_TABLES}"
+        )
 
 
 register_optimizer_step_pre_hook(_refuse_strangers)

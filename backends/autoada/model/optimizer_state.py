@@ -6,7 +6,7 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,20 +61,18 @@ class OptimizerStates:
                     "messages round rows, and other nodes still hold rounding errors of the old state: load "
                     'the state before the first step, or use wire = "float32"'
                 )
-        counts = [state.steps_of(values) for state, values in given.items()]
         own = {p: state for p, state in optimizer.state.items() if id(p) not in self._parameters}
-        worker, alone = self._access.worker, self._access.alone
-        if not alone:
-            worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
-            counts = self._counts_of_primary(optimizer, counts, own)
+        worker = self._access.worker
+        worker.end_setup()  # All workers have pushed their earlier gradients into the replaced rows.
+        counts = [state.steps_of(values) for state, values in given.items()]
+        counts = self._counts_of_primary(optimizer, counts, own)
         if self._access.is_primary:
             for (state, values), count in zip(given.items(), counts, strict=True):
                 state.settle()
                 if count > 0 or state.steps > 0 or not state.is_initial(values):
                     state.write(values, count)
-        if not alone:
-            worker.end_setup()
-        for state, count in zip(held, counts, strict=True):
+        worker.end_setup()
+        for state, count in zip(given, counts, strict=True):
             state.steps = count
         optimizer.state = ServerHeldState(self._parameters, own)
 
@@ -87,11 +85,13 @@ class OptimizerStates:
         as far as their names, shapes and numbers show.
         """
         node, name = self._access.node, "steps of an optimizer's state"
-        outline = [
-            [number, key, _outlined(value)]
-            for number, parameter in enumerate(parameters_of(optimizer))
-            for key, value in sorted(own.get(parameter, {}).items())
-        ]
+        outline = repr(
+            [
+                [number, key, _outlined(value)]
+                for number, parameter in enumerate(parameters_of(optimizer))
+                for key, value in sorted(own.get(parameter, {}).items())
+            ]
+        )
         if self._access.is_primary:
             node.post(name, json.dumps([counts, outline]))
         self._access.worker.barrier()
@@ -99,7 +99,7 @@ class OptimizerStates:
         assert text is not None  # The primary worker has posted it before the barrier.
         result: list[int]
         result, expected = json.loads(text)
-        if json.loads(json.dumps(outline)) != expected:
+        if outline != expected:
             raise ValueError(
                 f"{type(optimizer).__name__} steps some parameters on each worker, and its state of them "
                 "differs from that of the primary worker: load the same state on all workers"
@@ -117,9 +117,9 @@ class OptimizerStates:
 
 
 def _outlined(value: Any) -> Any:
-    """Return a number of an optimizer's state, or the shape of a larger tensor, in the form of JSON."""
+    """Return a number of an optimizer's state, or the shape of a larger tensor."""
     if not isinstance(value, Tensor):
-        return repr(value)
+        return value
     return value.item() if value.numel() == 1 else list(value.shape)
 
 
@@ -130,33 +130,26 @@ class ServerHeldState(defaultdict[Any, Any]):
         super().__init__(dict, own)
         self._in_server = in_server
 
-    def _refuse(self, parameters: str) -> NoReturn:
+
+def _guarded(name: str) -> Callable[..., Any]:
+    """A method of `dict` for the parameters that the optimizer itself steps.
+
+    A method without a key is refused, because it would miss the entries in the server.
+    """
+    method = getattr(defaultdict, name)
+
+    @functools.wraps(method)
+    def call(self: ServerHeldState, *args: Any) -> Any:
+        state = self._in_server.get(id(args[0])) if name in _BY_KEY else None
+        if name in _BY_KEY and state is None:
+            return method(self, *args)
+        parameters = "some parameters" if state is None else repr(state.name)
         raise RuntimeError(
             f"optimizer.state has no entry of {parameters}: the state is in the parameter server. Read it by "
             "optimizer.state_dict(), and replace it by optimizer.load_state_dict()"
         )
 
-
-def _checked(name: str) -> Callable[..., Any]:
-    """A method of `dict` for the parameters that the optimizer itself steps."""
-    method = getattr(defaultdict, name)
-
-    @functools.wraps(method)
-    def call(self: ServerHeldState, parameter: Any, *args: Any) -> Any:
-        if (state := self._in_server.get(id(parameter))) is not None:
-            self._refuse(repr(state.name))
-        return method(self, parameter, *args)
-
     return call
-
-
-def _refused(parameters: str) -> Callable[..., NoReturn]:
-    """A method that is refused because it would miss the entries in the server."""
-
-    def refuse(self: ServerHeldState, *args: Any) -> NoReturn:
-        self._refuse(parameters)
-
-    return refuse
 
 
 _BY_KEY = {"__missing__", "__contains__", "__setitem__", "__delitem__", "get", "pop", "setdefault"}
@@ -165,4 +158,4 @@ _UNCHANGED = {"__getitem__", "items", "fromkeys", "default_factory", "__repr__",
 _UNCHANGED |= {"__new__", "__init__", "__getattribute__", "__class_getitem__", "__hash__"}
 
 for _name in (vars(dict).keys() | vars(defaultdict).keys()) - _UNCHANGED:
-    setattr(ServerHeldState, _name, _checked(_name) if _name in _BY_KEY else _refused("some parameters"))
+    setattr(ServerHeldState, _name, _guarded(_name))

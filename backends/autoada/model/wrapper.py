@@ -143,26 +143,19 @@ class AdaModel(ForwardingModule):
         self._synchronous = SynchronousSteps(self.worker, options.every, access.num_workers)
         self._device = layout.device
         optimizers = listed(optimizer)
-        self._backward = None if optimizers else StepsInBackward(self.push)
         reads = Reads()
         self._wrapped = WrappedParameters(model, plan, access, reads)
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
+        self._backward = None if optimizers else StepsInBackward(model, self.push)
         self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(
             access, {name: one.rows.length for name, one in self.tables.items() if name in options.chosen}
         )
         self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
-        self._own_state = WorkerState(
-            model,
-            optimizers,
-            self._wrapped.parameter_states,
-            self._wrapped.stepped,
-            layout.device,
-            self._staleness,
-        )
+        self._own_state = WorkerState(model, optimizers, self._wrapped, layout.device, self._staleness)
         self._calls = Calls(model, self._state, self._wrapped)
         self._of_both = names_of_both(self, model)
         self.module = model
@@ -179,8 +172,6 @@ class AdaModel(ForwardingModule):
         nn.Module.register_load_state_dict_post_hook(
             self, lambda self, _: self.__dict__.update(_modules=modules)
         )
-        if self._backward is not None:
-            self._backward.follow(model, lambda: model.training)
         for each in optimizers:
             push_at_step(each, self._wrapped, self.push)
             self._wrapped.optimizer_states.attach(each)
@@ -489,32 +480,26 @@ def unwrap(model: AdaModel) -> nn.Module:
 
 
 class StepsInBackward:
-    """Pushes at the end of each backward pass, for a model without an optimizer."""
+    """Pushes at the end of each backward pass, for a model without an optimizer.
 
-    def __init__(self, push: Callable[[], None]) -> None:
+    In evaluation mode, gradients are dropped.
+    """
+
+    def __init__(self, model: nn.Module, push: Callable[[], None]) -> None:
+        self._model = model
         self._push = push
-        self._parameters: list[nn.Parameter] = []
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
         self.queued = False
         """Whether the end of the current backward pass will push."""
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._gradient_arrived)
 
-    def gradient_arrived(self) -> None:
-        """Queue a push for the end of the backward pass, when every row's gradient is complete."""
-        if not self.queued:
+    def _gradient_arrived(self, parameter: Tensor) -> None:
+        if not self._model.training:
+            parameter.grad = None
+        elif not self.queued:  # At the end of the pass, every row's gradient is complete.
             self.queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._step)
-
-    def follow(self, model: nn.Module, training: Callable[[], bool]) -> None:
-        """Queue a push when a backward pass gives gradients; in evaluation mode, drop them."""
-
-        def arrived(parameter: Tensor) -> None:
-            if training():
-                self.gradient_arrived()
-            else:
-                parameter.grad = None
-
-        self._parameters = [each for each in model.parameters() if each.requires_grad]
-        for parameter in self._parameters:
-            parameter.register_post_accumulate_grad_hook(arrived)
 
     def _step(self) -> None:
         self._push()

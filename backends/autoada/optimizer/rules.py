@@ -31,8 +31,8 @@ class RuleGroup:
     rule: Rule | None
     """Rule of the server for the gradients. If there is none, the optimizer itself steps the parameters,
     with gradients that all workers share."""
-    parameters: frozenset[int] | None
-    """Identities of the parameters; None for all parameters."""
+    parameters: frozenset[int]
+    """Identities of the parameters."""
     optimizer: torch.optim.Optimizer | None = None
     """Optimizer whose ``step()`` applies the rule, if there is one."""
     obstacle: str = ""
@@ -40,7 +40,7 @@ class RuleGroup:
 
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether the rule is for `parameter`."""
-        return self.parameters is None or id(parameter) in self.parameters
+        return id(parameter) in self.parameters
 
     @property
     def server_rule(self) -> Rule:
@@ -69,30 +69,33 @@ def listed(optimizer: Optimizers | Rule | None) -> list[torch.optim.Optimizer]:
     return list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
 
 
-def rule_groups(optimizer: Optimizers | Rule | None) -> list[RuleGroup]:
+def rule_groups(optimizer: Optimizers | Rule | None, names: Mapping[int, str]) -> list[RuleGroup]:
     """The server's rules for the optimizers, one for each of their parameter groups.
+
+    `names` are the names of the model's parameters, by their identities.
 
     Raises
     ------
     ValueError
-        If two optimizers hold the same parameter.
+        If two optimizers hold the same parameter of the model.
     """
     if optimizer is None or isinstance(optimizer, Rule):
-        return [RuleGroup(optimizer or DEFAULT, None)]
-    if not listed(optimizer):
+        return [RuleGroup(optimizer or DEFAULT, frozenset(names))]
+    optimizers = listed(optimizer)
+    if not optimizers:
         raise ValueError(
             "AdaModel was given a list of no optimizers: give it one, or None to train with a default"
         )
-    holders: dict[int, torch.optim.Optimizer] = {}
-    for each in listed(optimizer):
-        for parameter in parameters_of(each):
-            if holders.setdefault(id(parameter), each) is not each:
-                other = type(holders[id(parameter)]).__name__
+    holders: dict[str, torch.optim.Optimizer] = {}
+    for each in optimizers:
+        for name in [names[id(p)] for p in parameters_of(each) if id(p) in names]:
+            if (other := holders.setdefault(name, each)) is not each:
+                one, two = sorted([type(other).__name__, type(each).__name__])
                 raise ValueError(
-                    f"{other} and {type(each).__name__} both hold a parameter of shape "
-                    f"{tuple(parameter.shape)}: give AdaModel optimizers that have none in common"
+                    f"{one} and {two} both hold the parameter {name!r}: pass the one that trains the model, "
+                    "AdaModel(model, optimizer)"
                 )
-    return [group for each in listed(optimizer) for group in _groups_of(each)]
+    return [_group_of(each, options) for each in optimizers for options in each.param_groups]
 
 
 def rule_of(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> Rule:
@@ -178,16 +181,12 @@ def check_state(name: str, shape: torch.Size, state: Mapping[str, Any], rule: Ru
             )
 
 
-def _groups_of(optimizer: torch.optim.Optimizer) -> list[RuleGroup]:
-    groups = []
-    for options in optimizer.param_groups:
-        rule, obstacle = None, ""
-        try:
-            rule = rule_of(optimizer, options)
-        except Unsupported as reason:
-            obstacle = str(reason)
-        groups.append(RuleGroup(rule, frozenset(map(id, options["params"])), optimizer, obstacle))
-    return groups
+def _group_of(optimizer: torch.optim.Optimizer, options: dict[str, Any]) -> RuleGroup:
+    parameters = frozenset(map(id, options["params"]))
+    try:
+        return RuleGroup(rule_of(optimizer, options), parameters, optimizer)
+    except Unsupported as obstacle:
+        return RuleGroup(None, parameters, optimizer, str(obstacle))
 
 
 _DECAYED = ("lr", "weight_decay", "eps")

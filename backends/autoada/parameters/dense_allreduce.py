@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ FIRST_BUCKET = 1 << 20
 BUCKET = 25 << 20
 """Bytes of gradients that are sent together, as in DistributedDataParallel: few at first, to begin early."""
 FLAGS = 2
-"""Number of flags after the last bucket: nodes that step, and nodes that have changed sent gradients."""
+"""Number of flags after a bucket. The last bucket's flags count: nodes that step, and nodes that have changed
+sent gradients."""
 
 
 class AllReducedParameters(LocallySteppedParameters):
@@ -48,8 +49,8 @@ class AllReducedParameters(LocallySteppedParameters):
         """Bytes that this node has sent: by a ring of n nodes, 2 (n - 1) / n per byte of gradients."""
         self._node = node = access.node
         self._group: ProcessGroup | None = None
-        self._trained = [parameter for parameter in self.parameters if parameter.requires_grad]
-        self._buckets = _buckets_of(self._trained, weight)
+        self._frozen = {name: parameters[name] for name in layout.names if not parameters[name].requires_grad}
+        self._buckets = _buckets_of([each for each in self.parameters if each.requires_grad], weight)
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
@@ -69,7 +70,12 @@ class AllReducedParameters(LocallySteppedParameters):
         """Send the remaining gradients of this node. `scale` has no effect, because they are averaged."""
         del scale
         if self._group is not None:
-            self._check_frozen()
+            for name, parameter in self._frozen.items():
+                if parameter.grad is not None:
+                    raise RuntimeError(
+                        f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
+                        "wrapped the model: set it before"
+                    )
             changed = any(bucket.has_changed() for bucket in self._buckets[: self._launched])
             self._overlaps = self._overlaps and not changed
             self._launch_rest(steps=True, changed=changed)
@@ -78,7 +84,8 @@ class AllReducedParameters(LocallySteppedParameters):
         """Replace this node's gradients by the means of all nodes' gradients. Waits for all nodes."""
         if self._group is None:
             return
-        if self._wait().changed:
+        _, changed = self._wait()
+        if changed:
             self._launch_rest(steps=True, changed=False)
             self._wait()
         for bucket in self._buckets:
@@ -97,8 +104,8 @@ class AllReducedParameters(LocallySteppedParameters):
         self._buckets[number].ready.add(i)
         while self._overlaps and self._launched < len(self._buckets) - 1:
             bucket = self._buckets[self._launched]
-            if not bucket.is_ready:
-                break
+            if any(p.requires_grad and i not in bucket.ready for i, p in enumerate(bucket.parameters)):
+                break  # Some gradients have not arrived.
             bucket.fill()
             self._launch(bucket)
 
@@ -106,12 +113,11 @@ class AllReducedParameters(LocallySteppedParameters):
         assert self._group is not None
         changed = self._launched > 0  # by a backward pass whose step never came
         try:
-            while True:
+            steps = True
+            while steps:
                 self._launch_rest(steps=False, changed=changed, empty=True)
-                flags = self._wait()
-                if not flags.steps:
-                    break
-                if flags.changed:
+                steps, changed = self._wait()
+                if steps and changed:
                     self._launch_rest(steps=True, changed=False, empty=True)
                     self._wait()
                 changed = False
@@ -120,10 +126,9 @@ class AllReducedParameters(LocallySteppedParameters):
             _log.info("nobody sums up gradients any more: %s", error)
 
     def _launch_rest(self, *, steps: bool, changed: bool, empty: bool = False) -> None:
+        self._buckets[-1].flags.copy_(torch.tensor([steps, changed]))
         for bucket in self._buckets[self._launched :]:
             bucket.fill(empty)
-            if bucket is self._buckets[-1]:
-                bucket.flags[0], bucket.flags[1] = float(steps), float(changed)
             self._launch(bucket)
 
     def _launch(self, bucket: _Bucket) -> None:
@@ -134,7 +139,8 @@ class AllReducedParameters(LocallySteppedParameters):
         self.bytes_sent += 2 * (nodes - 1) / nodes * bucket.sums.nbytes
         self._launched += 1
 
-    def _wait(self) -> _Flags:
+    def _wait(self) -> tuple[bool, bool]:
+        """Wait for all buckets; return whether any node steps, and whether any has changed sent gradients."""
         assert self._group is not None
         for bucket in self._buckets:
             self._group.wait(bucket.work)
@@ -142,68 +148,45 @@ class AllReducedParameters(LocallySteppedParameters):
             bucket.ready.clear()
         self._launched = 0
         steps, changed = self._buckets[-1].sums[-FLAGS:].tolist()
-        return _Flags(steps > 0, changed > 0)
-
-    def _check_frozen(self) -> None:
-        known = {id(parameter) for parameter in self._trained}
-        for name, parameter in zip(self._names, self.parameters, strict=True):
-            if parameter.grad is not None and id(parameter) not in known:
-                raise RuntimeError(
-                    f"the parameter {name!r} has a gradient, and had requires_grad=False when AdaModel "
-                    "wrapped the model: set it before"
-                )
-
-
-class _Flags(NamedTuple):
-    """Flags of the last bucket: whether any node steps, and whether any has changed sent gradients."""
-
-    steps: bool
-    changed: bool
+        return steps > 0, changed > 0
 
 
 class _Bucket:
     """Gradients that are sent together, followed by a flag for each gradient that is present."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], flags: int, weight: float) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], weight: float) -> None:
         dtype = _sent_as(parameters[0]) if parameters else torch.float32
         self.parameters = parameters
         self._weight = weight
         sizes = [parameter.numel() for parameter in parameters]
-        self.given = torch.zeros(sum(sizes) + len(sizes) + flags, dtype=dtype)
+        self.given = torch.zeros(sum(sizes) + len(sizes) + FLAGS, dtype=dtype)
         self.sums = torch.zeros_like(self.given)
         self._given = self._parts(self.given, sizes)
         self._sums = self._parts(self.sums, sizes)
-        self._counts = slice(sum(sizes), sum(sizes) + len(sizes))
-        self.flags = self.given[len(self.given) - flags :]
+        self._counts = slice(sum(sizes), -FLAGS)
+        self.flags = self.given[-FLAGS:]
         self.ready: set[int] = set()
+        """Places of the gradients that have arrived."""
         self.work: Any = None
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all expected gradients have arrived."""
-        return all(
-            i in self.ready or not parameter.requires_grad for i, parameter in enumerate(self.parameters)
-        )
 
     def fill(self, empty: bool = False) -> None:
         """Take the current gradients, or none."""
-        present = []
-        for part, parameter in zip(self._given, self.parameters, strict=True):
-            if empty or parameter.grad is None:
+        gradients = [None if empty else parameter.grad for parameter in self.parameters]
+        for part, gradient in zip(self._given, gradients, strict=True):
+            if gradient is None:
                 part.zero_()
             else:
-                part.copy_(self._weighted(parameter.grad, part))
-            present.append(0.0 if empty or parameter.grad is None else 1.0)
-        self.given[self._counts] = torch.tensor(present, dtype=self.given.dtype)
+                part.copy_(self._weighted(gradient, part))
+        self.given[self._counts] = torch.tensor([float(gradient is not None) for gradient in gradients])
 
     def has_changed(self) -> bool:
         """Whether the current gradients differ from the taken ones."""
         counts = self.given[self._counts].tolist()
         for part, count, parameter in zip(self._given, counts, self.parameters, strict=True):
-            if parameter.grad is None:
-                if count:
-                    return True
-            elif not (count and torch.equal(part, self._weighted(parameter.grad, part))):
+            gradient = parameter.grad
+            if (gradient is not None) != bool(count):
+                return True
+            if gradient is not None and not torch.equal(part, self._weighted(gradient, part)):
                 return True
         return False
 
@@ -238,21 +221,18 @@ def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Buck
     """Return the parameters in buckets, the last ones first, because a backward pass reaches them first."""
     chunks: list[list[nn.Parameter]] = []
     for dtype in (torch.float64, torch.float32):
-        of_dtype: list[list[nn.Parameter]] = []
-        size, limit = 0, FIRST_BUCKET
+        limit, left = FIRST_BUCKET, -1
         for parameter in reversed(parameters):
             if _sent_as(parameter) is not dtype:
                 continue
             nbytes = parameter.numel() * dtype.itemsize
-            if not of_dtype or size + nbytes > limit:
-                limit = BUCKET if of_dtype else FIRST_BUCKET
-                of_dtype.append([])
-                size = 0
-            of_dtype[-1].append(parameter)
-            size += nbytes
-        chunks += of_dtype
-    *others, last = chunks or [[]]
-    return [*(_Bucket(chunk, 0, weight) for chunk in others), _Bucket(last, FLAGS, weight)]
+            left -= nbytes
+            if left < 0:
+                chunks.append([])
+                left = limit - nbytes
+                limit = BUCKET
+            chunks[-1].append(parameter)
+    return [_Bucket(chunk, weight) for chunk in chunks or [[]]]
 
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:

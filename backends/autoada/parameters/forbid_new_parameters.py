@@ -25,26 +25,18 @@ _parallel: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 def refuse_parallel(model: nn.Module) -> None:
     """Raise TypeError if a module of the classes `PARALLEL` has parameters of `model`."""
-    own = set(map(id, model.parameters()))
-
-    def shares() -> bool:
-        return any(id(parameter) in own for other in _parallel for parameter in other.parameters())
-
-    if shares():
+    if _parallel:
         gc.collect()  # A module without references does not count.
-        if shares():
-            raise TypeError(ONE_PROCESS)
+    own = set(map(id, model.parameters()))
+    if any(id(parameter) in own for other in _parallel for parameter in other.parameters()):
+        raise TypeError(ONE_PROCESS)
 
 
 def forbid_new_parameters(model: nn.Module, wrapper: nn.Module) -> None:
     """Refuse new parameters in `model` and its modules from now on."""
     _wrappers.add(wrapper)
-    _watch(model, frozenset(map(id, model.parameters())))
-
-
-def _watch(model: nn.Module, known: frozenset[int]) -> None:
-    for module in model.modules():
-        _wrapped[module] = known
+    known = frozenset(map(id, model.parameters()))
+    _wrapped.update(dict.fromkeys(model.modules(), known))
 
 
 def _parameter_comes(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -70,7 +62,7 @@ def _module_comes(module: nn.Module, name: str, child: nn.Module | None) -> None
             f"the module {name!r} comes after AdaModel wrapped the model, and its parameter {new[0]!r} would "
             "never be trained: change the model before it is wrapped"
         )
-    _watch(child, known)
+    _wrapped.update(dict.fromkeys(child.modules(), known))
 
 
 registration.register_module_parameter_registration_hook(_parameter_comes)

@@ -167,7 +167,7 @@ def layout_of(
     for name, parameter in model.named_parameters():
         if isinstance(parameter, TableParameter):
             raise ValueError(f"the model is wrapped already: {name!r} is in a parameter server")
-    groups = rule_groups(optimizer)
+    groups = rule_groups(optimizer, {id(parameter): name for name, parameter in model.named_parameters()})
     idle = {id(p) for p in model.parameters() if not any(group.holds(p) for group in groups)}
     if idle:
         groups.append(RuleGroup(rule_of_defaults(groups), frozenset(idle)))

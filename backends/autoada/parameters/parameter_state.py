@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,10 @@ from adaps import NodeTable
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import check_state, has_step, initial_states, initial_value, state_names
 from autoada.parameters.server_access import ServerAccess
-from autoada.parameters.server_rows import ServerRows
+from autoada.parameters.server_rows import ServerRows, chunks
 from autoada.parameters.table_gradients import row_sparse
 from autoada.parameters.table_parameter import TableParameter
 
-CHUNK_FLOATS = 1 << 22
-"""Number of floats of state in one call of the server."""
 MOMENTS = (adaps.Adam, adaps.AdamW, adaps.SparseAdam)
 
 
@@ -39,7 +37,6 @@ class ParameterState:
     _rows: ServerRows | None = None
 
     def __post_init__(self) -> None:
-        self._shape = self.parameter.shape
         self._names = state_names(self._rule)
         self._initial = initial_value(self._rule)
         self._steps = 0
@@ -52,9 +49,14 @@ class ParameterState:
         """Steps with a gradient so far."""
         if self._rows is not None:
             return self._rows.steps
-        if isinstance(self._rule, MOMENTS):
-            return int(self.first()[-1])  # the same in all rows of a dense parameter
-        return self._steps
+        if not isinstance(self._rule, MOMENTS):
+            return self._steps
+        # All rows of a dense parameter have the same number, and all workers agree on the least key. There is
+        # none if there is no row.
+        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
+        if len(key) > 0:
+            self._access.worker.pull_state(key, state)
+        return int(state[-1])
 
     @steps.setter
     def steps(self, count: int) -> None:
@@ -77,7 +79,7 @@ class ParameterState:
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError if the server has no place for a state."""
-        check_state(self.name, self._shape, state, self._rule)
+        check_state(self.name, self.parameter.shape, state, self._rule)
 
     def settle(self) -> None:
         """Have rows make up for the steps that they have missed."""
@@ -92,9 +94,9 @@ class ParameterState:
             return {}
         keys, length, width = self._keys(), self.table.length, self.table.state_length
         # Rows of ids that were not used have no key.
-        rows = len(keys) if self._rows is None else self._shape[0]
+        rows = len(keys) if self._rows is None else self.parameter.shape[0]
         parts = torch.full((len(self._names), rows, length), self._initial)
-        for some in self._chunks(len(keys)):
+        for some in chunks(len(keys), width):
             state = torch.empty(some.stop - some.start, width)
             self._access.worker.pull_state(keys[some], state)
             for i, part in enumerate(parts):
@@ -104,11 +106,11 @@ class ParameterState:
             result["step"] = steps if isinstance(self._rule, adaps.SparseAdam) else torch.tensor(float(steps))
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
-            values = part.view(-1)[: self._shape.numel()].view(self._shape)
+            values = part.view(-1)[: self.parameter.shape.numel()].view(self.parameter.shape)
             result[name] = values.to(device, self.parameter.dtype, copy=True)
             if name == "momentum_buffer" and self._has_sparse_momentum():
                 ids = values.flatten(1).any(1).nonzero()[:, 0]
-                result[name] = row_sparse(ids, result[name][ids], self._shape).coalesce()
+                result[name] = row_sparse(ids, result[name][ids], self.parameter.shape).coalesce()
         return result
 
     def _has_sparse_momentum(self) -> bool:
@@ -144,7 +146,7 @@ class ParameterState:
         }
         buffer = state.get("momentum_buffer")
         self._began_sparse = None if buffer is None else buffer.is_sparse
-        for some in self._chunks(len(keys)):
+        for some in chunks(len(keys), width):
             rows = initial_states(self._rule, some.stop - some.start, length, width, steps)
             for i, values in given.items():
                 part = torch.full((len(rows) * length,), self._initial)
@@ -152,16 +154,3 @@ class ParameterState:
                 part[: len(values)] = values.to("cpu", torch.float32)
                 rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)
             self._access.worker.set_state(keys[some], rows)
-
-    def first(self) -> Tensor:
-        """The state of the first row, as the server keeps it."""
-        # All workers agree on the least key. There is none if there is no row.
-        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
-        if len(key) > 0:
-            self._access.worker.pull_state(key, state)
-        return state
-
-    def _chunks(self, rows: int) -> Iterator[slice]:
-        count = max(1, CHUNK_FLOATS // max(1, self.table.state_length))
-        for start in range(0, rows, count):
-            yield slice(start, min(rows, start + count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from autoada.parameters.server_access import ServerAccess
 
 CHUNK_FLOATS = 1 << 22
-"""Floats that `ServerRows.write` hands over at once."""
+"""Number of floats in one call of the server that writes values, or reads or writes state."""
 FEW_ROWS = 1 << 16
 """The keys of all rows are kept for tables of at most this many rows."""
 
@@ -90,7 +91,13 @@ class ServerRows:
         """Overwrite rows; each id occurs once."""
         keys = self.table.keys(ids.to("cpu", torch.int64).contiguous())
         self.apply_missed_steps(keys)  # steps that the old values have missed must not change the new ones
-        count = max(1, CHUNK_FLOATS // max(1, self.length))
         flat = values.detach().reshape(len(keys), self.length)
-        for some, part in zip(keys.split(count), flat.split(count), strict=True):
-            self.worker.set(some, part.to("cpu", torch.float32).contiguous())
+        for some in chunks(len(keys), self.length):
+            self.worker.set(keys[some], flat[some].to("cpu", torch.float32).contiguous())
+
+
+def chunks(rows: int, floats: int) -> Iterator[slice]:
+    """Divide rows of a number of floats between calls of the server."""
+    count = max(1, CHUNK_FLOATS // max(1, floats))
+    for start in range(0, rows, count):
+        yield slice(start, min(rows, start + count))

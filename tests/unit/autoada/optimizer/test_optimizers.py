@@ -70,7 +70,7 @@ def test_an_optimizer_that_is_gone_is_not_found(net: Net) -> None:
     optimizer = sgd(net)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)  # makes a cycle: only the collector ends it
     del optimizer
-    assert optimizer_lookup.find_optimizers(net) == []
+    assert optimizer_lookup.optimizers_of(net, None) is None
 
 
 def test_two_optimizers_of_one_parameter_have_to_be_told_apart(net: Net) -> None:
