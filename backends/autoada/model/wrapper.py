@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import os
 import weakref
@@ -148,7 +149,8 @@ class AdaModel(ForwardingModule):
         self._wrapped.initialise()
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
-        self._backward = None if optimizers else StepsInBackward(model, self.push)
+        if not optimizers:
+            StepsInBackward(model, self.push)
         self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(
@@ -188,8 +190,6 @@ class AdaModel(ForwardingModule):
     def push(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Push all gradients, or the gradients of `optimizer`. The next call uses the new values."""
         with torch._C.DisableTorchFunction():  # Pushing is not part of the use of the batch.
-            if self._backward is not None:
-                self._backward.queued = False
             self._calls.stepping()
             self._wrapped.follow(optimizer)
             self._synchronous.before_push()
@@ -489,17 +489,18 @@ class StepsInBackward:
         self._model = model
         self._push = push
         self._parameters = [each for each in model.parameters() if each.requires_grad]
-        self.queued = False
-        """Whether the end of the current backward pass will push."""
+        self._queued: Callable[[], Any] = lambda: None
+        """A weak reference to the callback at the end of the current backward pass."""
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._gradient_arrived)
 
     def _gradient_arrived(self, parameter: Tensor) -> None:
         if not self._model.training:
             parameter.grad = None
-        elif not self.queued:  # At the end of the pass, every row's gradient is complete.
-            self.queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._step)
+        elif self._queued() is None:  # At the end of the pass, every row's gradient is complete.
+            step = functools.partial(self._step)  # PyTorch drops it with the pass, also if the pass fails.
+            self._queued = weakref.ref(step)
+            torch.autograd.Variable._execution_engine.queue_callback(step)
 
     def _step(self) -> None:
         self._push()

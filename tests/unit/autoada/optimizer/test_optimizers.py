@@ -167,6 +167,23 @@ def test_a_rule_trains_in_the_backward_pass(net: Net, caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
+def test_a_rule_trains_on_after_a_backward_pass_that_failed(net: Net) -> None:
+    def fail(gradient: Tensor) -> None:
+        raise RuntimeError("failed")
+
+    model = autoada.AdaModel(net, adaps.SGD(lr=0.5))
+    ids = torch.arange(4)
+    hook = net.items.weight.register_hook(fail)  # the gradients of the layer after it have arrived
+    with pytest.raises(RuntimeError, match="failed"):
+        model(ids).backward()
+    hook.remove()
+    model.zero_grad()
+    before = model(ids)
+    before.backward()
+    assert model(ids) < before
+    model.close()
+
+
 def test_that_nobody_says_what_to_train_with_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
