@@ -188,7 +188,7 @@ def _references(holder: Any) -> int:
 
 
 _REFERENCES = _references([object()])
-_USES = _uses(torch.zeros(1))
+_USES = _uses(torch.zeros(1, device="cpu"))
 
 
 def _cloned(leaf: Any) -> Any:

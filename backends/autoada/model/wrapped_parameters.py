@@ -222,7 +222,7 @@ class WrappedParameters:
                 if isinstance(table, HashTable):
                     table.rows.write_state(hashed[name].id_map.saved(parameter))
                 else:
-                    table.rows.write(torch.arange(len(parameter)), parameter)
+                    table.rows.write(torch.arange(len(parameter), device="cpu"), parameter)
         self._end_setup()
         for optimizer in self._optimizers:
             self.optimizer_states.take_over(optimizer)

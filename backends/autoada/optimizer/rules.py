@@ -147,7 +147,7 @@ def initial_value(rule: Rule) -> float:
 
 def initial_states(rule: Rule, rows: int, length: int, width: int, steps: int) -> Tensor:
     """States of rows without a gradient that have missed none of `steps` steps, (rows, width)."""
-    states = torch.full((rows, width), initial_value(rule))
+    states = torch.full((rows, width), initial_value(rule), dtype=torch.float32, device="cpu")
     states[:, len(state_names(rule)) * length :] = float(1 + (steps - 1) % STEP_NUMBERS) if steps > 0 else 0.0
     return states
 

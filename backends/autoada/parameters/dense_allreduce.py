@@ -126,7 +126,7 @@ class AllReducedParameters(LocallySteppedParameters):
             _log.info("nobody sums up gradients any more: %s", error)
 
     def _launch_rest(self, *, steps: bool, changed: bool, empty: bool = False) -> None:
-        self._buckets[-1].flags.copy_(torch.tensor([steps, changed]))
+        self._buckets[-1].flags.copy_(torch.tensor([steps, changed], device="cpu"))
         for bucket in self._buckets[self._launched :]:
             bucket.fill(empty)
             self._launch(bucket)
@@ -159,7 +159,7 @@ class _Bucket:
         self.parameters = parameters
         self._weight = weight
         sizes = [parameter.numel() for parameter in parameters]
-        self.given = torch.zeros(sum(sizes) + len(sizes) + FLAGS, dtype=dtype)
+        self.given = torch.zeros(sum(sizes) + len(sizes) + FLAGS, dtype=dtype, device="cpu")
         self.sums = torch.zeros_like(self.given)
         self._given = self._parts(self.given, sizes)
         self._sums = self._parts(self.sums, sizes)
@@ -177,7 +177,9 @@ class _Bucket:
                 part.zero_()
             else:
                 part.copy_(self._weighted(gradient, part))
-        self.given[self._counts] = torch.tensor([float(gradient is not None) for gradient in gradients])
+        self.given[self._counts] = torch.tensor(
+            [float(gradient is not None) for gradient in gradients], device="cpu"
+        )
 
     def has_changed(self) -> bool:
         """Whether the current gradients differ from the taken ones."""

@@ -45,7 +45,7 @@ class DenseParameters:
         self.parameters = [parameters[name] for name in layout.names]
         self._spans = list(zip(layout.first_blocks, layout.blocks, strict=True))
         self._values = torch.zeros(layout.rows, layout.length, device=transfer.device, dtype=layout.dtype)
-        self.keys: Tensor = self._table.keys(torch.arange(layout.rows))
+        self.keys: Tensor = self._table.keys(torch.arange(layout.rows, device="cpu"))
         self.name = layout.table
         self.names = layout.names
         self._shared = shared = not access.alone
@@ -60,17 +60,21 @@ class DenseParameters:
         self._steps: list[tuple[int, Tensor]] = []
         self._stepped: list[nn.Parameter] = []
         self._scale = 1.0
-        kept = torch.empty(0, layout.length, dtype=torch.float32) if self._is_source else self._values
+        kept = (
+            torch.empty(0, layout.length, dtype=torch.float32, device="cpu")
+            if self._is_source
+            else self._values
+        )
         self._pulled = kept.clone()
         self._gradients = torch.zeros_like(kept, dtype=torch.float32)
         self._gradient_views = [] if self._is_source else layout.views(self._gradients)
-        self._seen = torch.zeros(len(self.keys), dtype=torch.int64)
+        self._seen = torch.zeros(len(self.keys), dtype=torch.int64, device="cpu")
         self._behind = False
 
     def keys_of(self, names: Container[str]) -> Tensor:
         """Return the server's keys of some parameters, given by their names."""
         spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
-        chosen = [torch.arange(first, first + count) for first, count in spans]
+        chosen = [torch.arange(first, first + count, device="cpu") for first, count in spans]
         return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
 
     def initialise(self) -> None:
@@ -174,7 +178,10 @@ class DenseParameters:
             keys, gradients = self.keys, self._gradients
         else:
             chosen = torch.cat(
-                [torch.arange(first, first + count) for first, count in map(self._spans.__getitem__, present)]
+                [
+                    torch.arange(first, first + count, device="cpu")
+                    for first, count in map(self._spans.__getitem__, present)
+                ]
             )
             keys, gradients = self.keys[chosen], self._gradients[chosen.to(self._gradients.device)]
         self._pushed = (keys, self._transfer.start_to_host(gradients))

@@ -119,7 +119,9 @@ class ServerSummedParameters(LocallySteppedParameters):
         self._alone = access.alone
         table = access.node.table(layout.table)
         rows = layout.summed_rows
-        self._keys = [table.keys(torch.arange(turn * rows, (turn + 1) * rows)) for turn in range(TURNS)]
+        self._keys = [
+            table.keys(torch.arange(turn * rows, (turn + 1) * rows, device="cpu")) for turn in range(TURNS)
+        ]
         self._turn = 0
         self._pushed: Tensor | None = None
 
@@ -177,7 +179,7 @@ class ServerSummedParameters(LocallySteppedParameters):
             self._put_gradient(parameter, view.to(parameter.dtype) if count else None)
 
     def _empty(self) -> Tensor:
-        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32)
+        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32, device="cpu")
 
 
 class RobustMeanParameters(LocallySteppedParameters):
@@ -199,7 +201,7 @@ class RobustMeanParameters(LocallySteppedParameters):
         double = any(parameter.dtype is torch.float64 for parameter in self.parameters)
         self._layout = DenseLayout.of(layout.name, own, torch.float64 if double else torch.float32, BLOCK)
         self._spans = [
-            torch.arange(first, first + count)
+            torch.arange(first, first + count, device="cpu")
             for first, count in zip(self._layout.first_blocks, self._layout.blocks, strict=True)
         ]
         self._given: Gradients | None = None
@@ -211,13 +213,13 @@ class RobustMeanParameters(LocallySteppedParameters):
     def collect(self, scale: float) -> None:
         """Take the gradients of this worker. `scale` has no effect, because gradients are not added up."""
         del scale
-        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
+        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype, device="cpu")
         keys = []
         for view, span, parameter in zip(self._layout.views(rows), self._spans, self.parameters, strict=True):
             if parameter.grad is not None:
                 view.copy_(dense_gradient(parameter.grad))
                 keys.append(span)
-        chosen = torch.cat(keys) if keys else torch.empty(0, dtype=torch.int64)
+        chosen = torch.cat(keys) if keys else torch.empty(0, dtype=torch.int64, device="cpu")
         self._given = Gradients(chosen, rows[chosen])
 
     def given(self) -> Gradients:
@@ -229,9 +231,9 @@ class RobustMeanParameters(LocallySteppedParameters):
         """Collective: replace this worker's gradients by the combined gradients."""
         self._given = None
         keys, values = self._exchange.spread(combined.gradients)
-        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype)
+        rows = torch.zeros(self._layout.rows, BLOCK, dtype=self._layout.dtype, device="cpu")
         rows[keys] = values
-        present = torch.zeros(self._layout.rows, dtype=torch.bool)
+        present = torch.zeros(self._layout.rows, dtype=torch.bool, device="cpu")
         present[keys] = True
         views = self._layout.views(rows)
         for view, first, parameter in zip(views, self._layout.first_blocks, self.parameters, strict=True):

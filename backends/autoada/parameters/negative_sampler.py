@@ -111,22 +111,24 @@ class NegativeSampler:
         distribution = self.sampling.distribution
         if not self.sampling.replacement:
             # as if one by one: the earliest of exponential times (Efraimidis and Spirakis 2006)
-            times = torch.empty(self._rows, dtype=torch.float64).exponential_() / self._weights()
+            times = (
+                torch.empty(self._rows, dtype=torch.float64, device="cpu").exponential_() / self._weights()
+            )
             return times.topk(self.n, largest=False).indices
         if isinstance(distribution, adaps.Uniform):
             return torch.randint(self._rows, (self.n,))
         if self._sums is None:
             self._sums = self._weights().cumsum(0)
-        at = torch.rand(self.n, dtype=torch.float64)
+        at = torch.rand(self.n, dtype=torch.float64, device="cpu")
         return torch.searchsorted(self._sums, at * self._sums[-1], right=True)
 
     def _weights(self) -> Tensor:
         distribution = self.sampling.distribution
         if isinstance(distribution, adaps.Weighted):
-            return torch.tensor(distribution.weights)
+            return torch.tensor(distribution.weights, device="cpu")
         if isinstance(distribution, adaps.LogUniform):
-            return torch.arange(1, self._rows + 1, dtype=torch.float64).reciprocal_().log1p_()
-        return torch.ones(self._rows, dtype=torch.float64)
+            return torch.arange(1, self._rows + 1, dtype=torch.float64, device="cpu").reciprocal_().log1p_()
+        return torch.ones(self._rows, dtype=torch.float64, device="cpu")
 
 
 def sampling_of(parameter: Tensor) -> adaps.Sampling | None:

@@ -53,7 +53,10 @@ class ParameterState:
             return self._steps
         # All rows of a dense parameter have the same number, and all workers agree on the least key. There is
         # none if there is no row.
-        key, state = self._keys().sort().values[:1], torch.zeros(self.table.state_length)
+        key, state = (
+            self._keys().sort().values[:1],
+            torch.zeros(self.table.state_length, dtype=torch.float32, device="cpu"),
+        )
         if len(key) > 0:
             self._access.worker.pull_state(key, state)
         return int(state[-1])
@@ -95,15 +98,19 @@ class ParameterState:
         keys, length, width = self._keys(), self.table.length, self.table.state_length
         # Rows of ids that were not used have no key.
         rows = len(keys) if self._rows is None else self.parameter.shape[0]
-        parts = torch.full((len(self._names), rows, length), self._initial)
+        parts = torch.full((len(self._names), rows, length), self._initial, dtype=torch.float32, device="cpu")
         for some in chunks(len(keys), width):
-            state = torch.empty(some.stop - some.start, width)
+            state = torch.empty(some.stop - some.start, width, dtype=torch.float32, device="cpu")
             self._access.worker.pull_state(keys[some], state)
             for i, part in enumerate(parts):
                 part[some] = state[:, i * length : (i + 1) * length]
         result: dict[str, Any] = {}
         if has_step(self._rule):
-            result["step"] = steps if isinstance(self._rule, adaps.SparseAdam) else torch.tensor(float(steps))
+            result["step"] = (
+                steps
+                if isinstance(self._rule, adaps.SparseAdam)
+                else torch.tensor(float(steps), device="cpu")
+            )
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
             values = part.view(-1)[: self.parameter.shape.numel()].view(self.parameter.shape)
@@ -149,7 +156,7 @@ class ParameterState:
         for some in chunks(len(keys), width):
             rows = initial_states(self._rule, some.stop - some.start, length, width, steps)
             for i, values in given.items():
-                part = torch.full((len(rows) * length,), self._initial)
+                part = torch.full((len(rows) * length,), self._initial, dtype=torch.float32, device="cpu")
                 values = values[some.start * length : some.stop * length]
                 part[: len(values)] = values.to("cpu", torch.float32)
                 rows[:, i * length : (i + 1) * length] = part.view(len(rows), length)

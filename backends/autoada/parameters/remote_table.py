@@ -106,7 +106,7 @@ class RemoteTable(RowStore):
     def read(self, ids: Tensor) -> Tensor:
         """The rows of `ids`, of shape ``(*ids.shape, *row)``; IndexError for one that does not exist."""
         if ids.dtype is not torch.int64 and ids.dtype is not torch.int32:
-            torch.embedding(torch.empty(0, 0), ids)  # raises PyTorch's error
+            torch.embedding(torch.empty(0, 0, device="cpu"), ids)  # raises PyTorch's error
         expected = self._expected  # once: another thread may hand out the next batch
         known = None if expected is None else self._next_expected(expected, ids)
         reads, source = self._reads, self.rows

@@ -58,8 +58,8 @@ class Transfer:
     def host_array(self, *shape: int) -> Tensor:
         """Return uninitialized host memory for float32."""
         if self.direct:
-            return torch.empty(shape, dtype=torch.float32)
-        return torch.empty(shape, dtype=torch.float32, pin_memory=True)
+            return torch.empty(shape, dtype=torch.float32, device="cpu")
+        return torch.empty(shape, dtype=torch.float32, pin_memory=True, device="cpu")
 
     def to_device(self, host: Tensor) -> Tensor:
         """Copy an array to the device, in the order of its stream. `host` must not be used afterwards."""

@@ -48,7 +48,7 @@ class ServerRows:
         """Keys of all rows, in row order."""
         if self._all_keys is not None:
             return self._all_keys
-        keys: Tensor = self.table.keys(torch.arange(self.shape[0]))
+        keys: Tensor = self.table.keys(torch.arange(self.shape[0], device="cpu"))
         if self.shape[0] <= FEW_ROWS:  # making them takes longer than reading the rows
             self._all_keys = keys
         return keys
@@ -83,7 +83,7 @@ class ServerRows:
         """A copy of the rows of keys, or of the whole table, in host memory."""
         self.apply_missed_steps(keys)
         keys = self.all_keys if keys is None else keys
-        rows = torch.empty(len(keys), *self.row_shape, dtype=torch.float32)
+        rows = torch.empty(len(keys), *self.row_shape, dtype=torch.float32, device="cpu")
         self.worker.pull(keys, rows.view(len(rows), self.length))
         return rows.to(self.dtype)
 

@@ -162,8 +162,8 @@ class TableGradients:
     def given(self) -> Gradients:
         """The collected gradients, each row once, which have arrived in host memory."""
         if self._collected is None:
-            empty = torch.empty(0, self._rows.length, dtype=torch.float32)
-            return Gradients(torch.empty(0, dtype=torch.int64), empty)
+            empty = torch.empty(0, self._rows.length, dtype=torch.float32, device="cpu")
+            return Gradients(torch.empty(0, dtype=torch.int64, device="cpu"), empty)
         return self.summed(self._collected)
 
     def summed(self, gradients: RowGradients) -> Gradients:

@@ -420,7 +420,7 @@ def _get_item(source: Tensor, index: Any) -> Any:
         return view
     first = parts[0] if parts else None
     if isinstance(first, list) and all(type(each) is int for each in first):
-        first = torch.tensor(first, dtype=torch.int64)
+        first = torch.tensor(first, dtype=torch.int64, device="cpu")
     if not isinstance(first, Tensor) or first.dtype is torch.uint8 or isinstance(first, TableTensor):
         return NotImplemented
     if first.dtype is torch.bool:

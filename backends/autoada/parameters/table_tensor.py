@@ -196,7 +196,7 @@ class TableTensor(Tensor):
     def row_numbers(self) -> Tensor:
         """The store's rows from the first to the last that this view touches."""
         numbers = self._row_range()
-        return torch.arange(numbers.start, numbers.stop)
+        return torch.arange(numbers.start, numbers.stop, device="cpu")
 
     def _row_range(self) -> range:
         place, length = self.place, max(1, self.store.shape[1:].numel())
@@ -238,7 +238,7 @@ class _Memory:
         self._first = min((int(each[0]) for each in numbers), default=0)
         end = max((int(each[-1]) + 1 for each in numbers), default=0)
         self._store = store
-        self._rows = store.fetch(torch.arange(self._first, end))
+        self._rows = store.fetch(torch.arange(self._first, end, device="cpu"))
 
     def view(self, tensor: TableTensor) -> Tensor:
         """The memory of one of the views."""

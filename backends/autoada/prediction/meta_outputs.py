@@ -105,7 +105,7 @@ class MetaOutputs:
 
         def zeros(value: Any) -> Any:
             if isinstance(value, Tensor) and self._is_unknown(value):
-                return torch.zeros((), dtype=value.dtype).expand(tuple(value.shape))
+                return torch.zeros((), dtype=value.dtype, device="cpu").expand(tuple(value.shape))
             return value
 
         keep_integers = getattr(func, "__name__", "") in _PACKING

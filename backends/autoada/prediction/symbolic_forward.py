@@ -428,7 +428,7 @@ class _Form(NamedTuple):
     def ones(self) -> Tensor:
         """Return a tensor of this form."""
         if 0 in self.strides:
-            return torch.ones(self.shape, dtype=self.dtype)
+            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype).fill_(1)
 
 

@@ -147,7 +147,7 @@ class GradientExchange:
 
     def spread(self, mine: Gradients) -> Gradients:
         """Collective: give all workers the combined rows of each."""
-        counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64))[:, 0].tolist()
+        counts = self._gather(torch.tensor([len(mine.keys)], dtype=torch.int64, device="cpu"))[:, 0].tolist()
         sizes = [len(mine.keys)] * self._workers
         keys = self._send(mine.keys.repeat(self._workers), sizes, counts)
         values = self._send(mine.values.repeat(self._workers, 1), sizes, counts)
@@ -168,7 +168,7 @@ class GradientExchange:
 
     def _header(self, announcement: int, counts: Sequence[Tensor]) -> Tensor:
         """Return the worker's announcement: its sections, and the rows of each section for each worker."""
-        header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64)
+        header = torch.zeros(2 + self._most * self._workers, dtype=torch.int64, device="cpu")
         header[0], header[1] = announcement, len(counts)
         if counts:
             header[2 : 2 + len(counts) * self._workers] = torch.cat(list(counts))
@@ -230,7 +230,7 @@ def _gathered(given: Sequence[Gradients]) -> tuple[Tensor, Gathered]:
     keys, where = torch.cat([each.keys for each in given]).unique(return_inverse=True)
     length = given[0].values.shape[1]
     values = given[0].values.new_zeros(len(given), len(keys), length)
-    present = torch.zeros(len(given), len(keys), dtype=torch.bool)
+    present = torch.zeros(len(given), len(keys), dtype=torch.bool, device="cpu")
     for worker, (each, places) in enumerate(
         zip(given, where.split([len(g.keys) for g in given]), strict=True)
     ):

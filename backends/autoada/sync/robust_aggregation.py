@@ -39,7 +39,7 @@ def trimmed_mean(gathered: Gathered, trim: int | None) -> Tensor:
     have = present.sum(0)
     most = (have - 1).clamp(min=0) // 2
     out = most if trim is None else most.clamp(max=trim)
-    ranks = torch.arange(gathered.workers)[:, None]
+    ranks = torch.arange(gathered.workers, device="cpu")[:, None]
     kept = (ranks >= out) & (ranks < have - out)
     ordered = values.masked_fill(~present[:, :, None], torch.inf).sort(0).values
     sums = ordered.masked_fill(~kept[:, :, None], 0).sum(0)
@@ -64,7 +64,7 @@ def squared_conduct(gathered: Sequence[Gathered], workers: int) -> Tensor:
     The first is the distance to the median, over rows that more than half of the workers have. The second is
     the length of its gradients of all other rows.
     """
-    result = torch.zeros(2, workers, dtype=torch.float64)
+    result = torch.zeros(2, workers, dtype=torch.float64, device="cpu")
     for each in gathered:
         agreed = 2 * each.present.sum(0) > workers
         values, present = each.values[:, agreed], each.present[:, agreed]
@@ -84,7 +84,7 @@ def ordinary(conduct: Tensor) -> Tensor:
 
 def squared_distances(gathered: Sequence[Gathered], workers: int) -> Tensor:
     """Squared distances between each two workers, of shape (workers, workers), in float64."""
-    result = torch.zeros(workers, workers, dtype=torch.float64)
+    result = torch.zeros(workers, workers, dtype=torch.float64, device="cpu")
     for values, _ in gathered:
         flat = values.reshape(workers, -1).double()
         for i in range(workers):
@@ -94,7 +94,7 @@ def squared_distances(gathered: Sequence[Gathered], workers: int) -> Tensor:
 
 def squared_suspicions(gathered: Sequence[Gathered], workers: int) -> Tensor:
     """Squared distances of each worker to the median, of shape (workers,), in float64."""
-    result = torch.zeros(workers, dtype=torch.float64)
+    result = torch.zeros(workers, dtype=torch.float64, device="cpu")
     for each in gathered:
         centre = trimmed_mean(each, None)
         result += (each.values.double() - centre.double()).reshape(workers, -1).square().sum(1)
@@ -111,7 +111,7 @@ def krum_weights(squared: Tensor, faulty: int, keep: int) -> Tensor:
     neighbours = max(1, workers - faulty - 2)
     others = squared.sort(1).values[:, 1 : 1 + neighbours]  # The first is the worker itself.
     chosen = others.sum(1).sort(stable=True).indices[: max(1, min(keep, workers - faulty))]
-    weights = torch.zeros(workers, dtype=torch.float64)
+    weights = torch.zeros(workers, dtype=torch.float64, device="cpu")
     weights[chosen] = 1 / len(chosen)
     return weights
 

@@ -52,9 +52,11 @@ class RowLookahead:
 
     @cached_property
     def _bounds(self) -> Tensor:
-        return torch.tensor(self.ends[:-1], dtype=torch.int64)
+        return torch.tensor(self.ends[:-1], dtype=torch.int64, device="cpu")
 
     @cached_property
     def _batches(self) -> Tensor:
         """Lookahead of each range; -1 leaves it to the loader."""
-        return torch.tensor([-1 if ahead is None else ahead for ahead in self.batches], dtype=torch.int64)
+        return torch.tensor(
+            [-1 if ahead is None else ahead for ahead in self.batches], dtype=torch.int64, device="cpu"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
@@ -483,15 +484,50 @@ def test_gradients_of_several_reads_of_a_table_add_up() -> None:
     torch.testing.assert_close(wrapped, plain, rtol=1e-6, atol=1e-6)
 
 
-def test_rows_have_their_own_dtype_whatever_new_tensors_have_by_default() -> None:
-    plain = nn.Embedding(6, 3)
-    model = autoada.AdaModel(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+@contextlib.contextmanager
+def float64_by_default() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     try:
-        assert model(torch.tensor([2, 4])).dtype is torch.float32
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
-    model.close()
+
+
+DEVICE, DTYPE = (lambda: torch.device("meta")), float64_by_default
+
+
+@pytest.mark.parametrize(
+    ("default", "optimizer"),
+    [(DEVICE, torch.optim.Adagrad), (DTYPE, torch.optim.Adagrad), (DTYPE, torch.optim.NAdam)],
+    ids=["device", "dtype", "dtype and an optimizer without a rule"],
+)
+def test_new_tensors_may_have_another_device_or_dtype_by_default(
+    default: Callable[[], Any], optimizer: Any
+) -> None:
+    def run(model: Any, given: torch.optim.Optimizer) -> list[float]:
+        batches: Any = list(torch.arange(24, device="cpu").view(4, 6) % 20)
+        weight, seen = model.items.weight, []
+        with default():
+            if isinstance(model, autoada.AdaModel):
+                batches = autoada.AdaDataLoader(batches, model=model, lookahead=2)
+            losses = train(model, given, batches, mean_square)
+            weight.data[3:5] *= 2
+            weight.data[[1, 2]] = torch.ones(2, 3, device="cpu", dtype=torch.float32)
+            loss = F.linear(weight[:4], weight).square().mean() + weight[[1, -2]].sum()
+            loss.backward()
+            seen += [weight.grad.flatten(), weight.square().sum().flatten()]
+            given.step()
+            given.load_state_dict(given.state_dict())
+            model.load_state_dict(model.state_dict())
+            losses += train(model, given, batches, mean_square)
+            model.eval()
+            seen += [model(ids).flatten() for ids in batches]
+            seen += [value.flatten() for value in model.state_dict().values()]
+        assert all(each.dtype in (torch.float32, torch.int64) for each in seen)
+        return [*losses, loss.item(), *torch.cat(seen).tolist()]
+
+    plain, wrapped = plain_and_wrapped(Net, lambda model: optimizer(model.parameters(), lr=0.1), run)
+    assert wrapped == pytest.approx(plain, abs=1e-5)
 
 
 def test_gradients_of_many_calls_add_up_in_one_backward_pass() -> None:
