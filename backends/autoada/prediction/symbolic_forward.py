@@ -56,11 +56,10 @@ class SymbolicForward(CallMode):
         meta_model: MetaModel,
         speculation: Speculation,
         *,
+        rng: SimulationRng,
         protect: bool,
         trace: Trace | None,
         explain: bool,
-        draws_all: bool = False,
-        foresees_draws: bool = True,
     ) -> None:
         super().__init__()
         self._speculation = speculation
@@ -69,10 +68,7 @@ class SymbolicForward(CallMode):
         """Number of random draws that were made."""
         self.left_draws = False
         """Whether some draws were not made."""
-        self.foresees_draws = foresees_draws
-        """Whether draws from the global generator have known values."""
-        self._draws_all = draws_all
-        """Whether to make draws that give no ids, such as dropout."""
+        self._rng = rng
         self.values = UnknownValues(meta_model, trace, explain=explain)
         self._real_parameters = meta_model.parameters
         self._protect = protect
@@ -263,7 +259,7 @@ class SymbolicForward(CallMode):
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
         unknown_argument = self.values.touches((*args, *kwargs.values()))
-        if unknown_argument or (not self.foresees_draws and kwargs.get("generator") is None):
+        if unknown_argument or (not self._rng.foresees_draws and kwargs.get("generator") is None):
             self._draw_without_value(func, args, kwargs)
             if name.endswith("_"):
                 return args[0] if args[0].is_meta else self._write_unknown(func, args, kwargs)
@@ -284,7 +280,7 @@ class SymbolicForward(CallMode):
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         """Draw the same number of values as the real call; the output is unknown."""
-        if not self._draws_all or not self.foresees_draws:
+        if not self._rng.draws_all or not self._rng.foresees_draws:
             self.left_draws = True
             return
         given, options = forms_in(
