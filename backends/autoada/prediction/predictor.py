@@ -266,11 +266,9 @@ class IntentPredictor:
 
     def _difference(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> str:
         """Return the first read that differs from the prediction, with its place."""
-        same = 0
-        while same < min(len(predicted), len(real)) and _agree(
-            predicted[same : same + 1], real[same : same + 1]
-        ):
-            same += 1
+        pairs = zip(predicted, real, strict=False)
+        both = min(len(predicted), len(real))
+        same = next((i for i, (access, read) in enumerate(pairs) if not _agree([access], [read])), both)
         if same < len(real):
             name, ids = real[same]
             found = f"{name!r} was read in full" if ids is None else f"rows of {name!r} were read"

@@ -30,6 +30,7 @@ from autoada.prediction.operations import (
     kind_of,
     name_of,
 )
+from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
@@ -55,8 +56,8 @@ class SymbolicForward(CallMode):
         self,
         meta_model: MetaModel,
         speculation: Speculation,
-        *,
         rng: SimulationRng,
+        *,
         protect: bool,
         trace: Trace | None,
         explain: bool,
@@ -131,9 +132,9 @@ class SymbolicForward(CallMode):
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         given = lookups.named_arguments(func, args, kwargs)
         ids, table, offsets = given["input"], given["weight"], given.get("offsets")
-        rows = ids
-        if self.values.table_name(table) is not None and not self.values.is_unknown(ids):
-            rows = lookups.rows_of_bag(ids, given.get("padding_idx"), table, self._apply)
+        rows, padding = ids, given.get("padding_idx")
+        if padding is not None and self.values.table_name(table) and not self.values.is_unknown(ids):
+            rows = self._apply(lookups.without, ids, padding % len(table))
         if not self._reads(table, rows, ids, offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
         bags = len(ids) if offsets is None else len(offsets) - bool(given.get("include_last_offset"))
@@ -180,8 +181,6 @@ class SymbolicForward(CallMode):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
             self.values.rows_of_dense(source)
-        if isinstance(index, Tensor) and index.dtype is torch.int64:
-            return unknown((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
