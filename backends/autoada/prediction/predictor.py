@@ -86,14 +86,9 @@ class IntentPredictor:
     def predict(self, batch: Any) -> Prediction:
         """Predict the accesses of the forward pass of `batch`. Their ids share no memory with the program."""
         prediction = self._predict(batch)
-        private = {
-            id(access.ids): access.ids.clone() for access in prediction.accesses if access.ids is not None
-        }
-        accesses = (
-            access if access.ids is None else access._replace(ids=private[id(access.ids)])
-            for access in prediction.accesses
-        )
-        return prediction._replace(accesses=tuple(accesses))
+        private = {id(a.ids): a.ids.clone() for a in prediction.accesses if a.ids is not None}
+        accesses = tuple([each._replace(ids=private.get(id(each.ids))) for each in prediction.accesses])
+        return prediction._replace(accesses=accesses)
 
     def _predict(self, batch: Any) -> Prediction:
         program = self._cache.find(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, NamedTuple
 
 from autoada.prediction.batch_structure import Signature, common, fits, signature
@@ -24,10 +24,10 @@ class AccessProgram(NamedTuple):
     compiled: CompiledProgram
     accesses: tuple[Access, ...]
 
-    def same_as(self, other: AccessProgram) -> bool:
-        """Return whether both programs are equivalent."""
-        mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
-        return self.compiled.key == other.compiled.key and mine == others
+    @property
+    def key(self) -> Any:
+        """Key that is equal for equivalent programs."""
+        return self.compiled.key, [(access.table, access.kind) for access in self.accesses]
 
 
 class ProgramCache:
@@ -36,8 +36,8 @@ class ProgramCache:
     def __init__(self) -> None:
         self.refused: str | None = None
         """Reason why no program is used, now or in general."""
-        self._general: tuple[Signature, AccessProgram] | None = None
-        self._recent: tuple[Signature, AccessProgram] | None = None
+        self._usable: deque[tuple[Signature, AccessProgram]] = deque(maxlen=SIGNATURES)
+        """Programs in use, with the properties of the batches that they fit; the newest first."""
         self._by_signature: OrderedDict[Signature, tuple[AccessProgram, int]] = OrderedDict()
         self._recorded = 0
         self.used = 0
@@ -45,14 +45,9 @@ class ProgramCache:
 
     def find(self, batch: Any) -> AccessProgram | None:
         """Return the program for `batch`, if there is one."""
-        found = next((each for each in (self._recent, self._general) if each and fits(batch, each[0])), None)
-        if found is None and self._by_signature:
-            shape = signature(batch)
-            program, confirmations = self._by_signature.get(shape, (None, 0))
-            if program is not None and confirmations >= CONFIRMED:
-                found = self._recent = (shape, program)  # A check is faster than the signature of each batch.
+        found = next((program for shape, program in self._usable if fits(batch, shape)), None)
         self.used += found is not None
-        return found[1] if found is not None else None
+        return found
 
     def learn(self, batch: Any, program: AccessProgram) -> None:
         """Learn the program that was recorded for `batch`."""
@@ -61,18 +56,20 @@ class ProgramCache:
             return
         shape = signature(batch)
         known, confirmations = self._by_signature.get(shape, (program, 0))
-        if not known.same_as(program):
+        if known.key != program.key:
             self.refuse("batches of the same shape take different ways through forward")
             return
         self._recorded += 1
         self._by_signature[shape] = (program, confirmations + 1)
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
-        shapes = [shape for shape, (other, _) in self._by_signature.items() if other.same_as(program)]
-        shape_of_all = common(shapes) if len(shapes) >= AGREEING else None
-        if shape_of_all is not None:
-            self._general = (shape_of_all, program)
-        if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
+        if confirmations + 1 >= CONFIRMED:
+            self._usable.appendleft((shape, program))
+        shapes = [other for other, (same, _) in self._by_signature.items() if same.key == program.key]
+        general = common(shapes) if len(shapes) >= AGREEING else None
+        if general is not None:
+            self._usable.appendleft((general, program))
+        elif self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
     def refuse(self, reason: str) -> None:
@@ -82,6 +79,6 @@ class ProgramCache:
 
     def forget(self) -> None:
         """Begin again after a wrong prediction."""
-        self._general = self._recent = None
+        self._usable.clear()
         self._by_signature.clear()
         self._recorded = self.used = 0
