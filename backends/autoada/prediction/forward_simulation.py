@@ -100,9 +100,8 @@ class ForwardSimulation:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.values.accesses),
-            "simulation",
-            stopped,
-            forward.draws > 0 or on_host,
+            stopped=stopped,
+            draws=forward.draws > 0 or on_host,
             cause=cause,
             waits=waits,
             dense_reads=tuple(forward.values.dense_reads.items()),

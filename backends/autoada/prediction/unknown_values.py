@@ -45,6 +45,10 @@ def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
+_ORIGIN = "origin_of_unknown_value"
+"""Attribute of an unknown value: the operation that created it, and its place in the user's source."""
+
+
 @dataclass(frozen=True)
 class Form:
     """Shape, strides and dtype of a tensor."""
@@ -97,7 +101,7 @@ class UnknownValues:
         self._trace = trace
         self._full: set[str] = set()
         self._alive: list[Any] = []  # Identities and addresses stay unique while their objects live.
-        self._origins: dict[int, str] | None = {} if explain else None
+        self._explain = explain
 
     def is_unknown(self, tensor: Tensor) -> bool:
         """Return whether the tensor is a meta tensor, a parameter, or overwritten with unknown data."""
@@ -138,12 +142,9 @@ class UnknownValues:
 
     def remember_origin(self, func: TorchFunction, output: Any) -> None:
         """Store the operation that created an unknown integer value, in a simulation that explains."""
-        if self._origins is None:
-            return
-        for leaf in pytree.tree_leaves(output):
-            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and id(leaf) not in self._origins:
-                self._origins[id(leaf)] = f"`{name_of(func)}` at {user_location()}"
-                self._alive.append(leaf)
+        for leaf in pytree.tree_leaves(output) if self._explain else ():
+            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and not hasattr(leaf, _ORIGIN):
+                setattr(leaf, _ORIGIN, f"`{name_of(func)}` at {user_location()}")
 
     def _record(self, access: Access) -> None:
         self.accesses.append(access)
@@ -161,10 +162,8 @@ class UnknownValues:
         ids = lookups.unwrapped(ids)
         where = user_location()
         if self.is_unknown(ids):
-            origin = (self._origins or {}).get(id(ids))
-            self._record(
-                Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)
-            )
+            origin = f" (ids from {getattr(ids, _ORIGIN)})" if hasattr(ids, _ORIGIN) else ""
+            self._record(Access(table, None, "unpredictable", f"{where}{origin}"))
         else:
             self._record(Access(table, ids, "rows", where))
 
