@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from adaps.optimizers import Optimizer as Rule
 from autoada.optimizer.rules import DEFAULT, FOR_TABLES, Optimizers, parameters_of
+from autoada.parameters.table_parameter import TableParameter
 
 _log = logging.getLogger("autoada.optimizer.rules")
 _handed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -73,9 +74,10 @@ def register(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
 
 
 def release(model: nn.Module) -> None:
-    """Record that the parameters of `model` are no longer in the server."""
+    """Record that the parameters of `model` with memory are no longer in the server."""
     for parameter in model.parameters():
-        _in_server.pop(parameter, None)
+        if not isinstance(parameter, TableParameter):
+            _in_server.pop(parameter, None)
 
 
 def _holders(model: nn.Module) -> list[torch.optim.Optimizer]:

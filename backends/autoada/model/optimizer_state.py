@@ -84,6 +84,8 @@ class OptimizerStates:
         Raises ValueError if this worker has another state of the parameters that the optimizer itself steps,
         as far as their names, shapes and numbers show.
         """
+        if self._access.alone:
+            return counts
         node, name = self._access.node, "steps of an optimizer's state"
         outline = repr(
             [

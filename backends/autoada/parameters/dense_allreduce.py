@@ -122,6 +122,7 @@ class AllReducedParameters(LocallySteppedParameters):
                     self._wait()
                 changed = False
             self._group.release()
+            self._group = None
         except adaps.AdapsError as error:  # closing the node also raises it
             _log.info("nobody sums up gradients any more: %s", error)
 

@@ -116,7 +116,7 @@ class NegativeSampler:
             )
             return times.topk(self.n, largest=False).indices
         if isinstance(distribution, adaps.Uniform):
-            return torch.randint(self._rows, (self.n,))
+            return torch.randint(self._rows, (self.n,), device="cpu")
         if self._sums is None:
             self._sums = self._weights().cumsum(0)
         at = torch.rand(self.n, dtype=torch.float64, device="cpu")

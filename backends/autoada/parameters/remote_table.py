@@ -145,12 +145,14 @@ class RemoteTable(RowStore):
 
     def shared(self, ids: Tensor | None) -> Tensor:
         """Rows for graphs that save them. Only the whole table follows later writes."""
+        saved = torch.is_grad_enabled()
         if ids is None:
             rows = self.whole()
-            self._is_shared = True
+            self._is_shared |= saved
             return rows
-        self.has_older = True
-        return self.viewed(ids)
+        self.has_older |= saved
+        with torch.inference_mode(False):  # It becomes a view of the parameter.
+            return self.viewed(ids)
 
     def fetch(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids` for a change, which does not count as a read of the model."""
@@ -179,7 +181,7 @@ class RemoteTable(RowStore):
         if self.has_older:
             mark_changed([self])
         if self._whole is not None and self._is_shared:
-            self._whole.copy_(self.rows.pull(self.rows.all_keys))
+            self._whole[ids.to(self.device)] = rows.to(self._whole)
             self._pulled = None
         else:
             self.forget_rows()

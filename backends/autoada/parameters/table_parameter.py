@@ -378,9 +378,9 @@ def _bag(
     if max_norm is not None:  # PyTorch also shortens the padding row
         _shorten(weight, input, max_norm, norm_type)
     plain = padding_idx is None and offsets is None and per_sample_weights is None and input.dim() == 2
-    if plain and (input.shape[1] == 1 or (mode != "max" and input.shape[1] > 0)):
+    if plain and mode in ("sum", "mean") and input.shape[1] > 0:
         rows = _lookup(weight, input, -1, sparse)
-        return rows[:, 0] if input.shape[1] == 1 else rows.sum(1) if mode == "sum" else rows.mean(1)
+        return rows[:, 0] if input.shape[1] == 1 else getattr(rows, mode)(1, dtype=rows.dtype)
     ids, none = input.reshape(-1), None
     if padding_idx is not None:
         kept = ids != padding_idx % len(weight)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import adaps
@@ -142,9 +142,12 @@ class TableTensor(Tensor):
     def shared(self) -> Tensor:
         """The values, as a plain tensor that is a view of this one to autograd.
 
-        PyTorch's kernels read it without further calls of Python, in the backward pass, too. It shares the
-        table's version, so that a graph that has saved it ends with the next step.
+        PyTorch's kernels read it without further calls of Python, in the backward pass, too. It has the
+        version of the table's parameter, so that a graph that has saved it ends with the next step. Tensors
+        that have another version, such as those from ``.data``, are returned themselves.
         """
+        if not isinstance(self if self._base is None else self._base, nn.Parameter):
+            return self
         self._shares = True
         try:
             return _ALIAS(self)  # type: ignore[no-any-return]

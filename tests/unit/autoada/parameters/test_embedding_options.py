@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -190,6 +191,11 @@ def test_weights_of_samples_and_their_gradients(weights: str, mode: str) -> None
             lambda options=options: nn.EmbeddingBag(ROWS, LENGTH, mode=mode, **options),  # type: ignore[misc]
             run,
         )
+
+
+def test_an_unknown_mode_of_bags_is_refused_as_in_pytorch() -> None:
+    make = functools.partial(nn.EmbeddingBag, ROWS, LENGTH, mode="median")
+    assert_equal_or_refused(make, training(*BAGS["two dimensions"]))
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])

@@ -599,6 +599,8 @@ PRODUCTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "transposed": lambda w, x: x @ w.t(),
     "first rows": lambda w, x: torch.matmul(x, w[:7].transpose(0, 1)),
     "column": lambda w, x: torch.mm(w, x[:1].t()),
+    "data": lambda w, x: F.linear(x, w.data),
+    "first rows of data": lambda w, x: x @ w.data[:7].t(),
 }
 
 
@@ -612,9 +614,17 @@ def _write_after_another_batch(model: Any, optimizer: Any) -> None:
     plain_of(model).emb.weight.data[3].fill_(2)
 
 
-def _evaluate(model: Any, optimizer: Any) -> None:
+def _evaluate(model: Any, optimizer: Any = None) -> None:
     with torch.inference_mode():
         F.linear(torch.ones(1, LENGTH), plain_of(model).emb.weight)
+        F.linear(torch.ones(1, LENGTH), plain_of(model).emb.weight[:7])
+
+
+def _product_without_gradient(model: Any, optimizer: Any) -> None:
+    with torch.no_grad():
+        x = torch.ones(2, LENGTH)
+        F.linear(x, plain_of(model).emb.weight).add_(x @ plain_of(model).emb.weight.t())
+        F.linear(x, plain_of(model).emb.weight[:7])
 
 
 def _step(model: Any, optimizer: Any) -> None:
@@ -628,6 +638,7 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "write": _double,
     "step": _step,
     "evaluation": _evaluate,
+    "evaluation without inference mode": _product_without_gradient,
     "another batch": lambda model, optimizer: model(ids_of(1)),
     "another batch and a write": _write_after_another_batch,
 }
@@ -642,8 +653,8 @@ def test_the_gradient_of_a_product_follows_the_table_or_is_refused(
     def run(model: Any, optimizer: Any) -> Any:
         weight = plain_of(model).emb.weight.requires_grad_(trained)
         given = torch.full((2, LENGTH), 0.5, requires_grad=True)
-        if change == "evaluation":
-            _evaluate(model, optimizer)
+        _evaluate(model, optimizer)
+        _product_without_gradient(model, optimizer)
         loss = PRODUCTS[product](weight, given).square().sum()
         CHANGES[change](model, optimizer)
         try:
