@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 Step = tuple[str, Any]
 """``("item", key)`` or ``("attribute", name)``."""
 Path = tuple[Step, ...]
 
-Signature = tuple[tuple[Path, tuple[Any, tuple[Any, ...]]], ...]
-"""Path of each leaf, and its properties: dtype and sizes, or type and value."""
-
-SCALARS = (int, float, str, bool, type(None))
+_SCALARS = (int, float, str, bool, type(None))
 
 
 def leaves(batch: Any) -> list[tuple[Path, Any]]:
@@ -36,40 +32,21 @@ def read(batch: Any, path: Path) -> Any:
     return batch
 
 
-def signature(batch: Any) -> Signature:
+def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> str:
+    """Return Python source that reads the leaf at `path`; ``name(key)`` is the variable with a key."""
+    for step, key in path:
+        root = f"{root}[{name(key)}]" if step == "item" else f"getattr({root}, {name(key)})"
+    return root
+
+
+def signature(batch: Any) -> tuple[Any, ...]:
     """Return properties that may change the path through forward: paths, shapes, dtypes, plain values."""
-    return tuple((path, _properties(leaf)) for path, leaf in leaves(batch))
-
-
-def common(signatures: Sequence[Signature]) -> Signature | None:
-    """Return a signature in which sizes and values that differ are free; None if other properties differ."""
-    if len({len(each) for each in signatures}) > 1:
-        return None
-    found = []
-    for entries in zip(*signatures, strict=True):
-        path, (kind, values) = entries[0]
-        if any((each, k, len(v)) != (path, kind, len(values)) for each, (k, v) in entries):
-            return None
-        merged = zip(*(values for _, (_, values) in entries), strict=True)
-        found.append((path, (kind, tuple(each[0] if len(set(each)) == 1 else _FREE for each in merged))))
-    return tuple(found)
-
-
-def fits(batch: Any, expected: Signature) -> bool:
-    """Return whether the leaves of `batch` that a signature describes have these properties."""
-    try:
-        for path, (kind, values) in expected:  # Few calls, because this runs for every batch.
-            leaf = batch
-            for step, key in path:
-                leaf = leaf[key] if step == "item" else getattr(leaf, key)
-            if type(kind) is torch.dtype:
-                if leaf.dtype is not kind or leaf.shape != values:
-                    return False
-            elif _properties(leaf) != (kind, values):
-                return False
-    except (AttributeError, LookupError, TypeError):  # The batch has another structure.
-        return False
-    return True
+    return tuple(
+        (path, tuple(leaf.shape), leaf.dtype)
+        if isinstance(leaf, (Tensor, np.ndarray))
+        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf))
+        for path, leaf in leaves(batch)
+    )
 
 
 def same_values(leaf: Any, other: Any) -> bool:
@@ -96,8 +73,18 @@ def _strided_parts(tensor: Tensor) -> list[Any]:
     """Return the size and the strided tensors with the contents of a sparse or nested tensor."""
     if tensor.is_nested:
         return list(tensor.unbind())
-    pickled = pytree.tree_leaves(tensor.__reduce_ex__(2)[1])
-    return [tensor.shape, *(part for part in pickled if isinstance(part, Tensor))]
+    return [tensor.shape, *(getattr(tensor, name)() for name in _PARTS[tensor.layout])]
+
+
+_BY_ROWS = ("crow_indices", "col_indices", "values")
+_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _BY_ROWS,
+    torch.sparse_bsr: _BY_ROWS,
+    torch.sparse_csc: _BY_COLUMNS,
+    torch.sparse_bsc: _BY_COLUMNS,
+}
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
@@ -112,28 +99,10 @@ def on_host(batch: Any) -> Any:
     return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
 
 
-class _Free:
-    """Property that has any value."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-_FREE = _Free()
-
-
-def _properties(leaf: Any) -> tuple[Any, tuple[Any, ...]]:
-    if isinstance(leaf, (Tensor, np.ndarray)):
-        return leaf.dtype, leaf.shape
-    return type(leaf), (leaf,) if isinstance(leaf, SCALARS) else ()
-
-
 def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if isinstance(value, (Tensor, np.ndarray)):
         return leaf(value)
-    if isinstance(value, SCALARS):
+    if isinstance(value, _SCALARS):
         return value
     if id(value) in done:  # The object refers back to its owner.
         return done[id(value)]
@@ -158,21 +127,20 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
-    if isinstance(value, (Tensor, *SCALARS)):
+    if isinstance(value, (Tensor, *_SCALARS)):
         found.append((path, value))
         return
     if id(value) in parents:  # The object refers back to its owner.
         return
     parents |= {id(value)}
-    for step, item in children(value):
+    for step, item in _children(value):
         if step is None:
             found.append((path, value))
         else:
             _walk(item, (*path, step), found, parents)
 
 
-def children(value: Any) -> Iterator[tuple[Step | None, Any]]:
-    """Return the entries of a container with the steps to them; for a leaf, only the leaf without a step."""
+def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
     elif isinstance(value, (list, tuple)):

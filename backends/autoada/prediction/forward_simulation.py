@@ -12,11 +12,11 @@ from autoada.prediction.batch_structure import copied
 from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.random_generators import SimulationRng, set_states, states_of
 from autoada.prediction.result import Prediction
-from autoada.prediction.source_location import source_line, user_location
+from autoada.prediction.source_location import is_internal, source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead
+from autoada.prediction.unknown_values import EnoughSeen, ForeignWrite, UnknownValueRead
 
 Call = Callable[[nn.Module, Any], Any]
 """Function ``call(model, batch)`` with which a training loop passes a batch to its model."""
@@ -34,6 +34,10 @@ class ForwardSimulation:
         self._call = call
         self.rng = SimulationRng()
         """State of the global generators at the start of simulations."""
+        self.draws_all = False
+        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
+        self.foresees_draws = True
+        """Whether rows that depend on draws from the global generators are predicted."""
         self._protect = True
         self._gradients = True
         self.clones_batch = False
@@ -46,7 +50,7 @@ class ForwardSimulation:
         self.meta_model = MetaModel(self.model, self._tables)
 
     def run(
-        self, batch: Any, *, record: bool = False, explain: bool = False
+        self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
     ) -> tuple[Prediction, Trace | None]:
         """Simulate the forward of `batch`; with `record`, also return the trace of its real operations.
 
@@ -62,46 +66,52 @@ class ForwardSimulation:
             forward = SymbolicForward(
                 self.meta_model,
                 self.speculation,
-                self.rng,
+                stop_after=stop_after,
+                draws_all=self.draws_all,
+                foresees_draws=self.foresees_draws,
                 protect=self._protect,
                 trace=trace,
                 explain=explain,
             )
             try:
                 prediction = self._attempt(forward, seen)
-                if self._gradients and SAVES_FOR_BACKWARD in str(prediction.cause):
-                    self._gradients = False  # The model must see that no gradients are wanted.
+                if forward.draws and forward.left_draws and not self.draws_all:
+                    self.draws_all = True
                     continue
-                if forward.draws and forward.left_draws and not self.rng.draws_all:
-                    self.rng.draws_all = True
-                    continue
-                unfinished = prediction.stopped is not None and not prediction.waits
-                if forward.draws and unfinished and self.rng.foresees_draws:
-                    self.rng.foresees_draws = False  # The draws of the following batches are also unknown.
-                    continue
+                if forward.draws and prediction.stopped is not None and not prediction.waits:
+                    self.foresees_draws = False  # The draws of the following batches are also unknown.
+                    if forward.foresees_draws:
+                        continue
                 return prediction, trace
             except ForeignWrite as write:
                 self._redirect(write.storage)
+            except _NothingToSave:
+                self._gradients = False
 
     def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
-        stopped, waits = None, False
+        early, stopped, waits = False, None, False
         cause: BaseException | None = None
         try:
             # The model may ask whether gradients are wanted.
             with self.rng.kept(), torch.inference_mode(), torch.set_grad_enabled(self._gradients), forward:
                 self._call(self.meta_model.module, batch)
+        except EnoughSeen:
+            early = True
         except UnknownValueRead as read:
             stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
         except Exception as error:  # It is reported with its place in the user's code; training continues.
-            where = user_location(error)
+            if self._gradients and SAVES_FOR_BACKWARD in str(error):
+                raise _NothingToSave from error
+            where = _innermost(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
         on_host = self.rng.drew_on_host
-        if on_host and not self.rng.foresees_draws:
+        if on_host and not self.foresees_draws:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.values.accesses),
-            stopped=stopped,
-            draws=forward.draws > 0 or on_host,
+            "early exit" if early else "simulation",
+            stopped,
+            forward.draws > 0 or on_host,
             cause=cause,
             waits=waits,
             dense_reads=tuple(forward.values.dense_reads.items()),
@@ -116,8 +126,24 @@ class ForwardSimulation:
         self.clones_batch = True
 
 
+class _NothingToSave(Exception):
+    """The model must see that no gradients are wanted."""
+
+
 def _clone(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf.copy()
     with torch.inference_mode():
         return leaf.clone()
+
+
+def _innermost(error: BaseException) -> str:
+    """Return ``file:line`` of the user's frame that is nearest to the origin of `error`."""
+    where = user_location()
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not is_internal(name):
+            where = f"{name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return where

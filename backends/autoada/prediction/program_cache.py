@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from autoada.prediction.batch_structure import Signature, common, fits, signature
-from autoada.prediction.compiled_program import CompiledProgram
+from autoada.prediction.batch_structure import signature
+from autoada.prediction.compiled_program import CompiledProgram, Guard
 from autoada.prediction.result import Access
 
 AGREEING = 3
@@ -24,10 +24,10 @@ class AccessProgram(NamedTuple):
     compiled: CompiledProgram
     accesses: tuple[Access, ...]
 
-    @property
-    def key(self) -> Any:
-        """Key that is equal for equivalent programs."""
-        return self.compiled.key, [(access.table, access.kind) for access in self.accesses]
+    def same_as(self, other: AccessProgram) -> bool:
+        """Return whether both programs are equivalent."""
+        mine, others = ([(a.table, a.kind) for a in r.accesses] for r in (self, other))
+        return self.compiled.key == other.compiled.key and mine == others
 
 
 class ProgramCache:
@@ -36,16 +36,22 @@ class ProgramCache:
     def __init__(self) -> None:
         self.refused: str | None = None
         """Reason why no program is used, now or in general."""
-        self._usable: deque[tuple[Signature, AccessProgram]] = deque(maxlen=SIGNATURES)
-        """Programs in use, with the properties of the batches that they fit; the newest first."""
-        self._by_signature: OrderedDict[Signature, tuple[AccessProgram, int]] = OrderedDict()
+        self._general: tuple[Guard, AccessProgram] | None = None
+        self._recent: tuple[Guard, AccessProgram] | None = None
+        self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
         self._recorded = 0
         self.used = 0
         """Number of batches with a program."""
 
     def find(self, batch: Any) -> AccessProgram | None:
         """Return the program for `batch`, if there is one."""
-        found = next((program for shape, program in self._usable if fits(batch, shape)), None)
+        found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
+        if found is None and self._by_signature:
+            shape = signature(batch)
+            known = self._by_signature.get(shape)
+            if known is not None and known[1] >= CONFIRMED:
+                found = known[0]
+                self._recent = (Guard([shape]), found)  # The guard is faster than the signature.
         self.used += found is not None
         return found
 
@@ -56,20 +62,17 @@ class ProgramCache:
             return
         shape = signature(batch)
         known, confirmations = self._by_signature.get(shape, (program, 0))
-        if known.key != program.key:
+        if not known.same_as(program):
             self.refuse("batches of the same shape take different ways through forward")
             return
         self._recorded += 1
         self._by_signature[shape] = (program, confirmations + 1)
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
-        if confirmations + 1 >= CONFIRMED:
-            self._usable.appendleft((shape, program))
-        shapes = [other for other, (same, _) in self._by_signature.items() if same.key == program.key]
-        general = common(shapes) if len(shapes) >= AGREEING else None
-        if general is not None:
-            self._usable.appendleft((general, program))
-        elif self._recorded > GIVE_UP and self.used < self._recorded:
+        shapes = [shape for shape, (other, _) in self._by_signature.items() if other.same_as(program)]
+        if len(shapes) >= AGREEING and Guard.applies(shapes):
+            self._general = (Guard(shapes), program)
+        if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
     def refuse(self, reason: str) -> None:
@@ -79,6 +82,10 @@ class ProgramCache:
 
     def forget(self) -> None:
         """Begin again after a wrong prediction."""
-        self._usable.clear()
+        self._general = self._recent = None
         self._by_signature.clear()
         self._recorded = self.used = 0
+
+    @staticmethod
+    def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
+        return candidate[1] if candidate is not None and candidate[0](batch) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +17,16 @@ from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.trace import Trace
 
 
-class UnknownValueRead(BaseException):
-    """Raised if Python requests a value that depends on parameters.
+class SimulationEnd(BaseException):
+    """Ends a simulation. It is not an `Exception`, so that ``except Exception`` does not catch it."""
 
-    It is not an `Exception`, so that ``except Exception`` in the model does not catch it.
-    """
+
+class EnoughSeen(SimulationEnd):
+    """Raised after the last expected access."""
+
+
+class UnknownValueRead(SimulationEnd):
+    """Raised if Python requests a value that depends on parameters."""
 
     def __init__(self, operation: str, where: str) -> None:
         line = source_line(where)
@@ -32,7 +36,7 @@ class UnknownValueRead(BaseException):
         self.place = operation, where
 
 
-class ForeignWrite(BaseException):
+class ForeignWrite(SimulationEnd):
     """Raised before an in-place write to memory that the simulation did not create."""
 
     def __init__(self, target: Tensor) -> None:
@@ -45,44 +49,6 @@ def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
-_ORIGIN = "origin_of_unknown_value"
-"""Attribute of an unknown value: the operation that created it, and its place in the user's source."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """Shape, strides and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    def unknown(self) -> Tensor:
-        """Return a tensor of this form without data."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
-
-    def ones(self) -> Tensor:
-        """Return a tensor of this form that contains ones."""
-        if 0 in self.strides:
-            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype).fill_(1)
-
-
-def form_of(tensor: Tensor) -> Form:
-    """Return the form of a tensor."""
-    return Form(tuple(tensor.shape), tensor.stride(), tensor.dtype)
-
-
-def forms_in(values: Any) -> Any:
-    """Return nested values in which each tensor is replaced by its form."""
-    return pytree.tree_map_only(Tensor, form_of, values)
-
-
-def unknowns_in(values: Any) -> Any:
-    """Return nested values in which each form is replaced by a tensor without data."""
-    return pytree.tree_map_only(Form, Form.unknown, values)
-
-
 class UnknownValues:
     """Distinguishes known from unknown values in one simulation, and collects the reads of tables.
 
@@ -90,7 +56,9 @@ class UnknownValues:
     it is a parameter of the live model that forward reaches through a closure.
     """
 
-    def __init__(self, meta_model: MetaModel, trace: Trace | None, *, explain: bool = False) -> None:
+    def __init__(
+        self, meta_model: MetaModel, trace: Trace | None, *, stop_after: int = 0, explain: bool = False
+    ) -> None:
         self.accesses: list[Access] = []
         self.overwritten: set[int] = set()  # Addresses of storages with unknown data.
         self.dense_reads: dict[str, str] = {}
@@ -99,9 +67,10 @@ class UnknownValues:
         self._tables = meta_model.tables
         self._real_parameters = meta_model.parameters
         self._trace = trace
+        self._stop_after = stop_after
         self._full: set[str] = set()
         self._alive: list[Any] = []  # Identities and addresses stay unique while their objects live.
-        self._explain = explain
+        self._origins: dict[int, str] | None = {} if explain else None
 
     def is_unknown(self, tensor: Tensor) -> bool:
         """Return whether the tensor is a meta tensor, a parameter, or overwritten with unknown data."""
@@ -134,7 +103,9 @@ class UnknownValues:
         """Return the value with every tensor replaced by a meta tensor of its shape."""
         if isinstance(value, Tensor):
             value = self._real_parameters.get(id(value), value)
-            return value if value.is_meta else form_of(value).unknown()
+            if value.is_meta:
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             items = [self.as_meta(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -142,14 +113,19 @@ class UnknownValues:
 
     def remember_origin(self, func: TorchFunction, output: Any) -> None:
         """Store the operation that created an unknown integer value, in a simulation that explains."""
-        for leaf in pytree.tree_leaves(output) if self._explain else ():
-            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and not hasattr(leaf, _ORIGIN):
-                setattr(leaf, _ORIGIN, f"`{name_of(func)}` at {user_location()}")
+        if self._origins is None:
+            return
+        for leaf in pytree.tree_leaves(output):
+            if isinstance(leaf, Tensor) and not leaf.is_floating_point() and id(leaf) not in self._origins:
+                self._origins[id(leaf)] = f"`{name_of(func)}` at {user_location()}"
+                self._alive.append(leaf)
 
     def _record(self, access: Access) -> None:
         self.accesses.append(access)
         if self._trace is not None:
             self._trace.accesses += 1
+        if self._stop_after and len(self.accesses) >= self._stop_after:
+            raise EnoughSeen
 
     def read_in_full(self, table: str) -> None:
         """Record a read of a whole table, once."""
@@ -162,8 +138,10 @@ class UnknownValues:
         ids = lookups.unwrapped(ids)
         where = user_location()
         if self.is_unknown(ids):
-            origin = f" (ids from {getattr(ids, _ORIGIN)})" if hasattr(ids, _ORIGIN) else ""
-            self._record(Access(table, None, "unpredictable", f"{where}{origin}"))
+            origin = (self._origins or {}).get(id(ids))
+            self._record(
+                Access(table, None, "unpredictable", f"{where} (ids from {origin})" if origin else where)
+            )
         else:
             self._record(Access(table, ids, "rows", where))
 
