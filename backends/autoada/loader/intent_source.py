@@ -70,8 +70,9 @@ class IntentSource:
         """Observe a call of the model; return whether all batches have to be predicted again."""
         return False
 
-    def call_ends(self, counts: bool) -> None:
-        """Observe the end of a call; a helper that reads no rows does not count."""
+    def call_ends(self, counts: bool) -> bool:
+        """Observe the end of a call; return whether all batches have to be predicted again."""
+        return False
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
         """End the use of a batch after a number of calls; return whether to predict the queue again."""
@@ -141,10 +142,11 @@ class PredictedKeys(IntentSource):
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return self._learned(self._loop.call_begins(target, args, kwargs))
 
-    def call_ends(self, counts: bool) -> None:
+    def call_ends(self, counts: bool) -> bool:
         if counts and self._state.calls == 2 and not self._loop.where:
             self._loop.where = user_location()
         self._loop.call_ends(counts)
+        return False
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
         changed = self._loop.mark_done(calls, self._state.first_target)

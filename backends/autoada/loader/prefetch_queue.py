@@ -213,7 +213,8 @@ class PrefetchQueue:
         """Observe the end of a call; a helper that reads no rows does not count."""
         if self._source is None:
             return
-        self._source.call_ends(counts)
+        if self._source.call_ends(counts):
+            self._predict_all_again()
         if (recording := self._source.recording) is not None:
             recording.give_up(output)
             recording.start()
