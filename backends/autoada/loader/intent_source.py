@@ -145,8 +145,7 @@ class PredictedKeys(IntentSource):
     def call_ends(self, counts: bool) -> bool:
         if counts and self._state.calls == 2 and not self._loop.where:
             self._loop.where = user_location()
-        self._loop.call_ends(counts)
-        return False
+        return self._learned(self._loop.call_ends(counts))
 
     def mark_done(self, expected: Expected | None, calls: int) -> bool:
         changed = self._loop.mark_done(calls, self._state.first_target)

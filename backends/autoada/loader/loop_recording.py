@@ -74,8 +74,8 @@ class LoopRecorder:
         self.takes_one_loader = True
         """Whether the batches that a step uses come from one loader."""
         self._calls: list[RecordedCall] = []
-        self._present: RecordedCall | NotRecorded | None = None
-        """Current call, or the reason why it cannot be recorded."""
+        self._in_progress: _CallInProgress | None = None
+        self._helpers: set[str] = set()
         self._late = False
         self._uncalled = 0
 
@@ -97,28 +97,38 @@ class LoopRecorder:
         self.recording.start()
 
     def call_begins(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Record a call before it runs; return whether `recorded` changed.
-
-        Only a call of the model itself is used at once, because others may be helpers.
-        """
+        """Record a call before it runs; return whether `recorded` changed."""
         recording = self.recording
         if recording is None:
             return False
         self._uncalled = 0
         recording.stop()
         self.where = user_location()
+        known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
+        present = self._in_progress = _CallInProgress(target, known)
         try:
-            self._present = RecordedCall(target, recording.arguments(args, kwargs))
+            present.call = RecordedCall(target, recording.arguments(args, kwargs))
         except NotRecorded as reason:
-            self._present = reason
-        return not target and self._take()
+            present.reason = str(reason)
+        if not target or (present.uses_batch and target not in self._helpers):
+            present.taken = True
+            return self._take(present)
+        return False
 
-    def call_ends(self, counts: bool) -> None:
-        """Take the recorded call if it counts."""
-        if counts and self._present is not None:
-            self._late |= self._take()
-        if counts and not self._all_calls:
-            self.end_recording()
+    def call_ends(self, counts: bool) -> bool:
+        """Take the recorded call if it counts, else leave it; return whether `recorded` changed."""
+        present, self._in_progress = self._in_progress, None
+        if present is None or self.recording is None:
+            return False
+        if counts:
+            self._helpers.discard(present.target)
+            if not present.taken:
+                self._late = self._take(present) or self._late
+            if not self._all_calls:
+                self.end_recording()
+            return False
+        self._helpers.add(present.target)
+        return present.taken and self._take_back(present)
 
     def mark_done(self, calls: int, target: str) -> bool:
         """End the use of a batch after some calls of the model, the first of `target`.
@@ -144,20 +154,28 @@ class LoopRecorder:
 
     def end_recording(self) -> None:
         """Stop recording the loop."""
-        self._present = None
         if self.recording is not None:
             self.recording.stop()
             self.recording = None
 
-    def _take(self) -> bool:
-        """Take the present call of the model; return whether `recorded` changed."""
-        present, self._present = self._present, None
-        if isinstance(present, RecordedCall):
-            self._calls.append(present)
-        else:
-            self.obstacle = str(present)
+    def _take(self, present: _CallInProgress) -> bool:
+        """Take a call of the model; return whether `recorded` changed."""
+        if present.call is None:
+            self.obstacle = present.reason
             self.end_recording()
+        else:
+            self._calls.append(present.call)
         return not self._all_calls and self._learn()
+
+    def _take_back(self, present: _CallInProgress) -> bool:
+        """Remove a call that did not read rows of the model; return whether `recorded` changed."""
+        before = self.recorded
+        if present.call is not None:
+            self._calls.pop()
+        if not self._all_calls:
+            self._seen.pop()
+            self.recorded, self.settled, self.numbers_vary, self.obstacle = present.before
+        return bool(_key(self.recorded) != _key(before))
 
     def _learn(self) -> bool:
         """Learn from the calls of one batch; return whether `recorded` changed."""
@@ -189,6 +207,21 @@ class LoopRecorder:
                 call.prepare.seal()
             self._seen = [()]
         return bool(_key(self.recorded) != _key(before))
+
+
+@dataclass
+class _CallInProgress:
+    """Current call, and the calls that were known before it."""
+
+    target: str
+    before: tuple[Any, ...]
+    call: RecordedCall | None = None
+    reason: str | None = None
+    taken: bool = False
+
+    @property
+    def uses_batch(self) -> bool:
+        return self.call is not None and self.call.prepare.uses_batch
 
 
 def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:

@@ -112,10 +112,9 @@ def test_losses_are_plain_pytorchs_and_every_read_is_announced(
         losses = train(model, optimizer, autoada.AdaDataLoader(batches(), 2), loss_of)
     assert losses == pytest.approx(expected, abs=1e-5)
     assert caplog.messages == []
-    # Methods and modules may be helpers of the loop, so that their first reads are not announced.
-    first = 0 if loss_of in (with_helpers, past_the_wrapper) else 1
-    assert set(observer.read) == set(range(first, STEPS))
-    assert all(keys == observer.announced[clock] for clock, keys in observer.read.items())
+    assert len(observer.read) == STEPS
+    late = {clock for clock, keys in observer.read.items() if keys != observer.announced.get(clock)}
+    assert late <= ({0} if loss_of is by_several_methods else set())
     assert model.worker.current_clock >= STEPS
     model.close()
 
@@ -253,8 +252,9 @@ def test_special_methods_are_those_of_the_plain_model(
     assert wrapped == pytest.approx(plain, abs=1e-5)
     assert caplog.messages == []
     (observer,) = observers
-    assert set(observer.read) == set(range(1, STEPS))
-    assert all(keys == observer.announced[clock] for clock, keys in observer.read.items())
+    assert len(observer.read) == STEPS
+    late = {clock for clock, keys in observer.read.items() if keys != observer.announced.get(clock)}
+    assert late <= {0}
 
 
 def test_an_exception_inside_a_call_leaves_the_next_one_a_call() -> None:
