@@ -75,11 +75,12 @@ def _try(case: Case, table: Tensor, model: Any) -> Trial:
     return Trial(case, "different" if different else "equal", different, whole)
 
 
-def _pulled(case: Case, table: Tensor, model: Any) -> float:
+def _pulled(case: Case, table: Any, model: Any) -> float:
     """How many rows one more call pulls."""
     table.grad = None
     with torch.no_grad():
-        table.copy_(case.values)  # forgets the rows that were pulled before
+        table.copy_(case.values)
+    table.store.forget_rows()
     before = model.node.stats()["pulled_local"]
     case.observe(table)
     return float(model.node.stats()["pulled_local"] - before)

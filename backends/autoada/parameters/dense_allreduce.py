@@ -97,6 +97,7 @@ class AllReducedParameters(LocallySteppedParameters):
         if self._group is not None:
             # Not in the caller's way: it is to close the node, for which the others' barriers wait. And no
             # daemon, as the others need it even if the process has nothing else to do.
+            self._group.hold()
             threading.Thread(target=self._sit_out, name=self.name).start()
 
     def arrived(self, number: int, i: int) -> None:

@@ -155,6 +155,7 @@ class GradientExchange:
 
     def leave(self) -> None:
         """Announce that this worker makes no more steps."""
+        self.group.hold()
         # This does not block the caller, which must close the node because barriers of other nodes wait for
         # it.
         threading.Thread(target=self._say_goodbye, name="aggregation").start()

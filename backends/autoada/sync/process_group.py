@@ -47,6 +47,10 @@ class ProcessGroup:
         self._under_way += 1
         return getattr(self._group, operation)(*args)
 
+    def hold(self) -> None:
+        """Keep the group open until `release`, also at the end of the process."""
+        self._under_way += 1
+
     def broadcast(self, value: Tensor) -> None:
         """Collective: replace bytes in host memory by the bytes of member 0."""
         self.wait(self.begin("broadcast", value, 0))
