@@ -21,8 +21,8 @@ from autoada.training.loader_state import Positioned
 if TYPE_CHECKING:
     from adaps.checkpoint import Restored
 
-_PLAIN = {torch.from_numpy(np.empty(0, dtype)).dtype for dtype in DTYPES.values()}
-_PLAIN -= {torch.uint16, torch.uint32, torch.uint64}  # as in existing checkpoints
+_BYTES = {torch.uint16, torch.uint32, torch.uint64}
+_PLAIN = {torch.from_numpy(np.empty(0, dtype)).dtype for dtype in DTYPES.values()} - _BYTES
 """Dtypes of arrays in files. Values of other dtypes, such as bfloat16, are stored as bytes."""
 
 

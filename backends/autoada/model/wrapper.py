@@ -150,7 +150,7 @@ class AdaModel(ForwardingModule):
         replace_parameters(model, layout.tables, self._wrapped.tables)
         forbid_new_parameters(model, self)
         if not optimizers:
-            StepsInBackward(model, self.push)
+            StepsInBackward(model, self.push)  # The hooks of the parameters hold it.
         self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
         self._trial = technique_trial(

@@ -53,10 +53,8 @@ class ParameterState:
             return self._steps
         # All rows of a dense parameter have the same number, and all workers agree on the least key. There is
         # none if there is no row.
-        key, state = (
-            self._keys().sort().values[:1],
-            torch.zeros(self.table.state_length, dtype=torch.float32, device="cpu"),
-        )
+        key = self._keys().sort().values[:1]
+        state = torch.zeros(self.table.state_length, dtype=torch.float32, device="cpu")
         if len(key) > 0:
             self._access.worker.pull_state(key, state)
         return int(state[-1])
@@ -106,11 +104,8 @@ class ParameterState:
                 part[some] = state[:, i * length : (i + 1) * length]
         result: dict[str, Any] = {}
         if has_step(self._rule):
-            result["step"] = (
-                steps
-                if isinstance(self._rule, adaps.SparseAdam)
-                else torch.tensor(float(steps), device="cpu")
-            )
+            as_number = isinstance(self._rule, adaps.SparseAdam)
+            result["step"] = steps if as_number else torch.tensor(float(steps), device="cpu")
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
             values = part.view(-1)[: self.parameter.shape.numel()].view(self.parameter.shape)

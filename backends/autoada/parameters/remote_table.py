@@ -75,9 +75,9 @@ class RemoteTable(RowStore):
         self._position = 0
         self._pulled: tuple[Tensor, Tensor] | None = None  # keys and values of the expected rows
         self._whole: Tensor | None = None
-        self._is_shared = False
+        self._in_graphs = False
         """Whether graphs may have saved `_whole`."""
-        self.has_older = False
+        self.has_stale_graphs = False
         """Whether graphs may have saved rows that do not follow writes, since the last change that ended such
         graphs."""
         self._together = together
@@ -99,8 +99,8 @@ class RemoteTable(RowStore):
     def forget_rows(self) -> None:
         """Pull rows again when they are next read."""
         self._pulled = self._whole = None
-        self.has_older |= self._is_shared
-        self._is_shared = False
+        self.has_stale_graphs |= self._in_graphs
+        self._in_graphs = False
         self._reads.holders.discard(self)
 
     def read(self, ids: Tensor) -> Tensor:
@@ -143,14 +143,14 @@ class RemoteTable(RowStore):
                 reads.pulled_at[self.name] = user_location()
         return self._whole
 
-    def shared(self, ids: Tensor | None) -> Tensor:
+    def saved(self, ids: Tensor | None) -> Tensor:
         """Rows for graphs that save them. Only the whole table follows later writes."""
-        saved = torch.is_grad_enabled()
+        in_graph = torch.is_grad_enabled()
         if ids is None:
             rows = self.whole()
-            self._is_shared |= saved
+            self._in_graphs |= in_graph
             return rows
-        self.has_older |= saved
+        self.has_stale_graphs |= in_graph
         with torch.inference_mode(False):  # It becomes a view of the parameter.
             return self.viewed(ids)
 
@@ -178,9 +178,9 @@ class RemoteTable(RowStore):
             self.rows.write(ids, rows)
         if together:
             self.rows.worker.end_setup()
-        if self.has_older:
+        if self.has_stale_graphs:
             mark_changed([self])
-        if self._whole is not None and self._is_shared:
+        if self._whole is not None and self._in_graphs:
             self._whole[ids.to(self.device)] = rows.to(self._whole)
             self._pulled = None
         else:
@@ -209,7 +209,7 @@ def mark_changed(tables: Iterable[RemoteTable]) -> None:
     """Let autograd refuse graphs that saved values from before a change of the tables."""
     parameters = []
     for table in tables:
-        table.has_older = False
+        table.has_stale_graphs = False
         if (parameter := table.gradients.follow()) is not None:
             parameters.append(parameter)
     increment_version(parameters)

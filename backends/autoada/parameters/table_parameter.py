@@ -241,7 +241,7 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
 
     Gradients of the row `padding` are left out; -1 stands for no row.
     """
-    if padding >= 0 and ids.dim() == 0:  # PyTorch has no sparse gradient for these
+    if padding >= 0 and ids.dim() == 0:  # PyTorch has no sparse gradient for such ids.
         return _lookup(weight, ids.view(1), padding, sparse)[0]
     if sparse and (name := weight.store.name) not in weight.sparse_tables:
         weight.sparse_tables.add(name)

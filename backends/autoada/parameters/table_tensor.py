@@ -44,7 +44,7 @@ class RowStore:
         """All rows, which the caller does not change."""
         raise NotImplementedError
 
-    def shared(self, ids: Tensor | None) -> Tensor | None:
+    def saved(self, ids: Tensor | None) -> Tensor | None:
         """Rows of a view, or all, for graphs that save them; None if graphs cannot save them.
 
         The memory follows later writes, or these writes end the graphs.
@@ -87,8 +87,8 @@ class TableTensor(Tensor):
     """Whether this is the store's contents as they are, with all rows and in their shape."""
     convert: Convert | None = None
     """Gives the view of `place` in which its elements are of another dtype, such as complex numbers."""
-    _shares: bool = False
-    """Whether an alias of this tensor is one of the store's shared memory now."""
+    _aliases_values: bool = False
+    """Whether an alias of this tensor is a plain tensor now."""
 
     @classmethod
     def of(
@@ -136,10 +136,10 @@ class TableTensor(Tensor):
     ) -> Any:
         with as_plain():
             if func in _PRODUCTS:
-                args = tuple(each.shared() if isinstance(each, TableTensor) else each for each in args)
+                args = tuple(each.plain_view() if isinstance(each, TableTensor) else each for each in args)
             return func(*args, **(kwargs or {}))
 
-    def shared(self) -> Tensor:
+    def plain_view(self) -> Tensor:
         """The values, as a plain tensor that is a view of this one to autograd.
 
         PyTorch's kernels read it without further calls of Python, in the backward pass, too. It has the
@@ -148,11 +148,11 @@ class TableTensor(Tensor):
         """
         if not isinstance(self if self._base is None else self._base, nn.Parameter):
             return self
-        self._shares = True
+        self._aliases_values = True
         try:
             return _ALIAS(self)  # type: ignore[no-any-return]
         finally:
-            self._shares = False
+            self._aliases_values = False
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -465,10 +465,10 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
 
 def _alias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    if not tensor._shares or tensor.place.numel() == 0:
+    if not tensor._aliases_values or tensor.place.numel() == 0:
         return NotImplemented
     every = len(tensor._row_range()) == tensor.store.shape[0]
-    memory = tensor.store.shared(None if every else tensor.row_numbers())
+    memory = tensor.store.saved(None if every else tensor.row_numbers())
     return NotImplemented if memory is None else tensor.view_of(memory).detach()
 
 

@@ -429,7 +429,7 @@ class _Form(NamedTuple):
         """Return a tensor of this form."""
         if 0 in self.strides:
             return torch.ones(self.shape, dtype=self.dtype, device="cpu")
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype).fill_(1)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu").fill_(1)
 
 
 def _spend(func: TorchFunction, args: Arguments, /, **kwargs: Any) -> None:
