@@ -99,14 +99,14 @@ class PlainSession(PeerSession):
 
 
 class ProcessGroup:
-    """The gloo group of all node processes. The owner closes it."""
+    """The group of all node processes. The owner closes it. `backend` is one of torch.distributed."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, backend: str = "gloo") -> None:
         if context.world_size > 1:
-            dist.init_process_group("gloo")
+            dist.init_process_group(backend)
         else:
             store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
     def close(self) -> None:
         dist.destroy_process_group()

@@ -5,6 +5,10 @@ The gradients of embedding tables are sparse and are gathered from all processes
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
+from typing import Any
+
 import torch.distributed as dist
 
 from adabench.backends.external._shared import (
@@ -18,6 +22,25 @@ from adabench.backends.external._shared import (
 from adabench.backends.interface import Options, WorkerContext
 from adabench.usecases.interface import UseCase
 
+ONE_THREAD = "gloo_with_one_thread"
+"""Name of the backend of torch.distributed that `gloo_with_one_thread` makes."""
+
+
+def gloo_with_one_thread(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Make a gloo backend that runs one operation at a time.
+
+    PyTorch gives gloo two threads. In PyTorch 2.13, they damage the heap if both sum sparse tensors.
+    """
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()  # There is no other way to choose the number of threads.
+    options._threads = 1
+    options._timeout = timeout
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    options._devices = [
+        gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+    ]
+    return gloo(store, rank, size, options)
+
 
 class Ddp(PeerBackend):
     name = "ddp"
@@ -26,7 +49,9 @@ class Ddp(PeerBackend):
     def open(self, usecase: UseCase, context: WorkerContext, options: Options) -> DdpSession:
         require_plain_context(self.name, context)
         require_row_numbers(self.name, usecase)
-        context.per_process(lambda: ProcessGroup(context))
+        if not hasattr(dist.Backend, ONE_THREAD.upper()):
+            dist.Backend.register_backend(ONE_THREAD, gloo_with_one_thread, devices=["cpu"])
+        context.per_process(lambda: ProcessGroup(context, ONE_THREAD))
         model = data_parallel(usecase.model())
         return DdpSession(model, usecase.optimizer(model))
 

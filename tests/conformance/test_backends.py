@@ -1,13 +1,14 @@
 """Every backend trains what plain PyTorch trains, signals the intent that it claims, and ends cleanly."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from adabench.backends.interface import Backend, ServerOptions, Unavailable
+from adabench.backends.interface import Backend, Options, ServerOptions, Unavailable
 from adabench.harness.plugins.registry import load_backend, names
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 from adabench.usecases.gcn.task import GcnParams, GcnUseCase
@@ -94,3 +95,16 @@ def test_rows_that_a_use_case_places_are_signalled_before_training(shared: PerPr
     placed = sum(len(rows) for rows in usecase.home_rows(0, 1).values())
     assert session.counters()["intents"] >= placed > 0
     session.close()
+
+
+def test_ddp_has_gloo_run_one_operation_at_a_time(shared: PerProcess) -> None:
+    """Two threads that sum sparse tensors damage the heap in PyTorch 2.13, which seldom shows."""
+    before = _gloo_threads()
+    session = load_backend("ddp")().open(small_ctr("sgd"), worker_context(shared), Options())
+    assert _gloo_threads() - before == 1
+    session.close()
+
+
+def _gloo_threads() -> int:
+    names = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    return names.count("pt_gloo_runloop")
