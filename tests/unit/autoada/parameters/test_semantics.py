@@ -669,3 +669,48 @@ def test_the_gradient_of_a_product_follows_the_table_or_is_refused(
     if wrapped != plain:
         assert wrapped == "refused"
         assert change == "another batch and a write" or (product == "first rows" and "data" in change)
+
+
+class Looked(nn.Module):
+    """A table whose rows are looked up in some way."""
+
+    def __init__(self, lookup: Callable[[Any, Tensor], Tensor], row: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(ROWS, *row))
+        self.lookup = lookup
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.lookup(self.weight, ids).sin().square().sum()
+
+
+@pytest.mark.parametrize("row", [(LENGTH,), (LENGTH, 2)], ids=["matrix", "three dimensions"])
+@pytest.mark.parametrize("lookup", [lambda weight, ids: weight[ids], lambda weight, ids: weight[2:5]])
+def test_lookups_have_dense_gradients_while_other_uses_of_the_table_have_them(
+    lookup: Callable[[Any, Tensor], Tensor], row: tuple[int, ...]
+) -> None:
+    """Autograd adds sparse gradients to dense ones slowly. Afterwards, steps push the rows read again."""
+    dense_lookups: list[bool] = []
+    pushed: list[bool] = []
+
+    def run(model: Any, optimizer: Any) -> list[float]:
+        weight, losses = plain_of(model).weight, []
+        for step in range(8):
+            if regularized := step in (2, 3, 4):
+                penalty = weight.square().sum()
+            with torch.no_grad():
+                weight.sum()
+            (gradient,) = torch.autograd.grad(model(ids_of(step)), [weight])
+            loss = model(ids_of(step)) + (0.1 * penalty if regularized else 0)
+            optimizer.zero_grad()
+            loss.backward()
+            if model is not plain_of(model):
+                dense_lookups.append(type(gradient) is Tensor)
+                pushed.append(cast(Tensor, raw_gradient(weight)).layout is torch.strided)
+            optimizer.step()
+            losses.append(loss.item())
+        return [*losses, *weight.detach().flatten().tolist()]
+
+    plain, wrapped = plain_and_wrapped(lambda: Looked(lookup, row), momentum, run, tables=["weight"])
+    assert wrapped == pytest.approx(plain, abs=1e-5)
+    assert dense_lookups == [step in (3, 4, 5) for step in range(8)]
+    assert pushed == [step in (2, 3, 4, 5) for step in range(8)]
