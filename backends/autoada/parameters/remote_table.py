@@ -31,8 +31,7 @@ class Reads(list[Read]):
         self.noting = True
         """Whether reads are recorded, because a call is in progress."""
         self.pulled_at: dict[str, str] = {}
-        """Places of reads outside of the model's calls that pulled whole tables, by table, with several
-        workers."""
+        """Places of reads outside of the model's calls that pulled whole tables, by table."""
         self.holders: set[RemoteTable] = set()
         """Tables that hold rows from earlier reads."""
         self.whole: set[str] = set()
@@ -76,8 +75,6 @@ class RemoteTable(RowStore):
         self._position = 0
         self._pulled: tuple[Tensor, Tensor] | None = None  # keys and values of the expected rows
         self._whole: Tensor | None = None
-        self.read_whole = False
-        """Whether graphs may have read the whole table since the last step."""
         self._in_graphs = False
         """Whether graphs may have saved `_whole`."""
         self.has_stale_graphs = False
@@ -134,7 +131,6 @@ class RemoteTable(RowStore):
 
     def whole(self) -> Tensor:
         """Return all rows, which the caller must not change."""
-        self.read_whole |= torch.is_grad_enabled()
         reads = self._reads
         if reads.noting and reads.training and self.name not in reads.whole:
             reads.whole.add(self.name)
@@ -143,7 +139,7 @@ class RemoteTable(RowStore):
             with torch.inference_mode(False):  # A graph may save it later.
                 self._whole = self.rows.pull(self.rows.all_keys)
             reads.holders.add(self)
-            if self.rows.is_shared and reads.training and not reads.noting:
+            if reads.training and not reads.noting:
                 reads.pulled_at[self.name] = user_location()
         return self._whole
 

@@ -56,7 +56,7 @@ class GradientRows(RowStore):
 
     def whole(self) -> Tensor:
         """The dense gradient."""
-        return dense_rows(self.sparse._indices(), self.sparse._values(), self.shape)
+        return self.sparse.to_dense()
 
     def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
         """Replace the gradients of `ids`."""
@@ -102,11 +102,6 @@ def row_sparse(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
     return torch.sparse_coo_tensor(ids.reshape(1, -1), values, shape, check_invariants=False)
 
 
-def dense_rows(ids: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
-    """A dense tensor of rows, with sums for repeated ids; `Tensor.to_dense` takes longer."""
-    return values.new_zeros(shape).index_add_(0, ids.reshape(-1), values)
-
-
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Ids of any shape, which may repeat, and a row for each; a dense gradient is one of all rows."""
     if isinstance(gradient, TableTensor):
@@ -145,10 +140,6 @@ class TableGradients:
         parameter = self.follow()
         if parameter is None or (gradient := raw_gradient(parameter)) is None:
             return
-        # Without a read of the whole table, only lookups can have made the gradient dense.
-        dense = type(gradient) is Tensor and not gradient.is_sparse
-        parameter.has_dense_gradients = dense and parameter.store.read_whole
-        parameter.store.read_whole = False
         if self.began_sparse is None:
             self.began_sparse = gradient.is_sparse and parameter.has_sparse_gradient
         transfer = self._rows.transfer

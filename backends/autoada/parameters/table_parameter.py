@@ -18,7 +18,6 @@ from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.table_gradients import (
     GradientRows,
     RowGradient,
-    dense_rows,
     raw_gradient,
     row_sparse,
     set_raw_gradient,
@@ -36,9 +35,8 @@ class TableParameter(TableTensor, nn.Parameter):
     """Replaces a module's weight: it has the weight's shape and no memory.
 
     Lookups of rows pull these rows and give the table a sparse gradient, which autograd accumulates like any
-    other, unless other operations give it a dense one. To users it has the table's shape, as a `RowGradient`;
-    with ``sparse=True`` it is PyTorch's own sparse tensor. All other operations follow the rule of
-    `TableTensor`.
+    other. To users it has the table's shape, as a `RowGradient`; with ``sparse=True`` it is PyTorch's own
+    sparse tensor. All other operations follow the rule of `TableTensor`.
     """
 
     store: RemoteTable
@@ -48,11 +46,6 @@ class TableParameter(TableTensor, nn.Parameter):
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
     """Number of the last backward pass that computed such a part."""
-    has_dense_gradients: bool
-    """Whether lookups have dense gradients, because the gradient of the last step was dense.
-
-    PyTorch adds a sparse tensor to a dense one row by row, which takes longer than all else in a step.
-    """
 
     @classmethod
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
@@ -61,7 +54,6 @@ class TableParameter(TableTensor, nn.Parameter):
         parameter.sparse_tables = set()
         parameter.has_dense_part = False
         parameter.dense_pass = -1
-        parameter.has_dense_gradients = False
         return parameter
 
     @property
@@ -219,8 +211,7 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and nn.Embedding.forward is _PLAIN_FORWARD
     ):
         with as_plain():
-            sparse = not weight.has_dense_gradients
-            return torch.embedding(weight, _copied(input), -1 if padding is None else padding, False, sparse)
+            return torch.embedding(weight, _copied(input), -1 if padding is None else padding, False, True)
     return nn.Embedding.forward(module, input)
 
 
@@ -242,8 +233,7 @@ def _with_whole_shape(parameter: TableParameter, hook: Hook) -> Hook:
     return called
 
 
-# Lookups have sparse gradients, except with `has_dense_gradients`. They return NotImplemented for arguments
-# to which `TableTensor` applies.
+# Lookups have sparse gradients. They return NotImplemented for arguments to which `TableTensor` applies.
 
 
 def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> Tensor:
@@ -256,8 +246,7 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     if sparse and (name := weight.store.name) not in weight.sparse_tables:
         weight.sparse_tables.add(name)
         weight.has_dense_part = raw_gradient(weight) is not None
-    sparse_gradient = sparse or not weight.has_dense_gradients
-    rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, sparse_gradient)
+    rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
     return rows
@@ -337,13 +326,13 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: TableParameter, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.shape, ctx.dense = weight.shape, weight.has_dense_gradients
+        ctx.shape = weight.shape
         return weight.store.read(ids)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        make = dense_rows if ctx.dense else row_sparse
-        return make(_copied(ctx.saved_tensors[0]), gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
+        ids = ctx.saved_tensors[0]
+        return row_sparse(_copied(ids), gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
 
 
 class _View(torch.autograd.Function):
@@ -354,7 +343,6 @@ class _View(torch.autograd.Function):
         view: Any = weight.detach()[index]
         assert isinstance(view, TableTensor)
         ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
-        ctx.dense = weight.has_dense_gradients
         ctx.weight = weakref.ref(weight)
         ctx.set_materialize_grads(False)
         return view
@@ -367,8 +355,7 @@ class _View(torch.autograd.Function):
         place, length = ctx.place, max(1, ctx.shape[1:].numel())
         rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
         rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
-        make = dense_rows if ctx.dense else row_sparse
-        return make(ctx.numbers.to(gradient.device), rows, ctx.shape), None
+        return row_sparse(ctx.numbers.to(gradient.device), rows, ctx.shape), None
 
 
 def _bag(
