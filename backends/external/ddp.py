@@ -35,10 +35,9 @@ def gloo_with_one_thread(store: Any, rank: int, size: int, timeout: timedelta) -
     options = gloo._Options()  # There is no other way to choose the number of threads.
     options._threads = 1
     options._timeout = timeout
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    options._devices = [
-        gloo.create_device(interface=interface) if interface else gloo.create_default_device()
-    ]
+    interfaces = filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(","))
+    options._devices = [gloo.create_device(interface=interface) for interface in interfaces]
+    options._devices = options._devices or [gloo.create_default_device()]
     return gloo(store, rank, size, options)
 
 
