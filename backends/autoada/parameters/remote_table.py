@@ -31,7 +31,8 @@ class Reads(list[Read]):
         self.noting = True
         """Whether reads are recorded, because a call is in progress."""
         self.pulled_at: dict[str, str] = {}
-        """Places of reads outside of the model's calls that pulled whole tables, by table."""
+        """With several workers, places of reads outside of the model's calls that pulled whole tables, by
+        table."""
         self.holders: set[RemoteTable] = set()
         """Tables that hold rows from earlier reads."""
         self.whole: set[str] = set()
@@ -139,7 +140,7 @@ class RemoteTable(RowStore):
             with torch.inference_mode(False):  # A graph may save it later.
                 self._whole = self.rows.pull(self.rows.all_keys)
             reads.holders.add(self)
-            if reads.training and not reads.noting:
+            if self.rows.is_shared and reads.training and not reads.noting:
                 reads.pulled_at[self.name] = user_location()
         return self._whole
 

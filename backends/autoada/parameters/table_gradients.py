@@ -140,6 +140,7 @@ class TableGradients:
         parameter = self.follow()
         if parameter is None or (gradient := raw_gradient(parameter)) is None:
             return
+        parameter.had_dense_gradient = type(gradient) is Tensor and not gradient.is_sparse
         if self.began_sparse is None:
             self.began_sparse = gradient.is_sparse and parameter.has_sparse_gradient
         transfer = self._rows.transfer

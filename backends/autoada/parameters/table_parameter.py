@@ -46,6 +46,8 @@ class TableParameter(TableTensor, nn.Parameter):
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
     """Number of the last backward pass that computed such a part."""
+    had_dense_gradient: bool
+    """Whether the gradient of the last step was dense, as with a penalty on the whole table."""
 
     @classmethod
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
@@ -54,6 +56,7 @@ class TableParameter(TableTensor, nn.Parameter):
         parameter.sparse_tables = set()
         parameter.has_dense_part = False
         parameter.dense_pass = -1
+        parameter.had_dense_gradient = False
         return parameter
 
     @property
@@ -203,6 +206,7 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and type(input) is Tensor
         and not module.sparse
         and not weight.sparse_tables
+        and not weight.had_dense_gradient
         and module.max_norm is None
         and not module.scale_grad_by_freq
         and (padding is None or (0 <= padding < weight.store.shape[0] and input.dim() > 0))
@@ -249,6 +253,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
+    elif weight.had_dense_gradient and rows.requires_grad:
+        rows.register_hook(Tensor.contiguous)  # PyTorch adds other rows to a dense gradient one by one.
     return rows
 
 

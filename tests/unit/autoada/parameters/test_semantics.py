@@ -669,3 +669,23 @@ def test_the_gradient_of_a_product_follows_the_table_or_is_refused(
     if wrapped != plain:
         assert wrapped == "refused"
         assert change == "another batch and a write" or (product == "first rows" and "data" in change)
+
+
+@pytest.mark.parametrize("by_module", [True, False], ids=["module", "functional"])
+def test_gradients_of_lookups_are_contiguous_after_a_dense_gradient(by_module: bool) -> None:
+    """PyTorch adds rows that are not contiguous to a dense gradient one by one."""
+    net = nn.Embedding(ROWS, LENGTH)
+    optimizer = momentum(net)
+    model: Any = autoada.AdaModel(net, optimizer)
+    ids = torch.tensor([1, 8, 4, 1])
+    contiguous = []
+    for step in range(4):
+        rows = model(ids) if by_module else F.embedding(ids, net.weight)
+        loss = torch.cat([rows, torch.ones(4, 1)], 1).sin().sum()
+        gradient: Any = torch.autograd.grad(loss, [net.weight], retain_graph=True)[0]
+        contiguous.append(gradient.store.sparse._values().is_contiguous())
+        optimizer.zero_grad()
+        (loss + net.weight.square().sum() if step == 1 else loss).backward()
+        optimizer.step()
+    assert contiguous == [False, False, True, False]
+    model.close()
