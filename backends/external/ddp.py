@@ -36,8 +36,8 @@ def gloo_with_one_thread(store: Any, rank: int, size: int, timeout: timedelta) -
     options._threads = 1
     options._timeout = timeout
     interfaces = filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(","))
-    options._devices = [gloo.create_device(interface=interface) for interface in interfaces]
-    options._devices = options._devices or [gloo.create_default_device()]
+    devices = [gloo.create_device(interface=interface) for interface in interfaces]
+    options._devices = devices or [gloo.create_default_device()]
     return gloo(store, rank, size, options)
 
 

@@ -254,7 +254,8 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
     elif weight.had_dense_gradient and rows.requires_grad:
-        rows.register_hook(Tensor.contiguous)  # PyTorch adds other rows to a dense gradient one by one.
+        # PyTorch adds rows that are not contiguous to a dense gradient one by one.
+        rows.register_hook(Tensor.contiguous)
     return rows
 
 
