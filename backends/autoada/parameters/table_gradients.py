@@ -86,7 +86,7 @@ class RowGradient(TableTensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        rule = _add if func is aten.add_.Tensor else _by_values if func in _KEEP_ZERO else None
+        rule = _add if func in _SUMS else _by_values if func in _KEEP_ZERO else None
         if rule is not None and (output := rule(func, args, kwargs)) is not NotImplemented:
             return output
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -140,7 +140,8 @@ class TableGradients:
         parameter = self.follow()
         if parameter is None or (gradient := raw_gradient(parameter)) is None:
             return
-        parameter.had_dense_gradient = type(gradient) is Tensor and not gradient.is_sparse
+        parameter.meets_dense = type(gradient) is Tensor and not gradient.is_sparse
+        parameter.adds_to_dense = False
         if self.began_sparse is None:
             self.began_sparse = gradient.is_sparse and parameter.has_sparse_gradient
         transfer = self._rows.transfer
@@ -208,12 +209,27 @@ def _by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add a sparse tensor of rows, or a `RowGradient`, to a `RowGradient`."""
-    target, other = args[0], args[1]
-    if not isinstance(target, RowGradient) or not target.has_all_rows or not is_row_sparse(other):
+    """Add two gradients of some rows, also of types for which PyTorch cannot add sparse tensors."""
+    first, second = args[:2]
+    in_place = func is aten.add_.Tensor
+    if (
+        not is_row_sparse(first)
+        or not is_row_sparse(second)
+        or (first.shape, first.dtype) != (second.shape, second.dtype)
+        or (in_place and not isinstance(first, RowGradient))
+    ):
         return NotImplemented
-    target.store.sparse = target.store.sparse + kwargs.get("alpha", 1) * sparse_rows(other)
-    return target
+    one, other = (each.store.sparse if isinstance(each, RowGradient) else each for each in (first, second))
+    sparse = row_sparse(
+        torch.cat([one._indices(), other._indices()], 1),
+        torch.cat([one._values(), other._values() * kwargs.get("alpha", 1)]),
+        first.shape,
+    )
+    if in_place:
+        first.store.sparse = sparse.coalesce()
+        return first
+    gradient = first if isinstance(first, RowGradient) else second
+    return RowGradient.of(GradientRows(gradient.store.table, sparse), gradient.place)
 
 
 def is_row_sparse(value: Any) -> bool:
@@ -253,6 +269,7 @@ def _scaler_option(other: Any) -> bool:
     return isinstance(other, Tensor) and other.numel() == 1
 
 
+_SUMS = {aten.add.Tensor, aten.add_.Tensor}
 _NORMS = {aten.linalg_vector_norm.default, aten.norm.Scalar, aten._foreach_norm.Scalar}
 _KEEP_ZERO: dict[Any, Callable[[Any], bool]] = {
     **dict.fromkeys(

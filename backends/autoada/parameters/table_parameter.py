@@ -23,11 +23,13 @@ from autoada.parameters.table_gradients import (
     set_raw_gradient,
     sparse_rows,
 )
-from autoada.parameters.table_tensor import TableTensor, TorchFunction, as_plain
+from autoada.parameters.table_tensor import TableTensor, TorchFunction, as_plain, tables_in
 
 Hook = Callable[[Tensor], Any]
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
 _modes: Callable[[], int] = torch._C._len_torch_function_stack
+_HALF = (torch.float16, torch.bfloat16)
+"""Types of elements of which PyTorch cannot add two sparse tensors on the CPU."""
 _PLAIN_LOOKUP, _PLAIN_FORWARD = F.embedding, nn.Embedding.forward
 
 
@@ -46,8 +48,10 @@ class TableParameter(TableTensor, nn.Parameter):
     """Whether the present gradient has a part that is dense in PyTorch."""
     dense_pass: int
     """Number of the last backward pass that computed such a part."""
-    had_dense_gradient: bool
-    """Whether the gradient of the last step was dense, as with a penalty on the whole table."""
+    meets_dense: bool
+    """Whether autograd may add gradients of lookups to a dense one, as with a penalty on the whole table."""
+    adds_to_dense: bool
+    """Whether it may do so in this order, because the dense one is of an earlier operation of the step."""
 
     @classmethod
     def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
@@ -56,7 +60,7 @@ class TableParameter(TableTensor, nn.Parameter):
         parameter.sparse_tables = set()
         parameter.has_dense_part = False
         parameter.dense_pass = -1
-        parameter.had_dense_gradient = False
+        parameter.meets_dense = parameter.adds_to_dense = False
         return parameter
 
     @property
@@ -135,7 +139,20 @@ class TableParameter(TableTensor, nn.Parameter):
             with as_plain():
                 if (output := lookup(*args, **(kwargs or {}))) is not NotImplemented:
                     return output
-        return super().__torch_function__(func, types, args, kwargs)
+        output = super().__torch_function__(func, types, args, kwargs)
+        if torch.is_grad_enabled():
+            with as_plain():
+                _note_use(output, (args, kwargs))
+        return output
+
+
+def _note_use(output: Any, arguments: Any) -> None:
+    """Note that the parameters among the arguments of an operation may have a dense gradient."""
+    one = output[0] if isinstance(output, list | tuple) and output else output
+    if isinstance(one, Tensor) and one.requires_grad:
+        for table in tables_in(arguments):
+            if isinstance(table, TableParameter):
+                table.meets_dense = table.adds_to_dense = True
 
 
 def check_replaceable(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -206,7 +223,8 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and type(input) is Tensor
         and not module.sparse
         and not weight.sparse_tables
-        and not weight.had_dense_gradient
+        and not weight.meets_dense
+        and weight.dtype not in _HALF
         and module.max_norm is None
         and not module.scale_grad_by_freq
         and (padding is None or (0 <= padding < weight.store.shape[0] and input.dim() > 0))
@@ -250,10 +268,14 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     if sparse and (name := weight.store.name) not in weight.sparse_tables:
         weight.sparse_tables.add(name)
         weight.has_dense_part = raw_gradient(weight) is not None
-    rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, True)
+    special = not sparse and (weight.adds_to_dense or weight.dtype in _HALF)
+    if special and not torch._C._are_functorch_transforms_active():
+        rows: Tensor = _Lookup.apply(weight, ids, padding)  # type: ignore[no-untyped-call]
+    else:
+        rows = torch.embedding(weight, ids if sparse else _copied(ids), padding, False, True)
     if weight.sparse_tables and not sparse and rows.requires_grad:
         rows.register_hook(functools.partial(_dense_part, weakref.ref(weight)))
-    elif weight.had_dense_gradient and rows.requires_grad:
+    elif weight.meets_dense and rows.requires_grad:
         # PyTorch adds rows that are not contiguous to a dense gradient one by one.
         rows.register_hook(Tensor.contiguous)
     return rows
@@ -323,23 +345,30 @@ def _rows(weight: TableParameter, ids: Tensor) -> Tensor:
     """The rows of `ids`, from a table of any number of dimensions."""
     if weight.dim() == 2:
         return _lookup(weight, ids, -1, False)
-    rows: Tensor = _Lookup.apply(weight, ids)  # type: ignore[no-untyped-call]
+    rows: Tensor = _Lookup.apply(weight, ids, -1)  # type: ignore[no-untyped-call]
     return rows
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table, also of one with more than two dimensions, which `F.embedding` does not take."""
+    """Rows of a table for which a sparse gradient from `torch.embedding` does not suffice.
+
+    The table has more than two dimensions, or autograd could not add this gradient to its other gradients.
+    The row `padding` has no gradient; -1 stands for no row.
+    """
 
     @staticmethod
-    def forward(ctx: Any, weight: TableParameter, ids: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: TableParameter, ids: Tensor, padding: int) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.shape = weight.shape
+        ctx.table, ctx.place, ctx.padding = weight.store.name, weight.place, padding
         return weight.store.read(ids)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ids = ctx.saved_tensors[0]
-        return row_sparse(_copied(ids), gradient.reshape(-1, *ctx.shape[1:]), ctx.shape), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ids, rows = ctx.saved_tensors[0].reshape(-1), gradient.reshape(-1, *ctx.place.shape[1:])
+        if ctx.padding >= 0:
+            kept = ids != ctx.padding
+            ids, rows = ids[kept], rows[kept]
+        return _summable(ctx.table, ctx.place, _copied(ids), rows), None, None
 
 
 class _View(torch.autograd.Function):
@@ -349,8 +378,8 @@ class _View(torch.autograd.Function):
     def forward(ctx: Any, weight: TableParameter, index: Any) -> Tensor:
         view: Any = weight.detach()[index]
         assert isinstance(view, TableTensor)
-        ctx.place, ctx.numbers, ctx.shape = view.place, view.row_numbers(), weight.shape
-        ctx.weight = weakref.ref(weight)
+        ctx.view, ctx.numbers = view.place, view.row_numbers()
+        ctx.table, ctx.place, ctx.weight = weight.store.name, weight.place, weakref.ref(weight)
         ctx.set_materialize_grads(False)
         return view
 
@@ -359,10 +388,21 @@ class _View(torch.autograd.Function):
         if gradient is None:
             return None, None
         _note_dense(ctx.weight())
-        place, length = ctx.place, max(1, ctx.shape[1:].numel())
-        rows = gradient.new_zeros(len(ctx.numbers), *ctx.shape[1:])
-        rows.as_strided(place.size(), place.stride(), place.storage_offset() % length).copy_(gradient)
-        return row_sparse(ctx.numbers.to(gradient.device), rows, ctx.shape), None
+        view, shape = ctx.view, ctx.place.shape[1:]
+        rows = gradient.new_zeros(len(ctx.numbers), *shape)
+        offset = view.storage_offset() % max(1, shape.numel())
+        rows.as_strided(view.size(), view.stride(), offset).copy_(gradient)
+        return _summable(ctx.table, ctx.place, ctx.numbers.to(gradient.device), rows), None
+
+
+def _summable(table: str, place: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """The gradient of a table from that of some rows, in a form that autograd can add to any other."""
+    if torch.is_grad_enabled():  # Graphs cannot add a dense gradient to a sparse one.
+        return rows.new_zeros(place.shape).index_add(0, ids, rows)
+    gradient = row_sparse(ids, rows, place.shape)
+    if rows.dtype in _HALF:
+        return RowGradient.of(GradientRows(table, gradient), place)  # type: ignore[no-any-return]
+    return gradient
 
 
 def _bag(
@@ -424,6 +464,7 @@ def _get_item(source: Tensor, index: Any) -> Any:
         if not tracks or transformed or not parts or parts[0] == slice(None):
             return NotImplemented
         view: Tensor = _View.apply(source, index)  # type: ignore[no-untyped-call]
+        source.meets_dense = source.adds_to_dense = True
         return view
     first = parts[0] if parts else None
     if isinstance(first, list) and all(type(each) is int for each in first):

@@ -318,7 +318,7 @@ def _replaced(value: Any, read: Callable[[TableTensor], Any]) -> Any:
     return value
 
 
-def _tables_in(value: Any) -> list[TableTensor]:
+def tables_in(value: Any) -> list[TableTensor]:
     """The tables among arguments of an operation."""
     found: list[TableTensor] = []
     _replaced(value, found.append)
@@ -328,12 +328,12 @@ def _tables_in(value: Any) -> list[TableTensor]:
 def _written(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TableTensor]:
     """The tables and views that an operation writes, each once."""
     values = [args[number] if number < len(args) else kwargs.get(name) for number, name in operation.writes]
-    return list({id(each): each for each in _tables_in(values)}.values())
+    return list({id(each): each for each in tables_in(values)}.values())
 
 
 def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[TableTensor]) -> Any:
     stores = {store: store.begin_update() for store in dict.fromkeys(each.store for each in written)}
-    views = _tables_in((args, kwargs))
+    views = tables_in((args, kwargs))
     memory = {store: _Memory(store, [each for each in views if each.store is store]) for store in stores}
     changed = {id(each): memory[each.store].view(each) for each in written}
 
@@ -388,7 +388,7 @@ def _view_of(func: Any, base: TableTensor, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _refuse(func: Any, args: Any) -> NoReturn:
-    tensor = _tables_in(args)[0]
+    tensor = tables_in(args)[0]
     raise RuntimeError(
         f"{func} cannot be applied to {tensor!r}, as it changes how memory is used, and there is none here: "
         "apply it to a copy of the values, clone()"
@@ -442,7 +442,7 @@ def _by_rows(position: int, updates: bool = True) -> Rule:
             or not table.has_all_rows
             or not isinstance(ids, Tensor)
             or ids.dtype in (torch.bool, torch.uint8)
-            or _tables_in(others)
+            or tables_in(others)
         ):
             return NotImplemented
         if isinstance(index, list | tuple):
@@ -474,7 +474,8 @@ def _alias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    return TableTensor.of(tensor.store, tensor.place, convert=tensor.convert)
+    kind = TableTensor if isinstance(tensor, nn.Parameter) else type(tensor)
+    return kind.of(tensor.store, tensor.place, convert=tensor.convert)
 
 
 def _overwrite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -251,18 +251,22 @@ READS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bag": read_as_bag,
     "index": lambda weight, ids: weight[ids],
     "index_select": lambda weight, ids: weight.index_select(0, ids.flatten()),
+    "slice": lambda weight, ids: weight[1:4] * ids.sum(),
+    "scaled gradient": lambda weight, ids: F.embedding(ids, weight, scale_grad_by_freq=True),
     "changed copy": lambda weight, ids: F.embedding(ids, weight.clone().mul_(2)),
     "scaled table": lambda weight, ids: F.embedding(ids, weight * 0.5),
     "transposed": lambda weight, ids: F.linear(F.embedding(ids, weight), weight),
     "column": lambda weight, ids: weight[:, 1][ids],
     "gather": lambda weight, ids: weight.gather(0, ids.view(-1, 1).expand(-1, LENGTH)),
     "take_along_dim": lambda weight, ids: torch.take_along_dim(weight, ids.view(-1, 1), 0),
-    "one-hot": lambda weight, ids: F.one_hot(ids, ROWS).float() @ weight,
+    "one-hot": lambda weight, ids: F.one_hot(ids, ROWS).to(weight.dtype) @ weight,
 }
 
 
-# PyTorch has no second derivative of bags.
-@pytest.mark.parametrize("read", [read for read in READS if read != "bag"])
+ONCE_DIFFERENTIABLE = {"bag", "scaled gradient"}
+
+
+@pytest.mark.parametrize("read", sorted(READS.keys() - ONCE_DIFFERENTIABLE))
 def test_penalty_on_the_gradient_of_a_table(read: str) -> None:
     def run(model: Any, optimizer: torch.optim.Optimizer) -> list[Any]:
         weight, seen = table_of(model), []
@@ -362,9 +366,10 @@ def _hooked_after(weight: Any, loss: Callable[[], Tensor]) -> Any:
     return seen, weight.grad
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("read", [*READS, "sparse embedding"])
-def test_gradient_of_a_table(gradient: str, read: str) -> None:
+def test_gradient_of_a_table(gradient: str, read: str, dtype: torch.dtype) -> None:
     sparse = read == "sparse embedding"
 
     def run(model: Any, optimizer: torch.optim.Optimizer) -> Any:
@@ -374,15 +379,47 @@ def test_gradient_of_a_table(gradient: str, read: str) -> None:
             given = ids.view(1, -1) if read == "bag" else ids
 
             def loss(given: Tensor = given) -> Tensor:
-                rows: Tensor = model(given) if sparse else READS[read](weight, given)
-                return rows.pow(2).sum()
+                first, second = (
+                    model(each) if sparse else READS[read](weight, each) for each in (given, given[..., 1:])
+                )
+                total: Tensor = first.pow(2).sum() + second.sum()
+                return total
 
             seen.append(copied(GRADIENTS[gradient](weight, loss)))
             optimizer.step()
             seen.append(copied(weight))
         return seen
 
-    assert_equal_or_refused(lambda: nn.Embedding(ROWS, LENGTH, sparse=sparse), run)
+    def table_of_whole_numbers() -> nn.Module:
+        # They and their gradients are exact in half precision.
+        values = torch.arange(ROWS * LENGTH, dtype=dtype).view(ROWS, LENGTH) % 5 - 2
+        return nn.Embedding(ROWS, LENGTH, _weight=values, sparse=sparse)
+
+    assert_equal_or_refused(table_of_whole_numbers, run, 1e-5 if dtype is torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("reads", [*itertools.permutations(READS, 2)], ids="-".join)
+def test_gradients_of_two_kinds_of_reads_add_up(reads: tuple[str, str], dtype: torch.dtype) -> None:
+    """Also in a graph of the gradient, and if the gradient of either is dense."""
+    second_derivative = ONCE_DIFFERENTIABLE.isdisjoint(reads)
+
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> Any:
+        weight, ids, seen = table_of(model), torch.tensor([[3, 1, 3]]), []
+        for _ in range(2):
+            loss = sum(READS[each](weight, ids).pow(2).sum() for each in reads)
+            assert isinstance(loss, Tensor)
+            loss.backward(create_graph=second_derivative)
+            seen.append(copied(weight.grad))
+            optimizer.step()
+            weight.grad = None
+            seen.append(copied(weight))
+        return seen
+
+    def make() -> nn.Module:
+        return nn.Embedding(ROWS, LENGTH, _weight=torch.ones(ROWS, LENGTH, dtype=dtype))
+
+    assert_equal_or_refused(make, run, 1e-5 if dtype is torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy])
