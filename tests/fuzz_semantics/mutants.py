@@ -362,12 +362,12 @@ def idle_rows_stay() -> Patch:
 @mutant
 def frozen_table_trains() -> Patch:
     """A table that was frozen before the model was wrapped has gradients."""
-    original = TableParameter.of_table
+    original = TableParameter.of
 
-    def of_table(table: RemoteTable, requires_grad: bool) -> TableParameter:
-        return original(table, True)
+    def of(table: RemoteTable, requires_grad: bool) -> Any:
+        return original(table, requires_grad=True)
 
-    return mock.patch.object(TableParameter, "of_table", of_table)
+    return mock.patch.object(TableParameter, "of", of)
 
 
 @mutant

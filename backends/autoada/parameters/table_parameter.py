@@ -44,24 +44,14 @@ class TableParameter(TableTensor, nn.Parameter):
     store: RemoteTable
     sparse_tables: set[str]
     """Names of tables with lookups that ask for a sparse gradient; all tables of a model share this set."""
-    has_dense_part: bool
+    has_dense_part = False
     """Whether the present gradient has a part that is dense in PyTorch."""
-    dense_pass: int
+    dense_pass = -1
     """Number of the last backward pass that computed such a part."""
-    meets_dense: bool
+    meets_dense = False
     """Whether autograd may add gradients of lookups to a dense one, as with a penalty on the whole table."""
-    adds_to_dense: bool
+    adds_to_dense = False
     """Whether it may do so in this order, because the dense one is of an earlier operation of the step."""
-
-    @classmethod
-    def of_table(cls, table: RemoteTable, requires_grad: bool) -> TableParameter:
-        """The parameter of `table`."""
-        parameter: TableParameter = cls.of(table, requires_grad=requires_grad)
-        parameter.sparse_tables = set()
-        parameter.has_dense_part = False
-        parameter.dense_pass = -1
-        parameter.meets_dense = parameter.adds_to_dense = False
-        return parameter
 
     @property
     def has_sparse_gradient(self) -> bool:
@@ -178,7 +168,9 @@ def replace_parameters(
         gradient, parameter.grad = parameter.grad, None
         hooks, after = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
         own = dict(vars(parameter))
-        torch.utils.swap_tensors(parameter, TableParameter.of_table(tables[name], parameter.requires_grad))
+        torch.utils.swap_tensors(
+            parameter, TableParameter.of(tables[name], requires_grad=parameter.requires_grad)
+        )
         vars(parameter).update(own)
         tables[name].gradients.follow = weakref.ref(parameter)
         assert isinstance(parameter, TableParameter)

@@ -304,25 +304,13 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return view
     if operation.writes and (written := _written(operation, args, kwargs)):
         return _change(func, args, kwargs, written)
-    return func(*_replaced(args, operation.read), **_replaced(kwargs, operation.read))
-
-
-def _replaced(value: Any, read: Callable[[TableTensor], Any]) -> Any:
-    """Arguments of an operation with ``read(table)`` in place of each table."""
-    if isinstance(value, TableTensor):
-        return read(value)
-    if isinstance(value, list | tuple):
-        return type(value)([_replaced(each, read) for each in value])
-    if type(value) is dict:
-        return {name: _replaced(each, read) for name, each in value.items()}
-    return value
+    args, kwargs = pytree.tree_map_only(TableTensor, operation.read, (args, kwargs))
+    return func(*args, **kwargs)
 
 
 def tables_in(value: Any) -> list[TableTensor]:
     """The tables among arguments of an operation."""
-    found: list[TableTensor] = []
-    _replaced(value, found.append)
-    return found
+    return [each for each in pytree.tree_leaves(value) if isinstance(each, TableTensor)]
 
 
 def _written(operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TableTensor]:
@@ -342,7 +330,8 @@ def _change(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: l
             return changed[id(value)]
         return memory[value.store].view(value) if value.store in memory else value.values()
 
-    output = func(*_replaced(args, plain), **_replaced(kwargs, plain))
+    plain_args, plain_kwargs = pytree.tree_map_only(TableTensor, plain, (args, kwargs))
+    output = func(*plain_args, **plain_kwargs)
     for store, together in stores.items():
         store.end_update(together)
     for each in written:
