@@ -182,7 +182,9 @@ WRITES = (
     "nn.init.xavier_uniform_({W})",
     "nn.init.constant_({W}[2:5], 0.3)",
     "{o}.reset_parameters() if hasattr({o}, 'reset_parameters') else None",
-    "net.apply(lambda m: nn.init.uniform_(m.weight, -0.5, 0.5) if hasattr(m, 'weight') else None)",
+    # `mix` may be transposed; it is then filled in the order of its memory, which is another one if wrapped.
+    "for name, layer in net.named_modules():\n"
+    "    nn.init.uniform_(layer.weight, -0.5, 0.5) if hasattr(layer, 'weight') and name != 'mix' else None",
     "with torch.no_grad():\n    {W}[{r}] = 0.25",
     "with torch.no_grad():\n    {W}[{r}].fill_(0.25)",
     "with torch.no_grad():\n    {W}.copy_({V} * {x})",
