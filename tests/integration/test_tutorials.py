@@ -10,7 +10,7 @@ from adabench.harness.plugins import registry
 from adabench.results.store import list_sessions
 from tests.conftest import RunRanks
 
-from .pages import ROOT, TUTORIALS, blocks_of, commands_of, finish, start, write_training
+from .pages import ROOT, TUTORIALS, Command, blocks_of, commands_of, finish, start, write_training
 
 # Nothing is compiled or downloaded for a plugin, and it goes where only the test looks.
 PIP = {
@@ -90,7 +90,7 @@ def test_two_machines(tmp_path: Path, warm: ForkServer) -> None:
 
 
 def test_a_simulation(tmp_path: Path, warm: ForkServer, run_ranks: RunRanks) -> None:
-    for command in commands_of("simulate"):
+    for command in _simulations(of_this_machine=False):
         finish(start(command.line, tmp_path, {}, warm), command.output)
     assert (tmp_path / "simulated.svg").is_file()
     assert (tmp_path / "trace.json").is_file()
@@ -98,6 +98,16 @@ def test_a_simulation(tmp_path: Path, warm: ForkServer, run_ranks: RunRanks) -> 
     (process,) = run_ranks(program, 1)
     assert process.returncode == 0, process.stderr
     assert len(process.stdout.splitlines()) == 2
+
+
+def test_a_simulation_with_the_costs_of_this_machine(tmp_path: Path, warm: ForkServer) -> None:
+    for command in _simulations(of_this_machine=True):
+        finish(start(command.line, tmp_path, {}, warm), command.output)
+
+
+def _simulations(of_this_machine: bool) -> list[Command]:
+    commands = commands_of("simulate")
+    return [each for each in commands if ("cluster.toml" in each.line) is of_this_machine]
 
 
 def test_plugins(
