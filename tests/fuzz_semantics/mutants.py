@@ -385,10 +385,11 @@ def sparse_gradients_look_dense() -> Patch:
 def new_data_of_a_dense_parameter_is_lost() -> Patch:
     """A dense parameter that is given other memory keeps its values."""
 
-    def take_over(self: DenseParameters, i: int) -> None:
-        self.parameters[i].data = self._views[i]
+    def follow(self: DenseParameters) -> None:
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.data = view
 
-    return mock.patch.object(DenseParameters, "_take_over", take_over)
+    return mock.patch.object(DenseParameters, "_follow_parameters", follow)
 
 
 def programs_until_found(

@@ -182,9 +182,7 @@ WRITES = (
     "nn.init.xavier_uniform_({W})",
     "nn.init.constant_({W}[2:5], 0.3)",
     "{o}.reset_parameters() if hasattr({o}, 'reset_parameters') else None",
-    # `mix` may be transposed; it is then filled in the order of its memory, which is another one if wrapped.
-    "for name, layer in net.named_modules():\n"
-    "    nn.init.uniform_(layer.weight, -0.5, 0.5) if hasattr(layer, 'weight') and name != 'mix' else None",
+    "net.apply(lambda m: nn.init.uniform_(m.weight, -0.5, 0.5) if hasattr(m, 'weight') else None)",
     "with torch.no_grad():\n    {W}[{r}] = 0.25",
     "with torch.no_grad():\n    {W}[{r}].fill_(0.25)",
     "with torch.no_grad():\n    {W}.copy_({V} * {x})",
@@ -340,6 +338,9 @@ COPIES = (
     "ema.update_parameters(model)\nema.update_parameters(model)\nsee(ema.module)",
     "shadow = {n: p.detach().clone() for n, p in net.named_parameters()}\nsee(shadow)",
     "shadow = [p.data for p in net.parameters()]\nsee(shadow)",
+    "kept = [p.data for p in net.parameters()]\nfor p in net.parameters():\n    p.data = p.data * {x}\n"
+    "see(model(inputs[:2]))\nfor p, q in zip(net.parameters(), kept):\n    p.data = q\nsee(kept)",
+    "kept = {W}.data\n{W}.data = {W}.data * {x}\nkept[{r}] = 0.5\nsee([kept, {W}.data])",
     "rest = {n: p.data.clone() for n, p in net.named_parameters()}\nfor n, p in net.named_parameters():\n"
     "    p.data.add_(0.1)\nsee(model(inputs[:2]))\nfor n, p in net.named_parameters():\n    p.data.copy_(rest[n])",
     "twin = copy.deepcopy(net)\ntwin_sgd = torch.optim.SGD(twin.parameters(), lr=0.1)\n"
@@ -426,6 +427,8 @@ GRADIENT_EDITS = (
     _EDIT + "{W}.grad.add_({V}.detach(), alpha=0.01)",
     _EDIT + "{W}.grad.zero_()",
     _EDIT + "{W}.grad.data.zero_()",
+    _EDIT + "{W}.grad.data = {W}.grad.data * {x}",
+    "for p in net.parameters():\n    if p.grad is not None:\n        p.grad.data = p.grad.data * {x}",
     _EDIT + "{W}.grad.masked_fill_(torch.arange(10).view(10, 1) < 2, 0)",
     _EDIT + "{W}.grad.div_({W}.grad.norm() + 1)",
     _EDIT + "{W}.grad.add_(torch.randn(10, 3), alpha=0.01)",

@@ -1,4 +1,4 @@
-"""Dense parameters: the module's parameters are views of one flat buffer."""
+"""Dense parameters, which a pull and a push of one flat buffer move together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autoada.parameters.layout import DenseLayout
 from autoada.parameters.locally_stepped import dense_gradient
 from autoada.parameters.server_access import ServerAccess
+from autoada.parameters.table_tensor import TableTensor
 from autoada.sync.gradient_exchange import CombinedGradients, Gradients
 
 # It reads both once and writes nothing; `torch.equal` and NumPy take twice as long for what is in no cache.
@@ -20,6 +21,9 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 class DenseParameters:
     """The dense parameters of one rule and dtype: a pull and a push move them all.
+
+    The parameters are views of the buffer. If one is not contiguous, or if the program gives one other
+    memory, they keep their own memory, which other tensors may share, and the buffer is a copy of them.
 
     If the parameters change only in steps of an optimizer (`at_steps`), which have a visible effect at once,
     and no other worker changes them, the rows in the server follow the parameters instead of the reverse.
@@ -39,6 +43,8 @@ class DenseParameters:
         self._worker = access.worker
         self._together = together
         self._workers = access.num_workers
+        self._layout = layout
+        self._of_model = parameters
         self._table = access.node.table(layout.table)
         self._transfer = transfer = access.transfer
         self._pushed: tuple[Tensor, Tensor] | None = None
@@ -50,10 +56,12 @@ class DenseParameters:
         self.names = layout.names
         self._shared = shared = not access.alone
         self._views = layout.views(self._values)
+        self._is_copy = not all(parameter.is_contiguous() for parameter in self.parameters)
         for view, parameter in zip(self._views, self.parameters, strict=True):
             view.copy_(parameter.detach())
-            parameter.data = view
-        self._places = [_place(view) for view in self._views]
+            if not self._is_copy:
+                parameter.data = view
+        self._places = [_place(parameter) for parameter in self.parameters]
         in_place = at_steps and transfer.direct and layout.dtype is torch.float32
         self._is_source = in_place and not shared
         self._in_one_pass = in_place and shared and not combines
@@ -92,6 +100,7 @@ class DenseParameters:
             host = self._transfer.host_array(*self._values.shape)
             self._worker.pull(self.keys, host)
             self._values.copy_(self._transfer.to_device(host))
+        self._copy_to_parameters()
         if not self._is_source:
             self._pulled.copy_(self._values)
         self._behind = False
@@ -110,7 +119,7 @@ class DenseParameters:
         """
         if self._is_source:
             return
-        self._keep_memory()
+        self._follow_parameters()
         if self._together:
             self.keep_changes()  # all workers have the same, and hand them over in the same call
         if self._worker.changed(self.keys, self._seen):
@@ -135,7 +144,7 @@ class DenseParameters:
         RuntimeError
             If a parameter was given other memory, of another shape, dtype or device.
         """
-        self._keep_memory()
+        self._follow_parameters()
         if self._is_source or _same_bits(self._values, self._pulled):
             return
         differs = (self._values != self._pulled) & ~(self._values.isnan() & self._pulled.isnan())
@@ -195,6 +204,7 @@ class DenseParameters:
             else:
                 copies = (self._values, self._pulled, self._seen)
                 self._worker.step_copies(self._table, *copies, steps, self._scale)
+            self._copy_to_parameters()
             torch.autograd.graph.increment_version(self._stepped)
         if self._pushed is not None:
             self._worker.push_gradients(*self._pushed)
@@ -226,33 +236,52 @@ class DenseParameters:
         gradients = (parameter.grad for parameter in self.parameters)
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
 
-    def _keep_memory(self) -> None:
-        """Make the parameters views of the buffer."""
+    def _follow_parameters(self) -> None:
+        """Let the buffer have the values of the parameters, of which some may have other memory by now."""
         places = [_place(parameter) for parameter in self.parameters]
-        if places == self._places:
-            return
-        for i, place in enumerate(places):
-            if place != self._places[i]:
-                self._take_over(i)
+        if places != self._places:
+            for i, place in enumerate(places):
+                if place != self._places[i]:
+                    self._check_memory(i)
+            if not self._is_copy:  # The program may have other tensors with the memory that was the buffer.
+                self._is_copy, self._values = True, self._values.clone()
+                self._views = self._layout.views(self._values)
+            self._places = places
+        if self._is_copy:
+            torch._foreach_copy_(self._views, [parameter.data for parameter in self.parameters])
 
-    def _take_over(self, i: int) -> None:
-        """Make a parameter a view of the buffer again, with its new values."""
-        parameter, view = self.parameters[i], self._views[i]
-        new = parameter.data
+    def _copy_to_parameters(self) -> None:
+        """Let the parameters have the values of the buffer."""
+        if self._is_copy:
+            torch._foreach_copy_([parameter.data for parameter in self.parameters], self._views)
+
+    def _check_memory(self, i: int) -> None:
+        """Raise RuntimeError if a parameter has memory that it cannot have in a wrapped model."""
+        name, view, new = self.names[i], self._views[i], self.parameters[i]
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
             raise RuntimeError(
-                f"the parameter {self.names[i]!r} was given {new.dtype} of shape {tuple(new.shape)} on "
+                f"the parameter {name!r} was given {new.dtype} of shape {tuple(new.shape)} on "
                 f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
                 f"{view.device}: change it before AdaModel wraps the model"
             )
-        same_storage = new.untyped_storage().data_ptr() == self._values.untyped_storage().data_ptr()
-        if same_storage and new.data_ptr() != view.data_ptr():
-            raise RuntimeError(
-                f"the parameter {self.names[i]!r} was given the memory of another one: tie parameters "
-                "before AdaModel wraps the model, or copy values with copy_()"
-            )
-        view.copy_(new.clone() if same_storage else new)  # It may be the transposed view, for example.
-        parameter.data = view
+        begin, end = _extent(new)
+        for other_name, other in self._of_model.items():
+            if other is not new and not isinstance(other, TableTensor) and other.device == new.device:
+                first, last = _extent(other)
+                if first < end and begin < last:
+                    raise RuntimeError(
+                        f"the parameter {name!r} was given the memory of {other_name!r}: tie parameters "
+                        "before AdaModel wraps the model, or copy values with copy_()"
+                    )
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first element and of the end of its last one."""
+    if tensor.numel() == 0:
+        return 0, 0
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in sizes)
+    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.element_size()
 
 
 def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:

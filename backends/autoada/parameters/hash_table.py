@@ -212,4 +212,4 @@ class HashTable(RemoteTable):
         )
 
     # Rows have other numbers than in plain PyTorch, and only the server writes them.
-    whole = viewed = fetch = begin_update = _refuse
+    whole = viewed = fetch = begin_update = end_views = _refuse

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 import adaps
 from autoada.parameters.server_rows import ServerRows
 from autoada.parameters.table_gradients import TableGradients
-from autoada.parameters.table_tensor import RowStore
+from autoada.parameters.table_tensor import RowsInMemory, RowsWithViews
 from autoada.prediction.row_set import Lookup, TableRows, host_ids
 from autoada.prediction.source_location import user_location
 
@@ -52,7 +52,7 @@ class Reads(list[Read]):
                 table.forget_rows()
 
 
-class RemoteTable(RowStore):
+class RemoteTable(RowsWithViews):
     """The store of a `TableParameter`: reads and writes rows of one table of the server.
 
     Rows that a batch is expected to read are pulled together at the first read, and stored until the step.
@@ -61,6 +61,7 @@ class RemoteTable(RowStore):
     def __init__(
         self, rows: ServerRows, reads: Reads, *, alone: bool, combines: bool, together: bool
     ) -> None:
+        super().__init__()
         self.name = rows.name
         self.rows = rows
         self.shape = rows.shape
@@ -186,6 +187,11 @@ class RemoteTable(RowStore):
             self._pulled = None
         else:
             self.forget_rows()
+
+    def end_views(self) -> None:
+        """Let existing views keep the present values, and no longer follow the table."""
+        if self.views():
+            self.move_views(RowsInMemory(self.name, self.rows.pull(self.rows.all_keys)))
 
     def _picked(self, rows: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
         """Return the row at each position, in the shape of `ids`."""

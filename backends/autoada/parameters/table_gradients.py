@@ -63,7 +63,7 @@ class GradientRows(RowStore):
         ids = ids.to(self.device)
         kept, values = self.rows()
         others = ~torch.isin(kept, ids)
-        given = (rows != 0).flatten(1).any(1)
+        given = (rows != 0).reshape(len(rows), self.shape[1:].numel()).any(1)
         self.sparse = row_sparse(
             torch.cat([kept[others], ids[given]]), torch.cat([values[others], rows[given]]), self.shape
         )
@@ -90,6 +90,18 @@ class RowGradient(TableTensor):
         if rule is not None and (output := rule(func, args, kwargs)) is not NotImplemented:
             return output
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def take_data(self, value: Tensor) -> None:
+        """Take over the values of another gradient."""
+        if not self.has_all_rows or (value.shape, value.dtype) != (self.shape, self.dtype):
+            super().take_data(value)
+        if isinstance(value, RowGradient) and value.has_all_rows:
+            self.store = value.store
+        else:
+            self.store = GradientRows(self.store.table, sparse_rows(value))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.values().__reduce_ex__(protocol)
 
     def coalesce(self) -> Tensor:
         """The gradient as a sparse tensor, each row once."""
@@ -147,7 +159,7 @@ class TableGradients:
         transfer = self._rows.transfer
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
-        ids, values = rows_of(gradient)
+        ids, values = rows_of(gradient.detach())
         if scale != 1:
             values = scale * values
         if not self.sums_in_server:
@@ -171,7 +183,7 @@ class TableGradients:
     def summed(self, gradients: RowGradients) -> Gradients:
         """The keys of rows, each once, with the sums of their gradients."""
         ids, rows = gradients
-        return Gradients(*adaps.sum_by_key(ids + self._rows.first_key, rows.flatten(1)))
+        return Gradients(*adaps.sum_by_key(ids + self._rows.first_key, rows.reshape(-1, self._rows.length)))
 
     def put(self, combined: CombinedGradients) -> None:
         """Push this worker's part of the combined gradients of all workers."""

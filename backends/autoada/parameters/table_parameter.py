@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from types import MethodType
@@ -23,7 +24,7 @@ from autoada.parameters.table_gradients import (
     set_raw_gradient,
     sparse_rows,
 )
-from autoada.parameters.table_tensor import TableTensor, TorchFunction, as_plain, tables_in
+from autoada.parameters.table_tensor import RowsInMemory, TableTensor, TorchFunction, as_plain, tables_in
 
 Hook = Callable[[Tensor], Any]
 _current_pass: Callable[[], int] = torch._C._current_graph_task_id
@@ -77,7 +78,7 @@ class TableParameter(TableTensor, nn.Parameter):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         self.has_dense_part = False
-        if value is not None and value.is_sparse:
+        if isinstance(value, Tensor) and value.is_sparse:
             self.sparse_tables.add(self.store.name)
         with as_plain():
             set_raw_gradient(self, value)
@@ -93,25 +94,23 @@ class TableParameter(TableTensor, nn.Parameter):
         shown: Tensor = RowGradient.of(GradientRows(self.store.name, sparse_rows(gradient)), self.place)
         return shown
 
-    @property
-    def data(self) -> Tensor:
-        """The values without autograd; the table follows writes to them."""
-        with as_plain():
-            values: Tensor = Tensor.data.__get__(self)  # type: ignore[attr-defined]
-        return values
+    def take_data(self, value: Tensor) -> None:
+        """Copy `value` into the table. Earlier views of the table, such as ``.data``, keep their values.
 
-    @data.setter
-    def data(self, value: Tensor) -> None:
+        As in PyTorch, they follow the table again when it is given one of them.
+        """
         if isinstance(value, TableTensor) and value.store is self.store and value.has_all_rows:
             return  # as after ``parameter.data += change``
-        if isinstance(value, TableTensor) or (value.shape, value.dtype) != (self.shape, self.dtype):
+        if (value.shape, value.dtype, value.device) != (self.shape, self.dtype, self.device):
             raise RuntimeError(
-                f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} as its data: a table keeps "
-                "its shape, dtype and memory; copy values with copy_(), and tie parameters before AdaModel "
-                "wraps them"
+                f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} on {value.device} as its "
+                "data: a table keeps its shape, dtype and device"
             )
+        self.store.end_views()
         with torch.no_grad():
             self.copy_(value)
+        if isinstance(value, TableTensor) and isinstance(value.store, RowsInMemory) and value.has_all_rows:
+            value.store.move_views(self.store)
 
     def register_hook(self, hook: Hook) -> Any:
         """Call `hook` with each gradient of the table, of the table's shape."""
@@ -129,6 +128,11 @@ class TableParameter(TableTensor, nn.Parameter):
             with as_plain():
                 if (output := lookup(*args, **(kwargs or {}))) is not NotImplemented:
                     return output
+        if func is Tensor.detach and sys._getframe(1).f_code is nn.Parameter.__new__.__code__:
+            raise RuntimeError(
+                f"{args[0]!r} cannot be made another parameter: give nn.Parameter a view of it, detach(), or "
+                "a copy, detach().clone()"
+            )
         output = super().__torch_function__(func, types, args, kwargs)
         if torch.is_grad_enabled():
             with as_plain():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -69,6 +70,54 @@ class RowStore:
         """Replace the rows of `ids`; each id occurs once."""
         raise NotImplementedError
 
+    def add_view(self, view: TableTensor) -> None:
+        """Note a new view of these rows other than a parameter, if they can get another store."""
+
+
+class RowsWithViews(RowStore):
+    """Rows whose views can be given another store."""
+
+    def __init__(self) -> None:
+        self._views: list[weakref.ref[TableTensor]] = []
+
+    def add_view(self, view: TableTensor) -> None:
+        """Note a new view of these rows."""
+        self._views = [each for each in self._views if each() is not None]
+        self._views.append(weakref.ref(view))
+
+    def views(self) -> list[TableTensor]:
+        """The views that exist."""
+        return [view for each in self._views if (view := each()) is not None]
+
+    def move_views(self, store: RowsWithViews) -> None:
+        """Let all views be views of another store with the same values."""
+        for view in self.views():
+            view.store = store
+            store.add_view(view)
+        self._views = []
+
+
+class RowsInMemory(RowsWithViews):
+    """Rows that are a plain tensor: the values that a table had before it was given other data."""
+
+    def __init__(self, name: str, values: Tensor) -> None:
+        super().__init__()
+        self.name = f"earlier values of {name}"
+        self.shape, self.dtype, self.device = values.shape, values.dtype, values.device
+        self._values = values
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows of `ids`."""
+        return self._values[ids.to(self.device)]
+
+    def whole(self) -> Tensor:
+        """All rows."""
+        return self._values
+
+    def write(self, ids: Tensor, rows: Tensor, together: bool = False) -> None:
+        """Replace the rows of `ids`."""
+        self._values[ids.to(self.device)] = rows
+
 
 class TableTensor(Tensor):
     """A view of the rows of a store; it has a shape, strides, a dtype and a device, and no memory.
@@ -118,6 +167,8 @@ class TableTensor(Tensor):
         tensor.has_all_rows = convert is None and place.shape == store.shape and place.is_contiguous()
         if convert is not None:
             tensor.convert = convert
+        if not issubclass(cls, nn.Parameter):
+            store.add_view(tensor)
         return tensor
 
     def values(self) -> Tensor:
@@ -167,6 +218,13 @@ class TableTensor(Tensor):
 
     # Functions that reach a tensor's memory without PyTorch's dispatcher
 
+    def take_data(self, value: Tensor) -> None:
+        """Do the same as ``tensor.data = value``."""
+        raise RuntimeError(
+            f"{self!r} cannot be given other memory, as it is a view: change its values with copy_(), or "
+            "give the new values a name of their own"
+        )
+
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
         """The values, in memory that cannot be written."""
         del force
@@ -215,6 +273,19 @@ class TableTensor(Tensor):
         return view if self.convert is None else self.convert(view)
 
 
+def _converted(name: str) -> Callable[[TableTensor], Any]:
+    """A conversion to a number, which functions such as `torch.tensor` call while they do not dispatch."""
+
+    def convert(self: TableTensor) -> Any:
+        return getattr(self.values().detach(), name)()
+
+    return convert
+
+
+for _name in ("__float__", "__int__", "__index__", "__complex__"):
+    setattr(TableTensor, _name, _converted(_name))
+
+
 def _refused(name: str) -> Callable[..., NoReturn]:
     """A method that is refused because it needs memory."""
 
@@ -225,6 +296,24 @@ def _refused(name: str) -> Callable[..., NoReturn]:
 
     return refuse
 
+
+_DATA: Any = torch._C.TensorBase.data
+
+
+def _set_data(tensor: Tensor, value: Tensor) -> None:
+    if isinstance(tensor, TableTensor):
+        tensor.take_data(value)
+    elif isinstance(value, TableTensor):
+        raise RuntimeError(
+            f"a tensor was given {value!r} as its data, which has no memory that it could share: copy the "
+            "values with tensor.data.copy_(…), or assign a copy of them, clone()"
+        )
+    else:
+        _DATA.__set__(tensor, value)
+
+
+# PyTorch looks only at the type of the tensor, and not at that of its new data.
+torch.Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
 
 for _name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "__dlpack__"):
     setattr(TableTensor, _name, _refused(_name))
