@@ -151,7 +151,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         """Take the gradients of this worker."""
         if self._alone:
             return
-        given = torch.zeros(self._layout.summed_rows, self._layout.length, device=self._transfer.device)
+        given = self._empty(self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
         for i, (view, parameter) in enumerate(zip(self._layout.views(given), self.parameters, strict=True)):
             if parameter.grad is not None:
@@ -178,8 +178,10 @@ class ServerSummedParameters(LocallySteppedParameters):
         for view, count, parameter in zip(views, counts, self.parameters, strict=False):
             self._put_gradient(parameter, view.to(parameter.dtype) if count else None)
 
-    def _empty(self) -> Tensor:
-        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32, device="cpu")
+    def _empty(self, device: torch.device | str = "cpu") -> Tensor:
+        return torch.zeros(
+            self._layout.summed_rows, self._layout.length, dtype=torch.float32, device=device
+        )
 
 
 class RobustMeanParameters(LocallySteppedParameters):
