@@ -407,8 +407,9 @@ class AdaModel(ForwardingModule):
         adaps.CheckpointError
             On every worker, if there is no complete checkpoint or it does not fit. Nothing is changed.
         """
-        restored = self.node.restore(directory, worker=self._access.local_index)
-        extra = self._own_state.put(restored, loader, self.num_workers)
+        own = self._own_state
+        restored = self.node.restore(directory, worker=self._access.local_index, check=own.check)
+        extra = own.put(restored, loader, self.num_workers)
         self._wrapped.resume(restored.same_workers)
         return extra
 
