@@ -380,6 +380,18 @@ def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) 
     train_a_little(model)
 
 
+def test_casts_are_refused_if_they_change_a_dtype_of_the_model(model: autoada.AdaModel) -> None:
+    with float64_by_default():
+        assert model.float() is model
+        with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+            model.double()
+    wide = autoada.AdaModel(nn.Linear(3, 1, dtype=torch.float64))
+    assert wide.double() is wide
+    with pytest.raises(RuntimeError, match=r"stays torch\.float64 on cpu: move it before AdaModel"):
+        wide.float()
+    wide.close()
+
+
 def test_overrides_of_a_model_that_move_it_are_refused_and_others_are_called() -> None:
     class Other(Net):
         def to(self, *args: Any, quiet: bool = False) -> Any:
