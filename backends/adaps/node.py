@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -217,7 +217,13 @@ class Node:
         """
         self._checkpoint_worker(worker).write(Path(directory), extra or {})
 
-    def restore(self, directory: str | os.PathLike[str], *, worker: int = 0) -> Restored:
+    def restore(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        worker: int = 0,
+        check: Callable[[Restored], None] | None = None,
+    ) -> Restored:
         """Restore the tables of all nodes from a checkpoint; the number of nodes may differ. Collective.
 
         Every worker of every node must call this with its own index. The tables must match the checkpoint,
@@ -229,6 +235,9 @@ class Node:
             Directory that was given to `checkpoint`, equal for all workers.
         worker : int
             Index of the calling worker.
+        check : callable, optional
+            Function that raises an exception if the caller cannot use the result. It is called with the
+            result before anything is changed.
 
         Returns
         -------
@@ -239,11 +248,11 @@ class Node:
         ------
         CheckpointError
             On every worker, if there is no complete checkpoint in the directory, a file is damaged or cannot
-            be read, a table differs, or memory is too small for a second copy of this node's rows. Nothing is
-            changed. Only an error that not all rows could be overwritten, because the disk is full that has
-            the rows of a table with limited memory, leaves some rows overwritten.
+            be read, a table differs, a `check` failed, or memory is too small for a second copy of this
+            node's rows. Nothing is changed. Only an error that not all rows could be overwritten, because the
+            disk is full that has the rows of a table with limited memory, leaves some rows overwritten.
         """
-        return self._checkpoint_worker(worker).restore(Path(directory))
+        return self._checkpoint_worker(worker).restore(Path(directory), check)
 
     def export(
         self, directory: str | os.PathLike[str], *, tables: Sequence[str] | None = None, worker: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import adaps
 from adaps.initializers import Initializer
 
-__all__ = ["HashEmbedding", "IdMap", "IdRows", "LocalIdMap", "initial_rows", "int64_ids", "row_numbers"]
+__all__ = ["HashEmbedding", "IdRows", "LocalIdMap", "initial_rows", "int64_ids", "row_numbers"]
 
 
 class IdRows(NamedTuple):
@@ -25,22 +26,14 @@ class IdRows(NamedTuple):
 
 
 class IdMap(Protocol):
-    """Numbers the rows of ids."""
+    """Numbers the rows of the ids of a `HashEmbedding`."""
 
     def rows_of(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row, int64, of the shape of `ids`. New ids get rows."""
         ...
 
-
-class TableIdMap(IdMap, Protocol):
-    """Numbers the rows of the ids of a `HashEmbedding`."""
-
     def find(self, ids: Tensor) -> Tensor:
         """Return the number of each id's row, or -1 for an id without a row. Creates no row."""
-        ...
-
-    def ahead(self) -> IdMap:
-        """Return the map for ids that will be used later, as found by access prediction."""
         ...
 
     def saved(self, weight: nn.Parameter) -> IdRows:
@@ -90,10 +83,6 @@ class LocalIdMap(dict[int, int]):
         rows = [self.get(each, -1) for each in int64_ids(ids).tolist()]
         return torch.tensor(rows, dtype=torch.int64, device=ids.device).view(ids.shape)
 
-    def ahead(self) -> IdMap:
-        """Return this map."""
-        return self
-
     def saved(self, weight: nn.Parameter) -> IdRows:
         """Return the ids in the order of their rows."""
         ids = list(self)[: self.initialized]
@@ -106,20 +95,20 @@ class LocalIdMap(dict[int, int]):
         self.initialized = len(self)
 
 
-def row_numbers(ids: Tensor, id_map: IdMap) -> Tensor:
-    """Return the number of each id's row, and create rows for new ids.
+def row_numbers(ids: Tensor, rows_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the number of each id's row by the method of an `IdMap`, and create rows for new ids.
 
     This is a function in the sense of PyTorch's modes, so that access prediction observes it as one operation
     and repeats it for later batches.
     """
     if torch.overrides.has_torch_function((ids,)):
-        numbers: Tensor = torch.overrides.handle_torch_function(row_numbers, (ids,), ids, id_map)
+        numbers: Tensor = torch.overrides.handle_torch_function(row_numbers, (ids,), ids, rows_of)
         return numbers
     if ids.is_meta:  # the ids are not known, but their shape is
         return torch.empty_like(ids, dtype=torch.int64)
     if torch._C._get_tracing_state() is not None:
         raise TypeError("HashEmbedding cannot be traced: the rows of this call's ids would become constants")
-    return id_map.rows_of(ids)
+    return rows_of(ids)
 
 
 def int64_ids(ids: Tensor) -> Tensor:
@@ -215,7 +204,7 @@ class HashEmbedding(nn.Module):
         self.weight = nn.Parameter(
             _zeros(self.capacity, self.length, dtype or torch.get_default_dtype(), place)
         )
-        self.id_map: TableIdMap = LocalIdMap(self.capacity)
+        self.id_map: IdMap = LocalIdMap(self.capacity)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids`, of shape ``(*ids.shape, length)``.
@@ -256,7 +245,7 @@ class HashEmbedding(nn.Module):
             Row numbers, int64, of the shape of `ids`. They are indices for lookups in `weight`, such as
             `torch.nn.functional.embedding_bag`.
         """
-        rows = row_numbers(ids, self.id_map)
+        rows = row_numbers(ids, self.id_map.rows_of)
         if isinstance(self.id_map, LocalIdMap):
             self._initialize(self.id_map)
         return rows

@@ -7,8 +7,8 @@ from itertools import islice
 import adaps
 from adabench.backends.interface import ServerOptions, SimulatedRun
 from adabench.usecases.interface import Placed, UseCase, hashed_tables
+from autoada.model.initialization import endless
 from autoada.model.node_setup import plan_of
-from autoada.training.endless import endless
 
 _log = logging.getLogger("adabench")
 

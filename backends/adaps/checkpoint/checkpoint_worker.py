@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,10 @@ class CheckpointWorker:
         with self._all.frozen():
             self._write(directory, arrays, values)
 
-    def restore(self, directory: Path) -> Restored:
-        """Read the tables of all nodes from `directory`; see `adaps.Node.restore`."""
+    def restore(self, directory: Path, check: Callable[[Restored], None] | None = None) -> Restored:
+        """Read the tables of all nodes from `directory`, if `check` agrees; see `adaps.Node.restore`."""
         manifest, restored = self._verified(directory)
+        self._all.run("use the checkpoint", lambda: None if check is None else check(restored))
         with self._all.frozen():
             loaded = self._all.run(
                 "read the checkpoint", lambda: self._loaded(directory / manifest.folder, manifest)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from adaps import CheckpointError
 from adaps.checkpoint.safetensors_file import DTYPES
 from autoada.model.staleness import StalenessLimit
 from autoada.model.wrapped_parameters import WrappedParameters
@@ -41,6 +42,7 @@ class WorkerState:
         parts: dict[str, Mapping[str, Any]] = {
             "buffer": {name: _array(buffer) for name, buffer in self._module.named_buffers()},
             "steps": {state.name: state.steps for state in self._wrapped.parameter_states},
+            "dense": self._wrapped.dense_shapes,
             "training": {"steps": self._staleness.steps},
             "random": random_state(self._device),
             "extra": extra or {},
@@ -53,12 +55,30 @@ class WorkerState:
         }
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
+    def check(self, restored: Restored) -> None:
+        """Raise CheckpointError if `put` would give values to other parameters or buffers than they had."""
+        parts = _parts(restored)
+        dense = self._wrapped.dense_shapes
+        saved = parts.get("dense", dense)  # Earlier versions kept no shapes.
+        if [*saved.items()] != [*dense.items()]:
+            raise CheckpointError(
+                f"the checkpoint has the dense parameters {_listed(saved)}, but the model has "
+                f"{_listed(dense)}: restore into a model that defines the same ones in the same order"
+            )
+        kept = {name: _form(array) for name, array in parts.get("buffer", {}).items()}
+        for name, buffer in self._module.named_buffers():
+            form = _form(_array(buffer))
+            if kept.get(name) != form and (name in kept or self._is_persistent(name)):
+                raise CheckpointError(
+                    f"the buffer {name!r} is {form} in the model and {kept.get(name, 'not there')} in the "
+                    "checkpoint: restore into the same model"
+                )
+        for stepped in self._wrapped.stepped:
+            stepped.check_state(parts.get("shared", {}))
+
     def put(self, restored: Restored, loader: Positioned | None, shares: int) -> dict[str, Any]:
         """Restore the state of a checkpoint for `shares` workers, and return the user's part."""
-        parts: dict[str, dict[str, Any]] = {}
-        for name, value in restored.extra.items():
-            part, _, rest = name.partition("/")
-            parts.setdefault(part, {})[rest] = value
+        parts = _parts(restored)
         for name, buffer in self._module.named_buffers():
             if name in parts.get("buffer", {}):
                 with torch.no_grad():
@@ -77,9 +97,31 @@ class WorkerState:
             set_random_state(parts["random"], self._device)
         return parts.get("extra", {})
 
+    def _is_persistent(self, buffer: str) -> bool:
+        """Whether a buffer is a part of state dictionaries. Others may appear during training."""
+        module, _, name = buffer.rpartition(".")
+        return name not in self._module.get_submodule(module)._non_persistent_buffers_set
+
     def _groups(self) -> list[dict[str, Any]]:
         """Return the groups of all optimizers, which may have been replaced since the last call."""
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+
+def _parts(restored: Restored) -> dict[str, dict[str, Any]]:
+    """Return the values of each part of a worker's state, by their names."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in restored.extra.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = value
+    return parts
+
+
+def _listed(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name!r} {tuple(shape)}" for name, shape in shapes.items())
+
+
+def _form(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype} of shape {array.shape}"
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:

@@ -92,12 +92,13 @@ class ForwardingModule(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ForwardingModule:
         """Refuse to move or cast the model, as ``to()``, ``cuda()`` and ``double()`` would."""
-        here = torch.empty(0, device=self._device)
-        there = fn(here)
-        if (there.device, there.dtype) != (here.device, here.dtype):
-            raise RuntimeError(
-                f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
-            )
+        for dtype in dict.fromkeys(x.dtype for x in (*self.module.parameters(), *self.module.buffers())):
+            here = torch.empty(0, dtype=dtype, device=self._device)
+            there = fn(here)
+            if (there.device, there.dtype) != (here.device, here.dtype):
+                raise RuntimeError(
+                    f"a wrapped model stays {here.dtype} on {here.device}: move it before AdaModel wraps it"
+                )
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

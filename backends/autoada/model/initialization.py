@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import adaps
 from autoada.hash_embedding import HashEmbedding
-from autoada.training.endless import endless
 
 Batch = Any
 SMOOTHING = 0.8
@@ -149,6 +148,23 @@ def select_initialization(
             worker.barrier()
             made = sum(len(tried) * (steps << rung) for rung, tried in enumerate(losses))
             return Selection(model, won, losses, made)
+
+
+def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Go through `batches` again and again.
+
+    Raises
+    ------
+    ValueError
+        If there are no batches, as the loop would never end.
+    """
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("batches is empty: give an iterable that can be gone through again and again")
 
 
 def _all_scores(node: adaps.Node, rung: int, own: Mapping[int, _Score]) -> dict[int, _Score]:

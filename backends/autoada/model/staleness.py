@@ -17,8 +17,6 @@ class StalenessLimit:
 
     def __init__(self, worker: adaps.Worker, limit: int | None, alone: bool) -> None:
         self._worker = worker
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
         self._limit = limit
         self._alone = alone
         self._asked: int | None = None
@@ -43,6 +41,12 @@ class StalenessLimit:
         before, self._asked = self._asked, self._worker.wait_sync(asynchronous=True)
         if before is not None:
             self._worker.wait(before)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise ValueError unless `StalenessLimit` takes this limit."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"staleness is {limit!r}: it must be a number of steps, 1 or more")
 
 
 class SynchronousSteps:

@@ -153,6 +153,14 @@ class WrappedParameters:
                 )
         return states
 
+    @property
+    def dense_shapes(self) -> dict[str, list[int]]:
+        """Shapes of the dense parameters in the server, in the order of their rows."""
+        places = self._layout.dense
+        return {
+            name: list(shape) for each in places for name, shape in zip(each.names, each.shapes, strict=True)
+        }
+
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether this is a parameter of the model."""
         return id(parameter) in self._identities

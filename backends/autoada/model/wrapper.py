@@ -20,7 +20,7 @@ from autoada.model.checkpoint import WorkerState
 from autoada.model.forwarding import ForwardingModule, class_for, names_of_both
 from autoada.model.node_setup import open_node, plan_of, plan_on_node
 from autoada.model.optimizer_lookup import optimizers_of, register, release, warn_of_differences
-from autoada.model.staleness import StalenessLimit, SynchronousSteps
+from autoada.model.staleness import StalenessLimit, SynchronousSteps, check_limit
 from autoada.model.state_dict import state_of
 from autoada.model.step_hook import push_at_step
 from autoada.model.wrapped_parameters import WrappedParameters
@@ -124,9 +124,15 @@ class AdaModel(ForwardingModule):
     ) -> None:
         super().__init__()
         _refuse_script(model)
+        check_limit(staleness)
         self.__class__ = class_for(type(self), type(model))
         optimizer = optimizers_of(model, optimizer)
         if node is None:
+            if worker != 0:
+                raise IndexError(
+                    f"worker {worker} does not exist: the model's own node has one worker; create_node makes "
+                    "nodes with several"
+                )
             plan = plan_of(model, optimizer, tables, policy)
         else:
             _refuse_beside_node(policy, row_dtype)
@@ -407,8 +413,9 @@ class AdaModel(ForwardingModule):
         adaps.CheckpointError
             On every worker, if there is no complete checkpoint or it does not fit. Nothing is changed.
         """
-        restored = self.node.restore(directory, worker=self._access.local_index)
-        extra = self._own_state.put(restored, loader, self.num_workers)
+        own = self._own_state
+        restored = self.node.restore(directory, worker=self._access.local_index, check=own.check)
+        extra = own.put(restored, loader, self.num_workers)
         self._wrapped.resume(restored.same_workers)
         return extra
 

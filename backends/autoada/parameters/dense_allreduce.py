@@ -50,11 +50,12 @@ class AllReducedParameters(LocallySteppedParameters):
         self._node = node = access.node
         self._group: ProcessGroup | None = None
         self._frozen = {name: parameters[name] for name in layout.names if not parameters[name].requires_grad}
-        self._buckets = _buckets_of([each for each in self.parameters if each.requires_grad], weight)
+        self._buckets: list[_Bucket] = []
         self._launched = 0
         self._overlaps = True
         if node.world_size > 1:
             self._group = ProcessGroup(node, "allreduce", node.rank, node.world_size, "all-reduced")
+            self._buckets = _buckets_of([each for each in self.parameters if each.requires_grad], weight)
             for number, bucket in enumerate(self._buckets):
                 for i, parameter in enumerate(bucket.parameters):
                     parameter.register_post_accumulate_grad_hook(_arrival_hook(self, number, i))
@@ -223,20 +224,13 @@ def _arrival_hook(owner: AllReducedParameters, bucket: int, number: int) -> Call
 
 def _buckets_of(parameters: Sequence[nn.Parameter], weight: float) -> list[_Bucket]:
     """Return the parameters in buckets, the last ones first, because a backward pass reaches them first."""
-    chunks: list[list[nn.Parameter]] = []
-    for dtype in (torch.float64, torch.float32):
-        limit, left = FIRST_BUCKET, -1
-        for parameter in reversed(parameters):
-            if _sent_as(parameter) is not dtype:
-                continue
-            nbytes = parameter.numel() * dtype.itemsize
-            left -= nbytes
-            if left < 0:
-                chunks.append([])
-                left = limit - nbytes
-                limit = BUCKET
-            chunks[-1].append(parameter)
-    return [_Bucket(chunk, weight) for chunk in chunks or [[]]]
+    order = parameters[::-1]
+    if not order:
+        return [_Bucket([], weight)]
+    chunks, _ = torch.distributed._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
+        [*order], [FIRST_BUCKET, BUCKET]
+    )
+    return [_Bucket([order[i] for i in chunk], weight) for chunk in chunks]
 
 
 def _sent_as(parameter: nn.Parameter) -> torch.dtype:

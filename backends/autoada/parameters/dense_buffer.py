@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -81,9 +81,7 @@ class DenseParameters:
 
     def keys_of(self, names: Container[str]) -> Tensor:
         """Return the server's keys of some parameters, given by their names."""
-        spans = [span for name, span in zip(self.names, self._spans, strict=True) if name in names]
-        chosen = [torch.arange(first, first + count, device="cpu") for first, count in spans]
-        return self.keys[torch.cat(chosen)] if chosen else self.keys[:0]
+        return self.keys[self._rows_of([i for i, name in enumerate(self.names) if name in names])]
 
     def initialise(self) -> None:
         """Set the server's values to the current values."""
@@ -186,12 +184,7 @@ class DenseParameters:
         if len(present) == len(self.parameters):
             keys, gradients = self.keys, self._gradients
         else:
-            chosen = torch.cat(
-                [
-                    torch.arange(first, first + count, device="cpu")
-                    for first, count in map(self._spans.__getitem__, present)
-                ]
-            )
+            chosen = self._rows_of(present)
             keys, gradients = self.keys[chosen], self._gradients[chosen.to(self._gradients.device)]
         self._pushed = (keys, self._transfer.start_to_host(gradients))
 
@@ -230,6 +223,12 @@ class DenseParameters:
         if self._behind:
             self.pull()
             torch.autograd.graph.increment_version(self.parameters)
+
+    def _rows_of(self, parameters: Iterable[int]) -> Tensor:
+        """Return the rows of some parameters, given by their positions."""
+        spans = [self._spans[i] for i in parameters]
+        rows = [torch.arange(first, first + count, device="cpu") for first, count in spans]
+        return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64, device="cpu")
 
     def _have_gradients(self) -> bool:
         """Whether all parameters have a gradient, in the rows' dtype."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from typing import Any, NoReturn
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adaps.optimizers import Optimizer as Rule
-from autoada.hash_embedding import HashEmbedding, IdMap, IdRows, initial_rows, int64_ids
+from autoada.hash_embedding import HashEmbedding, IdRows, initial_rows, int64_ids
 from autoada.optimizer.rules import initial_states
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.server_access import ServerAccess
@@ -60,11 +59,6 @@ class HashRows(ServerRows):
         self._order = torch.empty(0, dtype=torch.int64, device="cpu")
         """Ids in the order of the state dictionaries so far. New ids follow them."""
         self._resolved: deque[tuple[Tensor, Tensor]] = deque(maxlen=_REMEMBERED)
-        self._ahead = _RowsAhead(self)
-
-    def ahead(self) -> IdMap:
-        """Return the map for ids that will be used later."""
-        return self._ahead
 
     def resolve(self, ids: Tensor) -> Tensor:
         """Return what `rows_of` will return when these ids are used, and keep it until then.
@@ -182,17 +176,6 @@ class HashRows(ServerRows):
         if (width := self.table.state_length) > 0:
             states = initial_states(self._rule, len(rows), self.length, width, 0)
             self.worker.set_state(self.table.keys(rows), states)
-
-
-class _RowsAhead:
-    """The map of `HashRows` for ids that will be used later, whose rows are found only once."""
-
-    def __init__(self, rows: HashRows) -> None:
-        self._rows = weakref.proxy(rows)
-
-    def rows_of(self, ids: Tensor) -> Tensor:
-        numbers: Tensor = self._rows.resolve(ids)
-        return numbers
 
 
 class HashTable(RemoteTable):

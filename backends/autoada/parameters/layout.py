@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import ceil, prod
 from typing import Any
 
@@ -63,7 +64,7 @@ class DenseLayout:
         """Place parameters one after the other in blocks of `length` floats."""
         shapes = tuple(parameter.shape for parameter in parameters.values())
         blocks = [ceil(max(1, shape.numel()) / length) for shape in shapes]
-        starts = [sum(blocks[:i]) for i in range(len(blocks))]
+        starts = accumulate(blocks[:-1], initial=0)
         return DenseLayout(table, length, tuple(parameters), shapes, tuple(starts), tuple(blocks), dtype)
 
     def views(self, buffer: Tensor) -> list[Tensor]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+import adaps
 from autoada.parameters.layout import TURNS, AllReducedLayout, DenseLayout
 from autoada.parameters.server_access import ServerAccess, Transfer
 from autoada.sync.gradient_exchange import CombinedGradients, GradientExchange, Gradients
@@ -51,10 +52,20 @@ class LocallySteppedParameters:
         torch.save(state, file)
         return {self.name: np.frombuffer(file.getvalue(), np.uint8)}
 
+    def check_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Raise CheckpointError if this is not the result of `state` for the same parameters."""
+        state = self._loaded(kept, "cpu") if self.name in kept else {}
+        for name, parameter in zip(self._names, self.parameters, strict=True):
+            if name not in state or state[name][0].shape != parameter.shape:
+                raise adaps.CheckpointError(
+                    f"the checkpoint has no values of shape {tuple(parameter.shape)} for the parameter "
+                    f"{name!r} among those that {type(self.optimizer).__name__} steps on each worker: "
+                    "restore into the same model with the same optimizers"
+                )
+
     def set_state(self, kept: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a result of `state`."""
-        file = io.BytesIO(kept[self.name].tobytes())
-        state = torch.load(file, map_location=self._transfer.device, weights_only=True)
+        state = self._loaded(kept, self._transfer.device)
         with torch.no_grad():
             for name, parameter in zip(self._names, self.parameters, strict=True):
                 value, known = state[name]
@@ -62,6 +73,12 @@ class LocallySteppedParameters:
                 self.optimizer.state.pop(parameter, None)
                 if known:
                     self.optimizer.state[parameter] = known
+
+    def _loaded(self, kept: Mapping[str, npt.NDArray[Any]], device: torch.device | str) -> dict[str, Any]:
+        """Return each parameter's values and its state in the optimizer, by its name."""
+        file = io.BytesIO(kept[self.name].tobytes())
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        return state
 
     def _put_gradient(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient with which the optimizer steps."""
@@ -151,7 +168,7 @@ class ServerSummedParameters(LocallySteppedParameters):
         """Take the gradients of this worker."""
         if self._alone:
             return
-        given = torch.zeros(self._layout.summed_rows, self._layout.length, device=self._transfer.device)
+        given = self._empty(self._transfer.device)
         counts = given[self._layout.rows :].view(-1)
         for i, (view, parameter) in enumerate(zip(self._layout.views(given), self.parameters, strict=True)):
             if parameter.grad is not None:
@@ -178,8 +195,8 @@ class ServerSummedParameters(LocallySteppedParameters):
         for view, count, parameter in zip(views, counts, self.parameters, strict=False):
             self._put_gradient(parameter, view.to(parameter.dtype) if count else None)
 
-    def _empty(self) -> Tensor:
-        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32, device="cpu")
+    def _empty(self, device: torch.device | str = "cpu") -> Tensor:
+        return torch.zeros(self._layout.summed_rows, self._layout.length, dtype=torch.float32, device=device)
 
 
 class RobustMeanParameters(LocallySteppedParameters):

@@ -105,7 +105,9 @@ class ParameterState:
         result: dict[str, Any] = {}
         if has_step(self._rule):
             as_number = isinstance(self._rule, adaps.SparseAdam)
-            result["step"] = steps if as_number else torch.tensor(float(steps), device="cpu")
+            # As in PyTorch, which uses float32 also if the default dtype is a half-precision one.
+            dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            result["step"] = steps if as_number else torch.tensor(float(steps), dtype=dtype, device="cpu")
         device = "cpu" if self._rows is not None else self.parameter.device
         for name, part in zip(self._names, parts, strict=True):
             values = part.view(-1)[: self.parameter.shape.numel()].view(self.parameter.shape)

@@ -7,6 +7,7 @@ import inspect
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-from autoada.hash_embedding import HashEmbedding
+from autoada.hash_embedding import HashEmbedding, LocalIdMap
 from autoada.prediction.random_generators import GENERATORS
 from autoada.prediction.tables import LARGE
 
@@ -93,7 +94,8 @@ class MetaModel:
             elif name == "_modules":
                 attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
             elif name == "id_map" and isinstance(module, HashEmbedding):
-                attributes[name] = value.ahead()
+                is_local = isinstance(value, LocalIdMap)
+                attributes[name] = value if is_local else SimpleNamespace(rows_of=value.resolve)
             elif name == "_compiled_call_impl":
                 attributes[name] = None
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -187,3 +188,77 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(adaps.CheckpointError, match=r"'rows.weight' has optimizer Adam\(.*but SGD\("):
         other.restore(tmp_path)
     other.end()
+
+
+class Pair(nn.Module):
+    """Two layers of the same shape, which are defined in a given order."""
+
+    scale: Tensor
+
+    def __init__(
+        self, names: str = "ab", scale: Tensor | None = None, shape: tuple[int, int] = (4, 4)
+    ) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(*shape))
+        if scale is not None:
+            self.register_buffer("scale", scale)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def nadam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.NAdam(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "saved", "present", "message"),
+    [
+        (
+            sgd,
+            Pair("ab"),
+            Pair("ba"),
+            r"has the dense parameters 'a.weight' \(4, 4\).* has 'b.weight' \(4, 4\)",
+        ),
+        (sgd, Pair(shape=(4, 4)), Pair(shape=(2, 8)), r"has the dense parameters 'a.weight' \(4, 4\)"),
+        (sgd, Pair("ab"), Pair("ac"), r"model has 'a.weight' \(4, 4\), 'a.bias' \(4,\), 'c.weight'"),
+        (nadam, Pair("ab"), Pair("ac"), r"no values of shape \(4, 4\) for the parameter 'c.weight'"),
+        (nadam, Pair(shape=(4, 4)), Pair(shape=(2, 8)), r"no values of shape \(8, 2\) for .* 'a.weight'"),
+        (sgd, Pair(scale=torch.ones(1)), Pair(scale=torch.ones(3)), r"'scale' is float32 of shape \(3,\)"),
+        (sgd, Pair(scale=torch.ones(1)), Pair(scale=torch.ones(1).int()), "'scale' is int32 of shape"),
+        (
+            sgd,
+            Pair(),
+            Pair(scale=torch.ones(3)),
+            r"'scale' is .* in the model and not there in the checkpoint",
+        ),
+    ],
+)
+def test_a_checkpoint_of_other_parameters_or_buffers_changes_nothing(
+    tmp_path: Path, optimizer: Optimizer, saved: Pair, present: Pair, message: str
+) -> None:
+    saved, present = copy.deepcopy((saved, present))
+    model = aa.AdaModel(saved, optimizer(saved))
+    model.checkpoint(tmp_path)
+    model.close()
+    model = aa.AdaModel(present, optimizer(present))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(adaps.CheckpointError, match=message):
+        model.restore(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    model.close()
+
+
+def test_a_buffer_that_appeared_after_the_checkpoint_stays_if_no_state_dictionary_has_it(
+    tmp_path: Path,
+) -> None:
+    plain = Pair()
+    model = aa.AdaModel(plain, sgd(plain))
+    model.checkpoint(tmp_path)
+    plain.register_buffer("scale", torch.ones(3), persistent=False)
+    model.restore(tmp_path)
+    assert torch.equal(plain.scale, torch.ones(3))
+    model.close()

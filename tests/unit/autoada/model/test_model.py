@@ -380,6 +380,18 @@ def test_moving_the_wrapped_model_says_when_to_move_it(model: autoada.AdaModel) 
     train_a_little(model)
 
 
+def test_casts_are_refused_if_they_change_a_dtype_of_the_model(model: autoada.AdaModel) -> None:
+    with float64_by_default():
+        assert model.float() is model
+        with pytest.raises(RuntimeError, match=r"stays torch\.float32 on cpu: move it before AdaModel"):
+            model.double()
+    wide = autoada.AdaModel(nn.Linear(3, 1, dtype=torch.float64))
+    assert wide.double() is wide
+    with pytest.raises(RuntimeError, match=r"stays torch\.float64 on cpu: move it before AdaModel"):
+        wide.float()
+    wide.close()
+
+
 def test_overrides_of_a_model_that_move_it_are_refused_and_others_are_called() -> None:
     class Other(Net):
         def to(self, *args: Any, quiet: bool = False) -> Any:
@@ -664,10 +676,23 @@ def test_a_model_knows_whether_a_loop_can_signal_intent(
     assert training_state_of(model).looped
 
 
+@pytest.fixture
+def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test fail if it opens a node."""
+    monkeypatch.setattr(adaps, "Node", None)
+
+
+@pytest.mark.usefixtures("no_nodes")
 @pytest.mark.parametrize("limit", [0, -3, 1.5, True])
-def test_a_limit_of_staleness_is_a_number_of_steps(limit: Any) -> None:
+def test_a_limit_of_staleness_is_a_number_of_steps(net: Net, limit: Any) -> None:
     with pytest.raises(ValueError, match=f"staleness is {limit!r}: it must be a number of steps, 1 or more"):
-        StalenessLimit(cast("Any", None), limit, alone=True)
+        autoada.AdaModel(net, staleness=limit)
+
+
+@pytest.mark.usefixtures("no_nodes")
+def test_the_node_of_a_model_has_one_worker(net: Net) -> None:
+    with pytest.raises(IndexError, match="worker 1 does not exist: the model's own node has one worker"):
+        autoada.AdaModel(net, worker=1)
 
 
 def test_the_mode_is_the_wrapped_models_mode(net: Net) -> None:

@@ -446,6 +446,26 @@ def test_a_learning_rate_in_a_tensor_is_followed_after_loading() -> None:
     assert_as_in_pytorch(CASES["Adam"], program)
 
 
+def test_the_number_of_steps_is_exact_with_a_half_precision_default_dtype() -> None:
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    model = autoada.AdaModel(net, optimizer)
+    state = optimizer.state_dict()
+    moments = {i: torch.zeros_like(parameter.data) for i, parameter in enumerate(net.parameters())}
+    state["state"] = {
+        i: {"step": torch.tensor(257.0), "exp_avg": zeros, "exp_avg_sq": zeros}
+        for i, zeros in moments.items()
+    }
+    optimizer.load_state_dict(state)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = [each["step"].item() for each in optimizer.state_dict()["state"].values()]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.close()
+    assert found == [257] * len(moments)
+
+
 def test_another_option_in_a_tensor_is_followed() -> None:
     def program(case: Case, wrap: Wrap) -> list[Any]:
         net, decay = case.net(0), torch.tensor(0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,8 +29,12 @@ class Net(nn.Module):
 @pytest.fixture
 def trainees() -> Iterator[list[Trainee]]:
     """Two workers of a node, with a model each."""
+    yield from two_workers(lambda net: torch.optim.SGD(net.parameters(), lr=0.5))
+
+
+def two_workers(optimizer: Callable[[nn.Module], torch.optim.Optimizer]) -> Iterator[list[Trainee]]:
     nets = [Net(), Net()]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.5) for net in nets]
+    optimizers = [optimizer(net) for net in nets]
     with autoada.create_node(nets[0], optimizers[0], workers=2) as node, ThreadPoolExecutor(2) as pool:
 
         def wrap(number: int) -> autoada.AdaModel:
@@ -134,3 +138,22 @@ def test_parameters_that_were_given_other_memory_are_taken_over(trainees: list[T
     with pytest.raises(RuntimeError, match=r"'out\.bias' was given torch\.float64 of shape \(1,\) on cpu"):
         call(one)
     one[0].module.out.bias.data = torch.zeros(1)
+
+
+def test_gradients_are_summed_as_float32_with_any_default_dtype() -> None:
+    def optimizer(net: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.ASGD(net.parameters(), lr=0.5, lambd=0.0)
+
+    plain = Net()
+    own = optimizer(plain)
+    (2 * plain(torch.arange(4))).backward()  # as much as both workers' gradients
+    own.step()
+    for trainees in two_workers(optimizer):
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(step, trainees))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for model, _ in trainees:
+            torch.testing.assert_close(dict(model.module.named_parameters())["out.weight"], plain.out.weight)
