@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,11 +61,12 @@ class WorkerState:
         parts = _parts(restored)
         dense = self._wrapped.dense_shapes
         saved = parts.get("dense", dense)  # Earlier versions kept no shapes.
-        if [*saved.items()] != [*dense.items()]:
-            raise CheckpointError(
-                f"the checkpoint has the dense parameters {_listed(saved)}, but the model has "
-                f"{_listed(dense)}: restore into a model that defines the same ones in the same order"
-            )
+        for one, other in itertools.zip_longest(saved.items(), dense.items()):
+            if one != other:
+                raise CheckpointError(
+                    f"the checkpoint has {_described(one)} where the model has {_described(other)}: restore "
+                    "into a model that defines the same parameters in the same order"
+                )
         kept = {name: _form(array) for name, array in parts.get("buffer", {}).items()}
         for name, buffer in self._module.named_buffers():
             form = _form(_array(buffer))
@@ -116,8 +118,11 @@ def _parts(restored: Restored) -> dict[str, dict[str, Any]]:
     return parts
 
 
-def _listed(shapes: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{name!r} {tuple(shape)}" for name, shape in shapes.items())
+def _described(dense: tuple[str, Sequence[int]] | None) -> str:
+    if dense is None:
+        return "no further dense parameter"
+    name, shape = dense
+    return f"the dense parameter {name!r} of shape {tuple(shape)}"
 
 
 def _form(array: npt.NDArray[Any]) -> str:
