@@ -22,7 +22,7 @@ from autoada.parameters import table_gradients, table_parameter, table_tensor
 from autoada.parameters.dense_buffer import DenseParameters
 from autoada.parameters.remote_table import RemoteTable
 from autoada.parameters.server_rows import ServerRows
-from autoada.parameters.table_gradients import GradientRows, TableGradients
+from autoada.parameters.table_gradients import GradientRows, RowGradient, TableGradients
 from autoada.parameters.table_parameter import TableParameter
 from autoada.parameters.table_tensor import TableTensor
 from tests.fuzz_semantics.grammar import random_program
@@ -390,6 +390,18 @@ def new_data_of_a_dense_parameter_is_lost() -> Patch:
             parameter.data = view
 
     return mock.patch.object(DenseParameters, "_follow_parameters", follow)
+
+
+@mutant
+def earlier_data_follows_new_data() -> Patch:
+    """A view of a table that was made before the table is given other data has these data."""
+    return mock.patch.object(RemoteTable, "end_views", return_value=None)
+
+
+@mutant
+def new_data_of_a_gradient_is_lost() -> Patch:
+    """A table's gradient that is given other data keeps its values."""
+    return mock.patch.object(RowGradient, "take_data", return_value=None)
 
 
 def programs_until_found(

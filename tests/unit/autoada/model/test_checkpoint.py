@@ -226,7 +226,7 @@ def nadam(model: nn.Module) -> torch.optim.Optimizer:
             sgd,
             Pair(shape=(4, 4)),
             Pair(shape=(2, 8)),
-            r"has .* 'a.weight' of shape \(4, 4\) where .* \(8, 2\)",
+            r"'a.weight' of shape \(4, 4\) where .* \(8, 2\)",
         ),
         (sgd, Pair("ab"), Pair("ac"), r"has .* 'b.weight' .* where the model has .* 'c.weight'"),
         (nadam, Pair("ab"), Pair("ac"), r"no values of shape \(4, 4\) for the parameter 'c.weight'"),
