@@ -16,7 +16,7 @@ from autoada.prediction.source_location import is_internal, source_line, user_lo
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import EnoughSeen, ForeignWrite, UnknownValueRead
+from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead
 
 Call = Callable[[nn.Module, Any], Any]
 """Function ``call(model, batch)`` with which a training loop passes a batch to its model."""
@@ -50,7 +50,7 @@ class ForwardSimulation:
         self.meta_model = MetaModel(self.model, self._tables)
 
     def run(
-        self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
+        self, batch: Any, *, record: bool = False, explain: bool = False
     ) -> tuple[Prediction, Trace | None]:
         """Simulate the forward of `batch`; with `record`, also return the trace of its real operations.
 
@@ -66,7 +66,6 @@ class ForwardSimulation:
             forward = SymbolicForward(
                 self.meta_model,
                 self.speculation,
-                stop_after=stop_after,
                 draws_all=self.draws_all,
                 foresees_draws=self.foresees_draws,
                 protect=self._protect,
@@ -89,14 +88,12 @@ class ForwardSimulation:
                 self._gradients = False
 
     def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
-        early, stopped, waits = False, None, False
+        stopped, waits = None, False
         cause: BaseException | None = None
         try:
             # The model may ask whether gradients are wanted.
             with self.rng.kept(), torch.inference_mode(), torch.set_grad_enabled(self._gradients), forward:
                 self._call(self.meta_model.module, batch)
-        except EnoughSeen:
-            early = True
         except UnknownValueRead as read:
             stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
         except Exception as error:  # It is reported with its place in the user's code; training continues.
@@ -109,7 +106,7 @@ class ForwardSimulation:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.values.accesses),
-            "early exit" if early else "simulation",
+            "simulation",
             stopped,
             forward.draws > 0 or on_host,
             cause=cause,

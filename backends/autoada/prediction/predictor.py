@@ -1,4 +1,4 @@
-"""Predicts the accesses of a batch by the cheapest exact method."""
+"""Predicts the accesses of a batch by an access program, or by a simulation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from autoada.prediction.speculation import FORGIVEN_AFTER, Watch
 from autoada.prediction.tables import find_tables
 from autoada.prediction.trace import Trace
 
-VERIFIED = 3
-"""Number of batches with exact predictions before simulations stop after the last lookup."""
 STRIKES = 3
-"""Number of wrong predictions after which only full simulations are used."""
+"""Number of wrong predictions after which only simulations are used."""
 DRIFTS = 3
 """Number of wrong predictions of random draws, minus forgiven ones, after which draws are not predicted."""
 
@@ -32,8 +30,8 @@ _log = logging.getLogger("autoada")
 class IntentPredictor:
     """Predicts the rows that the forward pass of a batch will read, from the model's own code.
 
-    A batch is simulated (`autoada.prediction.symbolic_forward`). If simulations are regular, they stop after
-    the last lookup, or they are replaced by a program of the few operations from batch to ids.
+    A batch is simulated (`autoada.prediction.symbolic_forward`). If simulations are regular, they are
+    replaced by a program of the few operations from batch to ids.
 
     The model, its buffers, the batch and the global random generators do not change. Predictions are made one
     at a time, in the order of the batches.
@@ -65,12 +63,8 @@ class IntentPredictor:
         names = {id(parameter): name for name, parameter in self._tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()
-        self._counts: list[int] = []
-        self._stop_after = 0
         self.strikes = 0
         """Number of wrong predictions."""
-        self._irregular = False
-        self._draws = False
         self._drifts = self._right = 0
         self._afresh = False
         """Whether a simulation begins with the state of the live model, not of the previous simulation."""
@@ -102,15 +96,12 @@ class IntentPredictor:
         return prediction._replace(accesses=tuple(accesses))
 
     def _predict(self, batch: Any) -> Prediction:
-        if self._cache.refused is None:
-            program = self._cache.find(batch)
-            if program is not None:
-                return self._by_program(program, batch)
+        program = self._cache.find(batch)
+        if program is not None:
+            return self._by_program(program, batch)
         if self._afresh:
             self._simulation.renew()
-        if self._cache.refused is not None and not self._draws:
-            return self._simulate(batch, stop_after=self._stop_after)[0]
-        return self._record(batch)
+        return self._record(batch) if self._cache.refused is None else self._simulate(batch)[0]
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
         """Check a prediction against the reads of the real forward.
@@ -125,7 +116,7 @@ class IntentPredictor:
         Returns
         -------
         bool
-            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the meta model
+            Whether every access was predicted exactly. If not, programs are dropped and the meta model
             is made again from the live model. Batches in flight should then be predicted again.
         """
         agree = _agree(prediction.accesses, real)
@@ -144,11 +135,6 @@ class IntentPredictor:
         self._right += 1
         if self._right % FORGIVEN_AFTER == 0:
             self._drifts = max(0, self._drifts - 1)
-        if prediction.tier == "simulation" and prediction.stopped is None:
-            self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
-            regular = len(self._counts) == VERIFIED and len(set(self._counts)) == 1
-            if regular and not self._irregular and self.strikes < STRIKES and not self._draws:
-                self._stop_after = self._counts[-1]
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
@@ -190,8 +176,7 @@ class IntentPredictor:
         """Return a short description of the tier in use."""
         if self._cache.refused is None:
             return "by access program" if self._cache.used else "by simulation"
-        tier = "by early exit" if self._stop_after else "by simulation"
-        return f"{tier} ({self._cache.refused})"
+        return f"by simulation ({self._cache.refused})"
 
     def _program_for(self, batch: Any) -> str:
         if self._cache.refused is not None:
@@ -224,16 +209,12 @@ class IntentPredictor:
     def _record(self, batch: Any) -> Prediction:
         """Simulate, and learn an access program from the trace."""
         before = self._simulation.meta_model.plain_attributes()
-        prediction, trace = self._simulate(batch, stop_after=self._stop_after, record=True)
+        prediction, trace = self._simulate(batch, record=True)
         assert trace is not None
         if self._simulation.meta_model.plain_attributes() != before:
-            self._irregular = True
             self._cache.refuse("forward changes numbers or strings that its modules hold")
         if self._simulation.rng.drew_on_host:
-            self._irregular = True
             self._cache.refuse("forward draws from the generators of NumPy or Python")
-        self._irregular |= trace.reads_values
-        self._draws |= prediction.draws
         try:
             rows = [access.ids for access in prediction.accesses if access.ids is not None]
             program = CompiledProgram(trace, rows, clone_leaves=self._simulation.clones_batch)
@@ -250,8 +231,6 @@ class IntentPredictor:
         return prediction
 
     def _start_over(self) -> None:
-        self._stop_after = 0
-        self._counts.clear()
         self._cache.forget()
         self._simulation.renew()
         self.restart_draws()

@@ -39,8 +39,8 @@ from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead, Un
 class SymbolicForward(CallMode):
     """Simulates one batch once.
 
-    `EnoughSeen` ends it after `stop_after` accesses, if this is not 0. With `protect`, an in-place write to
-    foreign memory ends it with `ForeignWrite`; otherwise the write goes to a copy and is lost.
+    With `protect`, an in-place write to foreign memory ends it with `ForeignWrite`; otherwise the write goes
+    to a copy and is lost.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class SymbolicForward(CallMode):
         meta_model: MetaModel,
         speculation: Speculation,
         *,
-        stop_after: int,
         protect: bool,
         trace: Trace | None,
         explain: bool,
@@ -66,7 +65,7 @@ class SymbolicForward(CallMode):
         """Whether draws from the global generator have known values."""
         self._draws_all = draws_all
         """Whether to make draws that give no ids, such as dropout."""
-        self.values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
+        self.values = UnknownValues(meta_model, trace, explain=explain)
         self._real_parameters = meta_model.parameters
         self._protect = protect
         self._trace = trace

@@ -157,11 +157,6 @@ class Trace:
         number = self.number(tensor)
         return number is not None and not isinstance(self.nodes[number], Constant)
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether Python received a value at any time."""
-        return any(reason.startswith("Python") for _, reason in self._obstacles)
-
     def obstacle(self) -> str | None:
         """Return the reason why the way from batch to ids may differ for another batch.
 

@@ -21,10 +21,6 @@ class SimulationEnd(BaseException):
     """Ends a simulation. It is not an `Exception`, so that ``except Exception`` does not catch it."""
 
 
-class EnoughSeen(SimulationEnd):
-    """Raised after the last expected access."""
-
-
 class UnknownValueRead(SimulationEnd):
     """Raised if Python requests a value that depends on parameters."""
 
@@ -56,9 +52,7 @@ class UnknownValues:
     it is a parameter of the live model that forward reaches through a closure.
     """
 
-    def __init__(
-        self, meta_model: MetaModel, trace: Trace | None, *, stop_after: int = 0, explain: bool = False
-    ) -> None:
+    def __init__(self, meta_model: MetaModel, trace: Trace | None, *, explain: bool = False) -> None:
         self.accesses: list[Access] = []
         self.overwritten: set[int] = set()  # Addresses of storages with unknown data.
         self.dense_reads: dict[str, str] = {}
@@ -67,7 +61,6 @@ class UnknownValues:
         self._tables = meta_model.tables
         self._real_parameters = meta_model.parameters
         self._trace = trace
-        self._stop_after = stop_after
         self._full: set[str] = set()
         self._alive: list[Any] = []  # Identities and addresses stay unique while their objects live.
         self._origins: dict[int, str] | None = {} if explain else None
@@ -124,8 +117,6 @@ class UnknownValues:
         self.accesses.append(access)
         if self._trace is not None:
             self._trace.accesses += 1
-        if self._stop_after and len(self.accesses) >= self._stop_after:
-            raise EnoughSeen
 
     def read_in_full(self, table: str) -> None:
         """Record a read of a whole table, once."""
