@@ -260,7 +260,7 @@ class RecordedArguments:
 
     def __call__(self, batch: Any) -> CallArguments:
         """Return the positional and keyword arguments of the model for `batch`."""
-        computed = iter(self._program.run(batch))
+        computed = iter(self._program(batch))
         values = [next(computed) if each.kind == "tensor" else each.of(batch) for each in self._sources]
         arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
         return arguments

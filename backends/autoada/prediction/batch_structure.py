@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from torch import Tensor
 Step = tuple[str, Any]
 """``("item", key)`` or ``("attribute", name)``."""
 Path = tuple[Step, ...]
+
+Signature = tuple[tuple[Path, tuple[Any, ...]], ...]
+"""Path of each leaf, and its properties: dtype and sizes, or type and value."""
 
 _SCALARS = (int, float, str, bool, type(None))
 
@@ -32,21 +35,31 @@ def read(batch: Any, path: Path) -> Any:
     return batch
 
 
-def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> str:
-    """Return Python source that reads the leaf at `path`; ``name(key)`` is the variable with a key."""
-    for step, key in path:
-        root = f"{root}[{name(key)}]" if step == "item" else f"getattr({root}, {name(key)})"
-    return root
-
-
-def signature(batch: Any) -> tuple[Any, ...]:
+def signature(batch: Any) -> Signature:
     """Return properties that may change the path through forward: paths, shapes, dtypes, plain values."""
-    return tuple(
-        (path, tuple(leaf.shape), leaf.dtype)
-        if isinstance(leaf, (Tensor, np.ndarray))
-        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf))
-        for path, leaf in leaves(batch)
-    )
+    return tuple((path, _properties(leaf)) for path, leaf in leaves(batch))
+
+
+def common(signatures: Sequence[Signature]) -> Signature | None:
+    """Return a signature in which sizes and values that differ are free; None if other properties differ."""
+    if len({len(each) for each in signatures}) > 1:
+        return None
+    found = []
+    for entries in zip(*signatures, strict=True):
+        paths, properties = zip(*entries, strict=True)
+        if len({(path, each[0], len(each)) for path, each in entries}) > 1:
+            return None
+        values = (each[0] if len(set(each)) == 1 else _FREE for each in zip(*properties, strict=True))
+        found.append((paths[0], tuple(values)))
+    return tuple(found)
+
+
+def fits(batch: Any, expected: Signature) -> bool:
+    """Return whether the leaves of `batch` that a signature describes have these properties."""
+    try:
+        return all(_properties(read(batch, path)) == properties for path, properties in expected)
+    except (AttributeError, LookupError, TypeError):  # The batch has another structure.
+        return False
 
 
 def same_values(leaf: Any, other: Any) -> bool:
@@ -97,6 +110,24 @@ def on_host(batch: Any) -> Any:
     if all(leaf.is_cpu for _, leaf in leaves(batch) if isinstance(leaf, Tensor)):
         return batch
     return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
+
+
+class _Free:
+    """Property that has any value."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_FREE = _Free()
+
+
+def _properties(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, (Tensor, np.ndarray)):
+        return (leaf.dtype, *leaf.shape)
+    return (type(leaf), leaf) if isinstance(leaf, _SCALARS) else (type(leaf),)
 
 
 def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
