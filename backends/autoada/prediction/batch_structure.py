@@ -57,9 +57,12 @@ def common(signatures: Sequence[Signature]) -> Signature | None:
 def fits(batch: Any, expected: Signature) -> bool:
     """Return whether the leaves of `batch` that a signature describes have these properties."""
     try:
-        return all(_properties(read(batch, path)) == properties for path, properties in expected)
+        for path, properties in expected:  # A loop is faster than `all`, and this runs for every batch.
+            if _properties(read(batch, path)) != properties:
+                return False
     except (AttributeError, LookupError, TypeError):  # The batch has another structure.
         return False
+    return True
 
 
 def same_values(leaf: Any, other: Any) -> bool:
