@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from autoada.prediction.operations import Arguments, Keywords, TorchFunction
+from autoada.prediction.unknown_values import form_of, forms_in, unknowns_in
 
 _VIEWS = {
     "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk",
@@ -27,7 +28,7 @@ _HEALTH_COMBINATIONS = {"any", "all", "logical_or", "__or__", "bitwise_or"}
 _PACKING = {"_pack_padded_sequence", "_pad_packed_sequence"}
 """Operations whose integer outputs depend only on real lengths."""
 _MEMO_LIMIT = 4096
-_memo: dict[Any, tuple[list[Any], Any]] = {}
+_memo: dict[Any, Any] = {}
 
 
 class MetaOutputs:
@@ -50,11 +51,7 @@ class MetaOutputs:
         except TypeError:  # An argument is unhashable.
             return self.run(func, args, kwargs)
         if known is not None:
-            leaves = [
-                torch.empty_strided(*x[:2], dtype=x[2], device="meta") if type(x) is tuple else x
-                for x in known[0]
-            ]
-            return pytree.tree_unflatten(leaves, known[1])
+            return unknowns_in(known)
         fallbacks = self._fallbacks
         output = self.run(func, args, kwargs)
         if (
@@ -92,13 +89,11 @@ class MetaOutputs:
             self._health[id(output)] = (output, answer)
 
     def _memorize(self, key: Any, output: Any, args: Arguments) -> None:
-        leaves, structure = pytree.tree_flatten(output)
-        own = all(not isinstance(x, Tensor) or (x.is_meta and all(x is not a for a in args)) for x in leaves)
-        if own:
+        tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        if all(tensor.is_meta and all(tensor is not value for value in args) for tensor in tensors):
             if len(_memo) >= _MEMO_LIMIT:
                 _memo.clear()
-            described = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
-            _memo[key] = (described, structure)
+            _memo[key] = forms_in(output)
 
     def _run_on_zeros(self, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception) -> Any:
         """Run with zeros without memory: torch has no meta kernel, or the shape depends on real integers."""
@@ -113,7 +108,7 @@ class MetaOutputs:
 
         def unknowns(value: Any) -> Any:
             if isinstance(value, Tensor) and (value.is_floating_point() or not keep_integers):
-                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+                return form_of(value).unknown()
             return value
 
         try:

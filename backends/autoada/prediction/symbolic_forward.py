@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +33,15 @@ from autoada.prediction.operations import (
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead, UnknownValues, unknown
+from autoada.prediction.unknown_values import (
+    ForeignWrite,
+    Form,
+    UnknownValueRead,
+    UnknownValues,
+    forms_in,
+    unknown,
+    unknowns_in,
+)
 
 
 class SymbolicForward(CallMode):
@@ -262,7 +270,9 @@ class SymbolicForward(CallMode):
         if not self._draws_all or not self.foresees_draws:
             self.left_draws = True
             return
-        given, options = pytree.tree_map(_Form.of, (args, kwargs))
+        given, options = forms_in(
+            (args, {**kwargs, "device": self._device} if "device" in kwargs else kwargs)
+        )
         before = torch.get_rng_state()
         _spend(func, given, **options)
         if torch.equal(before, torch.get_rng_state()):
@@ -346,7 +356,7 @@ class SymbolicForward(CallMode):
             if not self.values.is_unknown(mask):
                 shape = torch.broadcast_shapes(source.shape, mask.shape)
                 return unknown((int(mask.expand(shape).sum()),), source.dtype)
-        return self._speculated(name_of(func)).unknowns()
+        return unknowns_in(self._speculated(name_of(func)))
 
     def _speculated(self, name: str) -> Any:
         """Return the last value of the real forward at this place."""
@@ -410,33 +420,8 @@ def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:
     return bool(kwargs.get("training", args[position] if len(args) > position else "alpha" not in name))
 
 
-class _Form(NamedTuple):
-    """Shape, strides and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        """Return the form of a tensor, or another value with devices replaced by the host."""
-        if isinstance(value, Tensor):
-            return cls(tuple(value.shape), tuple(value.stride()), value.dtype)
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    def ones(self) -> Tensor:
-        """Return a tensor of this form."""
-        if 0 in self.strides:
-            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu").fill_(1)
-
-
 def _spend(func: TorchFunction, args: Arguments, /, **kwargs: Any) -> None:
     """Draw the random numbers that `func` draws for arguments of these forms."""
-    given, options = pytree.tree_map(
-        lambda value: value.ones() if isinstance(value, _Form) else value,
-        (args, kwargs),
-        is_leaf=lambda value: isinstance(value, _Form),
-    )
+    given, options = pytree.tree_map_only(Form, Form.ones, (args, kwargs))
     with contextlib.suppress(Exception):  # The check of later rows detects draws that this could not make.
         func(*given, **options)

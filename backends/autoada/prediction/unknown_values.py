@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,6 +44,40 @@ class ForeignWrite(SimulationEnd):
 def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     """Return a tensor that has a shape and a dtype but no data."""
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+
+@dataclass(frozen=True)
+class Form:
+    """Shape, strides and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def unknown(self) -> Tensor:
+        """Return a tensor of this form without data."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+
+    def ones(self) -> Tensor:
+        """Return a tensor of this form that contains ones."""
+        if 0 in self.strides:
+            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu").fill_(1)
+
+
+def form_of(tensor: Tensor) -> Form:
+    """Return the form of a tensor."""
+    return Form(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def forms_in(values: Any) -> Any:
+    """Return nested values in which each tensor is replaced by its form."""
+    return pytree.tree_map_only(Tensor, form_of, values)
+
+
+def unknowns_in(values: Any) -> Any:
+    """Return nested values in which each form is replaced by a tensor without data."""
+    return pytree.tree_map_only(Form, Form.unknown, values)
 
 
 class UnknownValues:
@@ -96,9 +131,7 @@ class UnknownValues:
         """Return the value with every tensor replaced by a meta tensor of its shape."""
         if isinstance(value, Tensor):
             value = self._real_parameters.get(id(value), value)
-            if value.is_meta:
-                return value
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            return value if value.is_meta else form_of(value).unknown()
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             items = [self.as_meta(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
