@@ -38,21 +38,20 @@ class Kind(IntEnum):
     DEVICE = 2
     VALUE = 3  # returns a value to Python
     ALIAS = 4  # returns the same memory under another name
-    SAME_SHAPE = 5  # output has the first argument's shape and dtype
-    INPLACE = 6
-    SET_ITEM = 7
-    GET_ITEM = 8
-    RANDOM = 9
-    STOCHASTIC = 10  # draws without giving ids, such as dropout
-    NORMALIZE = 11  # batch statistics
-    MOVE = 12
-    EMBEDDING = 13
-    BAG = 14
-    INDEX_SELECT = 15
-    IGNORED = 16  # attribute writes on tensors, backward
-    TEXT = 17
-    GRADIENT = 18
-    DATA_SHAPED = 19  # the output's shape depends on values
+    INPLACE = 5
+    SET_ITEM = 6
+    GET_ITEM = 7
+    RANDOM = 8
+    STOCHASTIC = 9  # draws without giving ids, such as dropout
+    NORMALIZE = 10  # batch statistics
+    MOVE = 11
+    EMBEDDING = 12
+    BAG = 13
+    INDEX_SELECT = 14
+    IGNORED = 15  # attribute writes on tensors, backward
+    TEXT = 16
+    GRADIENT = 17
+    DATA_SHAPED = 18  # the output's shape depends on values
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -102,11 +101,7 @@ _METADATA_NAMES = {
 }  # fmt: skip
 _VALUE_ATTRIBUTES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 _MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
-_AUGMENTED = {
-    f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and",
-    "or", "xor", "lshift",
-                 "rshift")
-}  # fmt: skip
+_AUGMENTED = {f"__i{name[2:]}" for name in dir(Tensor) if hasattr(Tensor, f"__i{name[2:]}")}
 
 _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     ({torch.autograd.grad}, Kind.GRADIENT),
@@ -125,12 +120,6 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (functions("batch_norm", "instance_norm"), Kind.NORMALIZE),
     (functions("contiguous", "detach", "requires_grad_"), Kind.ALIAS),
     ({Tensor.data.__get__}, Kind.ALIAS),  # type: ignore[attr-defined]
-    (functions(
-        "relu", "gelu", "sigmoid", "tanh", "exp", "log", "log1p", "neg", "abs", "sqrt", "rsqrt", "layer_norm",
-        "group_norm", "rms_norm", "silu", "leaky_relu", "elu", "selu", "softplus", "logsigmoid", "normalize",
-        "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
-        "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
-    ), Kind.SAME_SHAPE),
     (functions(
         "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
     ), Kind.DATA_SHAPED),

@@ -87,6 +87,8 @@ class SymbolicForward(CallMode):
             Kind.INDEX_SELECT: self._index_select,
             Kind.GET_ITEM: self._get_item,
             Kind.RANDOM: self._random,
+            Kind.STOCHASTIC: self._stochastic,
+            Kind.NORMALIZE: self._normalize,
             Kind.MOVE: self._move,
             Kind.ALIAS: self._alias,
             Kind.IGNORED: lambda func, args, kwargs: None,
@@ -94,9 +96,6 @@ class SymbolicForward(CallMode):
             Kind.GRADIENT: self._gradient,
         }
         self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
-            Kind.SAME_SHAPE: self._same_shape,
-            Kind.STOCHASTIC: self._stochastic,
-            Kind.NORMALIZE: self._same_shape,
             Kind.VALUE: self._escape,
             Kind.INPLACE: self._write_unknown,
             Kind.SET_ITEM: self._write_unknown,
@@ -243,6 +242,23 @@ class SymbolicForward(CallMode):
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         return tuple(unknown(x.shape, x.dtype) for x in ((inputs,) if isinstance(inputs, Tensor) else inputs))
 
+    def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        source = args[0] if args else kwargs["input"]
+        known = not self.values.touches((source,))
+        if _trains(func, args, kwargs):
+            self._draw_without_value(func, args, kwargs)
+        elif known:
+            return source
+        if kwargs.get("inplace"):
+            return self._write_unknown(func, (source,), {})
+        return unknown(source.shape, source.dtype)
+
+    def _normalize(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        trains = kwargs.get("training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True))
+        if not self.values.touches((*args, *kwargs.values())) and not trains:
+            return self._real(Kind.NORMALIZE, func, args, kwargs)
+        return unknown(args[0].shape, args[0].dtype)
+
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
         unknown_argument = self.values.touches((*args, *kwargs.values()))
@@ -284,18 +300,6 @@ class SymbolicForward(CallMode):
     # Operations without unknown values
 
     def _real(self, kind: Kind, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if kind is Kind.STOCHASTIC:
-            source = args[0] if args else kwargs["input"]
-            if not _trains(func, args, kwargs):
-                return source
-            self._draw_without_value(func, args, kwargs)
-            return unknown(source.shape, source.dtype)
-        if kind is Kind.NORMALIZE:
-            training = kwargs.get(
-                "training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True)
-            )
-            if training:
-                return unknown(args[0].shape, args[0].dtype)
         if kind is Kind.INPLACE or kind is Kind.SET_ITEM or kwargs.get("inplace"):
             return self._write(func, args, kwargs)
         if isinstance(kwargs.get("out"), Tensor):
@@ -365,22 +369,6 @@ class SymbolicForward(CallMode):
         if value is None:
             raise UnknownValueRead(*place)
         return value
-
-    def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if _trains(func, args, kwargs):
-            self._draw_without_value(func, args, kwargs)
-        return self._same_shape(func, args, kwargs)
-
-    def _same_shape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        source = args[0] if args else kwargs.get("input")
-        if not isinstance(source, Tensor) or not source.dtype.is_floating_point:
-            return self._general(func, args, kwargs)
-        if kwargs.get("inplace"):
-            return self._write_unknown(func, args, kwargs)
-        dtype = kwargs.get("dtype") or source.dtype
-        if source.is_meta and dtype is source.dtype and self.values.table_name(source) is None:
-            return source
-        return unknown(source.shape, dtype)
 
     def _escape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
