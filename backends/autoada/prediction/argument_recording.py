@@ -50,7 +50,7 @@ class ArgumentRecorder(CallMode):
             return output
         kind = kind_of(func)
         if kind is Kind.VALUE:
-            self._value_read(func, args)
+            self._value_read(func, args, kwargs)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
             given = (*args, *kwargs.values())[0]  # Functions of `nn.init` may receive it by name.
             for target in given if isinstance(given, (list, tuple)) else [given]:
@@ -120,11 +120,11 @@ class ArgumentRecorder(CallMode):
             raise NotRecorded(recorded.obstacle)
         return recorded
 
-    def _value_read(self, func: TorchFunction, args: Arguments) -> None:
+    def _value_read(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         # A tensor that requires a gradient comes from the model, not from the batch.
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
         if of_batch and self._trace.number(args[0]) is not None:
-            self._trace.value_read(func)
+            self._trace.value_read(func, args, kwargs)
 
     def _written(self, func: TorchFunction, args: Arguments, kwargs: Keywords, target: Any) -> None:
         if not isinstance(target, Tensor):

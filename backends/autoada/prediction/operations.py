@@ -52,6 +52,7 @@ class Kind(IntEnum):
     TEXT = 16
     GRADIENT = 17
     DATA_SHAPED = 18  # the output's shape depends on values
+    FINITE = 19  # checks for NaN or infinity
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -118,6 +119,7 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
         "feature_alpha_dropout", "gumbel_softmax", "rrelu",
     ), Kind.STOCHASTIC),
     (functions("batch_norm", "instance_norm"), Kind.NORMALIZE),
+    (functions("isfinite", "isnan", "isinf"), Kind.FINITE),
     (functions("contiguous", "detach", "requires_grad_"), Kind.ALIAS),
     ({Tensor.data.__get__}, Kind.ALIAS),  # type: ignore[attr-defined]
     (functions(

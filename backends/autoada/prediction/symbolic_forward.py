@@ -77,7 +77,7 @@ class SymbolicForward(CallMode):
         self._real_parameters = meta_model.parameters
         self._protect = protect
         self._trace = trace
-        self._kernels = MetaOutputs(self.values.is_unknown, self.values.as_meta)
+        self._kernels = MetaOutputs(self.values)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -100,6 +100,7 @@ class SymbolicForward(CallMode):
             Kind.INPLACE: self._write_unknown,
             Kind.SET_ITEM: self._write_unknown,
             Kind.DATA_SHAPED: self._data_shaped,
+            Kind.FINITE: self._finite,
         }
 
     def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -269,7 +270,7 @@ class SymbolicForward(CallMode):
             options = {key: value for key, value in kwargs.items() if key != "generator"}
             if not any(isinstance(value, Tensor) for value in pytree.tree_leaves((args, options))):
                 options["device"] = "meta"
-            return self._kernels.run(func, args, options)
+            return self._kernels(func, args, options)
         options = dict(kwargs)
         if options.get("device") is not None:
             options["device"] = self._device
@@ -311,7 +312,7 @@ class SymbolicForward(CallMode):
             self._places.next(name_of(func))
         if kind is Kind.VALUE:
             if self._trace is not None:
-                self._trace.value_read(func)
+                self._trace.value_read(func, args, kwargs)
             if func.__name__ in ("numpy", "__array__") and not args[0].is_inference():
                 args = (args[0].clone(), *args[1:])  # Writes by NumPy are not observed, so they go to a copy.
         output = func(*args, **kwargs)
@@ -345,7 +346,7 @@ class SymbolicForward(CallMode):
             kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if name_of(func) in _WITH_DROPOUT:
             self._draw_without_value(func, args, kwargs)
-        output = self._kernels(func, args, kwargs, memorize=not self.values.overwritten)
+        output = self._kernels(func, args, kwargs)
         if "out" in kwargs:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
@@ -371,17 +372,17 @@ class SymbolicForward(CallMode):
         return value
 
     def _escape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        name = name_of(func)
-        healthy = self._kernels.health(args[0])
-        if name == "__bool__" and healthy is not None:
-            self._places.next(name)
-            return healthy
-        value = self._speculated(name)
+        value = self._speculated(name_of(func))
         if isinstance(value, np.ndarray):
             if value.shape != tuple(args[0].shape):
-                raise UnknownValueRead(name, user_location())
+                raise UnknownValueRead(name_of(func), user_location())
             return value.copy()
         return value
+
+    def _finite(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        """Return the known result for values that are all finite, as parameters are expected to be."""
+        source = args[0] if args else kwargs["input"]
+        return self._apply(_constant, name_of(func) == "isfinite", tuple(source.shape))
 
     def _write_unknown(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         target = args[0]
@@ -397,6 +398,11 @@ _WITH_DROPOUT = {
     "multi_head_attention_forward", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
 }  # fmt: skip
 """Operations that contain a dropout."""
+
+
+def _constant(value: bool, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor with one value."""
+    return torch.full(shape, value, device="cpu")
 
 
 def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:

@@ -100,9 +100,11 @@ class Trace:
         """Record a dropped write to memory that the simulation does not own."""
         self._obstacle(f"`{name_of(function)}` writes to memory of neither the batch nor the model")
 
-    def value_read(self, function: TorchFunction) -> None:
-        """Record that Python received a value."""
-        self._obstacle(f"Python reads values (`{name_of(function)}`)")
+    def value_read(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
+        """Record that Python received a value. A value of constants is the same for every batch."""
+        sources = self.needed(references(self._call(function, args, kwargs)))
+        if any(number in self.draws or not isinstance(self.nodes[number], Operation) for number in sources):
+            self._obstacle(f"Python reads values (`{name_of(function)}`)")
 
     def shape_read(self, tensor: Tensor) -> None:
         """Record that Python received a shape."""
