@@ -63,15 +63,13 @@ class Trace:
         """Numbers of the nodes that are random draws."""
         self.written_storages: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
+        self._by_memory: dict[tuple[Any, ...] | None, int] = {}
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
         self._data_shaped: dict[int, bool] = {}
-        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
         for path, leaf in self.leaves:
             if isinstance(leaf, (Tensor, np.ndarray)):
                 self._add(leaf, Leaf(path))
-            if isinstance(leaf, np.ndarray) and leaf.size:
-                self._arrays[leaf.ctypes.data] = leaf
 
     # Events of a simulation
 
@@ -126,19 +124,13 @@ class Trace:
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
-        array = self._array_of(tensor)
-        if array is not None:
-            call = Operation(torch.from_numpy, (Ref(self._numbers[id(array)]),))
+        number = self._by_memory.get(_memory_of(tensor))
+        if number is not None and isinstance(self.values[number], np.ndarray):
+            return self._add(tensor, Operation(torch.from_numpy, (Ref(number),)))  # Torch does not report it.
+        if number is not None:  # Under vmap a lookup receives another object with the same memory.
+            self._numbers[id(tensor)] = number
             self._alive.append(tensor)
-            return self._add(tensor, call)
-        # Under vmap a lookup receives another object with the same memory.
-        for i in reversed(range(len(self.values))):
-            value = self.values[i]
-            if isinstance(value, Tensor) and _same_memory(value, tensor):
-                self._numbers[id(tensor)] = i
-                self._alive.append(tensor)
-                return i
-        return None
+        return number
 
     def needed(self, numbers: Iterable[int]) -> set[int]:
         """Return the given nodes and all nodes that they depend on."""
@@ -174,6 +166,9 @@ class Trace:
 
     def _add(self, value: Any, node: Node) -> int:
         self._numbers[id(value)] = len(self.nodes)
+        memory = _memory_of(value)
+        if memory is not None:
+            self._by_memory[memory] = len(self.nodes)
         self.nodes.append(node)
         self.values.append(value)
         return len(self.nodes) - 1
@@ -191,14 +186,6 @@ class Trace:
             number = self.number(value)
             return Ref(self._add(value, Constant(value)) if number is None else number)
         return value
-
-    def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """Return the batch's array that shares the tensor's memory. Torch does not report `from_numpy`."""
-        if not self._arrays or not tensor.is_cpu or not has_memory(tensor):
-            return None
-        array = self._arrays.get(tensor.data_ptr())
-        same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
-        return array if same else None
 
     def _obstacle(self, reason: str) -> None:
         self._obstacles.append((self.accesses, reason))
@@ -247,15 +234,15 @@ def has_memory(tensor: Tensor) -> bool:
     )
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return bool(
-        has_memory(a)
-        and has_memory(b)
-        and a.data_ptr() == b.data_ptr()
-        and a.dtype is b.dtype
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-    )
+def _memory_of(value: Any) -> tuple[Any, ...] | None:
+    """Return address and form of a tensor's or an array's memory; None if it has no memory or no elements."""
+    if isinstance(value, Tensor) and value.numel() > 0 and has_memory(value):
+        strides = tuple(stride * value.itemsize for stride in value.stride())
+        dtype = str(value.dtype).removeprefix("torch.")
+        return value.data_ptr(), dtype, tuple(value.shape), strides
+    if isinstance(value, np.ndarray) and value.size > 0:
+        return value.ctypes.data, str(value.dtype), value.shape, value.strides
+    return None
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
