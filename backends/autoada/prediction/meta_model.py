@@ -86,12 +86,8 @@ class MetaModel:
         self._copies[id(module)] = meta_model
         attributes = meta_model.__dict__
         for name, value in module.__dict__.items():
-            if name == "_parameters":
-                attributes[name] = {key: self._parameter(p) for key, p in value.items()}
-            elif name == "_buffers":
-                attributes[name] = {key: _in_host_memory(buffer) for key, buffer in value.items()}
-            elif name == "_modules":
-                attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
+            if name in ("_parameters", "_buffers", "_modules"):
+                attributes[name] = self._attribute(dict(value.items()), 0)
             elif name == "id_map" and isinstance(module, HashEmbedding):
                 attributes[name] = value.ahead()
             elif name == "_compiled_call_impl":
@@ -100,13 +96,11 @@ class MetaModel:
                 attributes[name] = self._attribute(value, 0)
         if "_flat_weight_refs" in attributes:  # nn.RNNBase checks its weights through weak references
             attributes["_flat_weight_refs"] = [weakref.ref(w) for w in attributes["_flat_weights"]]
-        if isinstance(module, _NormBase) and meta_model._buffers.get("num_batches_tracked") is not None:
+        if isinstance(module, _NormBase):
             meta_model._buffers["num_batches_tracked"] = None
         return meta_model
 
-    def _parameter(self, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        if parameter is None:
-            return None
+    def _parameter(self, parameter: nn.Parameter) -> nn.Parameter:
         if isinstance(parameter, UninitializedParameter):
             raise ValueError(
                 "the model has a lazy parameter without a shape: run one forward pass before wrapping it"
@@ -131,7 +125,7 @@ class MetaModel:
         if isinstance(value, nn.Parameter):
             return self._parameter(value)
         if isinstance(value, Tensor):
-            return _in_host_memory(value)
+            return value if value.is_cpu or value.is_meta else value.cpu()
         if isinstance(value, GENERATORS):
             same = value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
             self.generators.append(same)
@@ -151,11 +145,6 @@ class MetaModel:
         if inspect.ismethod(value) and isinstance(value.__self__, nn.Module):
             return value.__func__.__get__(self._module(value.__self__))
         return value
-
-
-def _in_host_memory(value: Any) -> Any:
-    """Return a copy in host memory, where ids are computed. Meta parameters are returned unchanged."""
-    return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
 
 
 def _lies_at(value: Any, storage: int) -> bool:
