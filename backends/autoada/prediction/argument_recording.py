@@ -59,7 +59,7 @@ class ArgumentRecorder(CallMode):
             self._lost.append(output)  # Draws of the loop itself cannot be predicted.
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
-        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
+        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED):
             if kwargs.get("device") is not None:
                 kwargs = {**kwargs, "device": _HOST}
             self._trace.operation(func, args, kwargs, output)

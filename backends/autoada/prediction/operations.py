@@ -34,7 +34,7 @@ class Kind(IntEnum):
     """Treatment of a torch function in a simulation."""
 
     GENERAL = 0
-    METADATA = 1  # returns a shape, a dtype, …, and never a value
+    METADATA = 1  # returns a shape, a dtype or a text, …, and never a value
     DEVICE = 2
     VALUE = 3  # returns a value to Python
     ALIAS = 4  # returns the same memory under another name
@@ -49,10 +49,9 @@ class Kind(IntEnum):
     BAG = 13
     INDEX_SELECT = 14
     IGNORED = 15  # attribute writes on tensors, backward
-    TEXT = 16
-    GRADIENT = 17
-    DATA_SHAPED = 18  # the output's shape depends on values
-    FINITE = 19  # checks for NaN or infinity
+    GRADIENT = 16
+    DATA_SHAPED = 17  # the output's shape depends on values
+    FINITE = 18  # checks for NaN or infinity
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -98,7 +97,8 @@ _METADATA_NAMES = {
     "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed",
     "is_same_size", "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast",
     "is_storage", "sym_size", "register_post_accumulate_grad_hook", "data_ptr", "is_pinned", "is_shared",
-    "is_conj", "is_neg", "dim_order", "_is_view", "untyped_storage",
+    "is_conj", "is_neg", "dim_order", "_is_view", "untyped_storage", "__repr__",
+    "__format__", "__str__",
 }  # fmt: skip
 _VALUE_ATTRIBUTES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 _MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
@@ -132,9 +132,6 @@ _BY_NAME: dict[str, Kind] = {
     "backward": Kind.IGNORED,
     "__getitem__": Kind.GET_ITEM,
     "__setitem__": Kind.SET_ITEM,
-    "__repr__": Kind.TEXT,
-    "__format__": Kind.TEXT,
-    "__str__": Kind.TEXT,
     **dict.fromkeys(_VALUE_NAMES, Kind.VALUE),
     **dict.fromkeys(_METADATA_NAMES, Kind.METADATA),
     **dict.fromkeys(_MOVE_NAMES, Kind.MOVE),

@@ -92,7 +92,6 @@ class SymbolicForward(CallMode):
             Kind.MOVE: self._move,
             Kind.ALIAS: self._alias,
             Kind.IGNORED: lambda func, args, kwargs: None,
-            Kind.TEXT: lambda func, args, kwargs: func(*args, **kwargs),
             Kind.GRADIENT: self._gradient,
         }
         self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
