@@ -12,7 +12,7 @@ from autoada.prediction.batch_structure import copied
 from autoada.prediction.meta_model import MetaModel
 from autoada.prediction.random_generators import SimulationRng, set_states, states_of
 from autoada.prediction.result import Prediction
-from autoada.prediction.source_location import is_internal, source_line, user_location
+from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
@@ -34,10 +34,6 @@ class ForwardSimulation:
         self._call = call
         self.rng = SimulationRng()
         """State of the global generators at the start of simulations."""
-        self.draws_all = False
-        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
-        self.foresees_draws = True
-        """Whether rows that depend on draws from the global generators are predicted."""
         self._protect = True
         self._gradients = True
         self.clones_batch = False
@@ -66,26 +62,26 @@ class ForwardSimulation:
             forward = SymbolicForward(
                 self.meta_model,
                 self.speculation,
-                draws_all=self.draws_all,
-                foresees_draws=self.foresees_draws,
+                self.rng,
                 protect=self._protect,
                 trace=trace,
                 explain=explain,
             )
             try:
                 prediction = self._attempt(forward, seen)
-                if forward.draws and forward.left_draws and not self.draws_all:
-                    self.draws_all = True
+                if self._gradients and SAVES_FOR_BACKWARD in str(prediction.cause):
+                    self._gradients = False  # The model must see that no gradients are wanted.
                     continue
-                if forward.draws and prediction.stopped is not None and not prediction.waits:
-                    self.foresees_draws = False  # The draws of the following batches are also unknown.
-                    if forward.foresees_draws:
-                        continue
+                if forward.draws and forward.left_draws and not self.rng.draws_all:
+                    self.rng.draws_all = True
+                    continue
+                unfinished = prediction.stopped is not None and not prediction.waits
+                if forward.draws and unfinished and self.rng.foresees_draws:
+                    self.rng.foresees_draws = False  # The draws of the following batches are also unknown.
+                    continue
                 return prediction, trace
             except ForeignWrite as write:
                 self._redirect(write.storage)
-            except _NothingToSave:
-                self._gradients = False
 
     def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
         stopped, waits = None, False
@@ -97,12 +93,10 @@ class ForwardSimulation:
         except UnknownValueRead as read:
             stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
         except Exception as error:  # It is reported with its place in the user's code; training continues.
-            if self._gradients and SAVES_FOR_BACKWARD in str(error):
-                raise _NothingToSave from error
-            where = _innermost(error)
+            where = user_location(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
         on_host = self.rng.drew_on_host
-        if on_host and not self.foresees_draws:
+        if on_host and not self.rng.foresees_draws:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.values.accesses),
@@ -123,24 +117,8 @@ class ForwardSimulation:
         self.clones_batch = True
 
 
-class _NothingToSave(Exception):
-    """The model must see that no gradients are wanted."""
-
-
 def _clone(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf.copy()
     with torch.inference_mode():
         return leaf.clone()
-
-
-def _innermost(error: BaseException) -> str:
-    """Return ``file:line`` of the user's frame that is nearest to the origin of `error`."""
-    where = user_location()
-    traceback = error.__traceback__
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if not is_internal(name):
-            where = f"{name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return where

@@ -124,7 +124,7 @@ class IntentPredictor:
         if not agree and prediction.stopped is None and speculation.used:
             speculation.wrong()
             self._start_over()
-        elif not agree and prediction.draws and self._simulation.foresees_draws:
+        elif not agree and prediction.draws and self._simulation.rng.foresees_draws:
             self._drifted()
         elif not agree and prediction.complete:
             self._strike(prediction.accesses, real)
@@ -146,12 +146,12 @@ class IntentPredictor:
 
     def foresee_no_draws(self) -> None:
         """Treat rows that depend on PyTorch's generator as unknown, because other threads draw from it."""
-        self._simulation.foresees_draws = self._simulation.rng.follows_torch = False
+        self._simulation.rng.foresees_draws = self._simulation.rng.follows_torch = False
 
     @property
     def foresees_draws(self) -> bool:
         """Whether rows that depend on draws from the global generators are predicted."""
-        return self._simulation.foresees_draws
+        return self._simulation.rng.foresees_draws
 
     def restart_draws(self) -> None:
         """Let the next prediction begin with the current state of the random generators."""
@@ -240,7 +240,7 @@ class IntentPredictor:
         self._drifts += 1
         self._start_over()
         if self._drifts == DRIFTS:
-            self._simulation.foresees_draws = False
+            self._simulation.rng.foresees_draws = False
             _log.warning(
                 "rows depend on random numbers that forward draws, and they cannot be predicted, because "
                 "other code draws from the same generator (or the model's device has another one): these "
@@ -266,11 +266,9 @@ class IntentPredictor:
 
     def _difference(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> str:
         """Return the first read that differs from the prediction, with its place."""
-        same = 0
-        while same < min(len(predicted), len(real)) and _agree(
-            predicted[same : same + 1], real[same : same + 1]
-        ):
-            same += 1
+        pairs = zip(predicted, real, strict=False)
+        both = min(len(predicted), len(real))
+        same = next((i for i, (access, read) in enumerate(pairs) if not _agree([access], [read])), both)
         if same < len(real):
             name, ids = real[same]
             found = f"{name!r} was read in full" if ids is None else f"rows of {name!r} were read"

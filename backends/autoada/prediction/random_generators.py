@@ -113,6 +113,10 @@ class SimulationRng:
         """States at the start of the next simulation; None for the current states."""
         self.drew_on_host = False
         """Whether the last simulation drew from NumPy or Python."""
+        self.draws_all = False
+        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
+        self.foresees_draws = True
+        """Whether rows that depend on draws from the global generators are predicted."""
         self.follows_torch = True
         """Whether simulations may draw from PyTorch's generator. They may not if workers in other threads
         draw from it concurrently."""

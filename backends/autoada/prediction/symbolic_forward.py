@@ -30,6 +30,7 @@ from autoada.prediction.operations import (
     kind_of,
     name_of,
 )
+from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
@@ -55,12 +56,11 @@ class SymbolicForward(CallMode):
         self,
         meta_model: MetaModel,
         speculation: Speculation,
+        rng: SimulationRng,
         *,
         protect: bool,
         trace: Trace | None,
         explain: bool,
-        draws_all: bool = False,
-        foresees_draws: bool = True,
     ) -> None:
         super().__init__()
         self._speculation = speculation
@@ -69,10 +69,7 @@ class SymbolicForward(CallMode):
         """Number of random draws that were made."""
         self.left_draws = False
         """Whether some draws were not made."""
-        self.foresees_draws = foresees_draws
-        """Whether draws from the global generator have known values."""
-        self._draws_all = draws_all
-        """Whether to make draws that give no ids, such as dropout."""
+        self._rng = rng
         self.values = UnknownValues(meta_model, trace, explain=explain)
         self._real_parameters = meta_model.parameters
         self._protect = protect
@@ -135,9 +132,9 @@ class SymbolicForward(CallMode):
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         given = lookups.named_arguments(func, args, kwargs)
         ids, table, offsets = given["input"], given["weight"], given.get("offsets")
-        rows = ids
-        if self.values.table_name(table) is not None and not self.values.is_unknown(ids):
-            rows = lookups.rows_of_bag(ids, given.get("padding_idx"), table, self._apply)
+        rows, padding = ids, given.get("padding_idx")
+        if padding is not None and self.values.table_name(table) and not self.values.is_unknown(ids):
+            rows = self._apply(lookups.without, ids, padding % len(table))
         if not self._reads(table, rows, ids, offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
         bags = len(ids) if offsets is None else len(offsets) - bool(given.get("include_last_offset"))
@@ -184,8 +181,6 @@ class SymbolicForward(CallMode):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
             self.values.rows_of_dense(source)
-        if isinstance(index, Tensor) and index.dtype is torch.int64:
-            return unknown((*index.shape, *source.shape[1:]), source.dtype)
         if any(isinstance(part, Tensor) for part in parts):
             parts = tuple(meta for part in parts for meta in self._meta_index(part))
             index = parts
@@ -262,7 +257,7 @@ class SymbolicForward(CallMode):
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
         unknown_argument = self.values.touches((*args, *kwargs.values()))
-        if unknown_argument or (not self.foresees_draws and kwargs.get("generator") is None):
+        if unknown_argument or (not self._rng.foresees_draws and kwargs.get("generator") is None):
             self._draw_without_value(func, args, kwargs)
             if name.endswith("_"):
                 return args[0] if args[0].is_meta else self._write_unknown(func, args, kwargs)
@@ -283,7 +278,7 @@ class SymbolicForward(CallMode):
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         """Draw the same number of values as the real call; the output is unknown."""
-        if not self._draws_all or not self.foresees_draws:
+        if not self._rng.draws_all or not self._rng.foresees_draws:
             self.left_draws = True
             return
         given, options = forms_in(

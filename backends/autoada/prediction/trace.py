@@ -66,7 +66,6 @@ class Trace:
         self._by_memory: dict[tuple[Any, ...] | None, int] = {}
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
-        self._data_shaped: dict[int, bool] = {}
         for path, leaf in self.leaves:
             if isinstance(leaf, (Tensor, np.ndarray)):
                 self._add(leaf, Leaf(path))
@@ -159,9 +158,9 @@ class Trace:
         for when, reason in self._obstacles:
             if when < self.accesses:
                 return reason
-        for when, number in self._shape_reads:
-            if when < self.accesses and self._has_data_shape(number):
-                return "Python reads a shape that depends on values"
+        read = self.needed(number for when, number in self._shape_reads if when < self.accesses)
+        if any(self._is_data_shaped(self.nodes[number]) for number in read):
+            return "Python reads a shape that depends on values"
         return None
 
     def _add(self, value: Any, node: Node) -> int:
@@ -190,34 +189,23 @@ class Trace:
     def _obstacle(self, reason: str) -> None:
         self._obstacles.append((self.accesses, reason))
 
-    def _has_data_shape(self, number: int) -> bool:
-        known = self._data_shaped.get(number)
-        if known is None:
-            known = self._data_shaped[number] = self._find_data_shape(self.nodes[number])
-        return known
-
-    def _find_data_shape(self, node: Node) -> bool:
+    def _is_data_shaped(self, node: Node) -> bool:
+        """Return whether the shape of a node's value depends on the values of its arguments."""
         if not isinstance(node, Operation):
             return False
+        if kind_of(node.function) is Kind.GET_ITEM:
+            indices = (self.values[number] for number in references(node)[1:])
+            return any(isinstance(index, Tensor) and index.dtype is torch.bool for index in indices)
         name = name_of(node.function)
-        if (
+        return (
             kind_of(node.function) is Kind.DATA_SHAPED
             or name in _DATA_SHAPED_NAMES
             or (name == "where" and len(node.args) == 1)
-        ):
-            return True
-        sources = references(node)
-        if kind_of(node.function) is Kind.GET_ITEM and any(self._is_mask(source) for source in sources[1:]):
-            return True
-        return any(self._has_data_shape(source) for source in sources)
-
-    def _is_mask(self, number: int) -> bool:
-        value = self.values[number]
-        return isinstance(value, Tensor) and value.dtype is torch.bool
+        )
 
 
 _DATA_SHAPED_NAMES = {
-    "_return_output", "_return_inverse", "_return_counts", "unique_dim", "_without", "_true_rows",
+    "_return_output", "_return_inverse", "_return_counts", "unique_dim", "without", "_true_rows",
 }  # fmt: skip
 
 
