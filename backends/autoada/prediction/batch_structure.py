@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 Step = tuple[str, Any]
 """``("item", key)`` or ``("attribute", name)``."""
@@ -89,18 +90,8 @@ def _strided_parts(tensor: Tensor) -> list[Any]:
     """Return the size and the strided tensors with the contents of a sparse or nested tensor."""
     if tensor.is_nested:
         return list(tensor.unbind())
-    return [tensor.shape, *(getattr(tensor, name)() for name in _PARTS[tensor.layout])]
-
-
-_BY_ROWS = ("crow_indices", "col_indices", "values")
-_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
-_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: _BY_ROWS,
-    torch.sparse_bsr: _BY_ROWS,
-    torch.sparse_csc: _BY_COLUMNS,
-    torch.sparse_bsc: _BY_COLUMNS,
-}
+    pickled = pytree.tree_leaves(tensor.__reduce_ex__(2)[1])
+    return [tensor.shape, *(part for part in pickled if isinstance(part, Tensor))]
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
