@@ -18,12 +18,11 @@ from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.trace import Trace
 
 
-class SimulationEnd(BaseException):
-    """Ends a simulation. It is not an `Exception`, so that ``except Exception`` does not catch it."""
+class UnknownValueRead(BaseException):
+    """Raised if Python requests a value that depends on parameters.
 
-
-class UnknownValueRead(SimulationEnd):
-    """Raised if Python requests a value that depends on parameters."""
+    It is not an `Exception`, so that ``except Exception`` in the model does not catch it.
+    """
 
     def __init__(self, operation: str, where: str) -> None:
         line = source_line(where)
@@ -33,7 +32,7 @@ class UnknownValueRead(SimulationEnd):
         self.place = operation, where
 
 
-class ForeignWrite(SimulationEnd):
+class ForeignWrite(BaseException):
     """Raised before an in-place write to memory that the simulation did not create."""
 
     def __init__(self, target: Tensor) -> None:
