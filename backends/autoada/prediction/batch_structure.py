@@ -19,7 +19,7 @@ Path = tuple[Step, ...]
 Signature = tuple[tuple[Path, tuple[Any, ...]], ...]
 """Path of each leaf, and its properties: dtype and sizes, or type and value."""
 
-_SCALARS = (int, float, str, bool, type(None))
+SCALARS = (int, float, str, bool, type(None))
 
 
 def leaves(batch: Any) -> list[tuple[Path, Any]]:
@@ -121,13 +121,13 @@ _FREE = _Free()
 def _properties(leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, (Tensor, np.ndarray)):
         return (leaf.dtype, *leaf.shape)
-    return (type(leaf), leaf) if isinstance(leaf, _SCALARS) else (type(leaf),)
+    return (type(leaf), leaf) if isinstance(leaf, SCALARS) else (type(leaf),)
 
 
 def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if isinstance(value, (Tensor, np.ndarray)):
         return leaf(value)
-    if isinstance(value, _SCALARS):
+    if isinstance(value, SCALARS):
         return value
     if id(value) in done:  # The object refers back to its owner.
         return done[id(value)]
@@ -152,20 +152,21 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
-    if isinstance(value, (Tensor, *_SCALARS)):
+    if isinstance(value, (Tensor, *SCALARS)):
         found.append((path, value))
         return
     if id(value) in parents:  # The object refers back to its owner.
         return
     parents |= {id(value)}
-    for step, item in _children(value):
+    for step, item in children(value):
         if step is None:
             found.append((path, value))
         else:
             _walk(item, (*path, step), found, parents)
 
 
-def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
+def children(value: Any) -> Iterator[tuple[Step | None, Any]]:
+    """Return the entries of a container with the steps to them; for a leaf, only the leaf without a step."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
     elif isinstance(value, (list, tuple)):

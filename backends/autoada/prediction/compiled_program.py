@@ -19,7 +19,7 @@ class NotRecorded(Exception):
 
 
 class CompiledProgram:
-    """Computes some tensors of a trace from another batch.
+    """Computes some values of a trace from another batch.
 
     Raises
     ------
@@ -27,8 +27,10 @@ class CompiledProgram:
         If an output is not in the trace.
     """
 
-    def __init__(self, trace: Trace, outputs: Sequence[Tensor], *, clone_leaves: bool = False) -> None:
-        numbers = [_number(trace, tensor) for tensor in outputs]
+    def __init__(self, trace: Trace, outputs: Sequence[Any], *, clone_leaves: bool = False) -> None:
+        numbers = [number for number in map(trace.number, outputs) if number is not None]
+        if len(numbers) < len(outputs):
+            raise NotRecorded("ids come from an operation that cannot be recorded")
         needed = trace.needed(numbers)
         self.draws = not needed.isdisjoint(trace.draws)
         """Whether the outputs depend on random draws. The program then makes all draws of the trace."""
@@ -50,9 +52,9 @@ class CompiledProgram:
         """Key that is equal for equivalent programs."""
         namespace = {f"o{i}": value for i, value in enumerate(self._bound)}
         exec(source, namespace)
-        self._run: Callable[[Any], list[Tensor]] = namespace["run"]
+        self._run: Callable[[Any], list[Any]] = namespace["run"]
 
-    def __call__(self, batch: Any) -> list[Tensor]:
+    def __call__(self, batch: Any) -> list[Any]:
         """Compute the outputs for `batch`, as inference tensors. Draws come from the global generator."""
         with torch.inference_mode():
             return self._run(batch)
@@ -106,13 +108,6 @@ class CompiledProgram:
         """Return the variable with `value`, so that the value need not be written as text."""
         self._bound.append(value)
         return f"o{len(self._bound) - 1}"
-
-
-def _number(trace: Trace, tensor: Tensor) -> int:
-    number = trace.number(tensor)
-    if number is None:
-        raise NotRecorded("ids come from an operation that cannot be recorded")
-    return number
 
 
 def _identity(value: Any) -> Any:

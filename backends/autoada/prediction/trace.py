@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autoada.prediction.batch_structure import Path, leaves
+from autoada.prediction.batch_structure import SCALARS, Path, children, leaves
 from autoada.prediction.operations import Arguments, Keywords, Kind, TorchFunction, kind_of, name_of
 
 
@@ -24,7 +24,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Tensor or array of the batch."""
+    """Tensor, array or other object of the batch, or the batch itself."""
 
     path: Path
 
@@ -66,9 +66,10 @@ class Trace:
         self._by_memory: dict[tuple[Any, ...] | None, int] = {}
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
-        for path, leaf in self.leaves:
-            if isinstance(leaf, (Tensor, np.ndarray)):
-                self._add(leaf, Leaf(path))
+        entries = [((step,), value) for step, value in children(batch) if step is not None]
+        for path, value in [((), batch), *entries, *self.leaves]:
+            if not isinstance(value, SCALARS):
+                self._add(value, Leaf(path))
 
     # Events of a simulation
 
@@ -118,8 +119,8 @@ class Trace:
 
     # Source of a compiled program
 
-    def number(self, tensor: Tensor) -> int | None:
-        """Return the node that created `tensor`; None if it was not recorded."""
+    def number(self, tensor: Any) -> int | None:
+        """Return the node that created a tensor or another object; None if it was not recorded."""
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
