@@ -27,6 +27,7 @@ from autoada.prediction.operations import (
     TorchFunction,
     dtype_of_move,
     kind_of,
+    with_device,
 )
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
@@ -60,9 +61,7 @@ class ArgumentRecorder(CallMode):
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
         elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED):
-            if kwargs.get("device") is not None:
-                kwargs = {**kwargs, "device": _HOST}
-            self._trace.operation(func, args, kwargs, output)
+            self._trace.operation(func, args, with_device(kwargs, _HOST), output)
         return output
 
     def start(self) -> None:

@@ -76,6 +76,11 @@ def dtype_of_move(function: TorchFunction, args: Sequence[Any], kwargs: Mapping[
     return dtype
 
 
+def with_device(kwargs: Keywords, device: torch.device) -> Keywords:
+    """Return the arguments of a call that creates its output on `device`, if they name a device."""
+    return kwargs if kwargs.get("device") is None else {**kwargs, "device": device}
+
+
 def functions(*names: str) -> set[TorchFunction]:
     """Return every torch function with one of the names, in any namespace."""
     spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special)

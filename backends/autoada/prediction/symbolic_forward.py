@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
 from autoada.prediction.meta_model import MetaModel
-from autoada.prediction.meta_outputs import MetaOutputs
+from autoada.prediction.meta_outputs import meta_output
 from autoada.prediction.operations import (
     SHAPE_INPLACE,
     Arguments,
@@ -29,6 +29,7 @@ from autoada.prediction.operations import (
     dtype_of_move,
     kind_of,
     name_of,
+    with_device,
 )
 from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
@@ -71,10 +72,8 @@ class SymbolicForward(CallMode):
         """Whether some draws were not made."""
         self._rng = rng
         self.values = UnknownValues(meta_model, trace, explain=explain)
-        self._real_parameters = meta_model.parameters
         self._protect = protect
         self._trace = trace
-        self._kernels = MetaOutputs(self.values)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -104,10 +103,7 @@ class SymbolicForward(CallMode):
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        any_unknown = self.values.touches(args)
-        if kwargs and self.values.touches(kwargs.values()):
-            any_unknown = True
-        if not any_unknown:
+        if not self.values.touches((*args, *kwargs.values())):
             return self._real(kind, func, args, kwargs)
         output = self._on_unknowns.get(kind, self._general)(func, args, kwargs)
         self.values.remember_origin(func, output)
@@ -146,10 +142,7 @@ class SymbolicForward(CallMode):
         by_rows = dim in (0, -source.dim())
         if not (self._reads(source, index, index) if by_rows else self.values.touches((source, index))):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        shape = list(source.shape)
-        if shape:
-            shape[dim] = index.numel()
-        return unknown(shape, source.dtype)
+        return meta_output(self.values, func, args, kwargs)
 
     def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
         """Record a read of rows `ids` of `source`; return False if `source` and all inputs are known."""
@@ -181,9 +174,7 @@ class SymbolicForward(CallMode):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
             self.values.rows_of_dense(source)
-        if any(isinstance(part, Tensor) for part in parts):
-            parts = tuple(meta for part in parts for meta in self._meta_index(part))
-            index = parts
+        index = tuple(meta for part in parts for meta in self._meta_index(part))
         source = self.values.as_meta(source)
         if table is not None:  # A view of the parameter would be taken for the table.
             source = unknown(source.shape, source.dtype)
@@ -214,10 +205,7 @@ class SymbolicForward(CallMode):
         source = args[0] if args else kwargs["input"]
         if not self.values.is_unknown(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
-        known = self._real_parameters.get(id(source))
-        if known is not None:
-            return known
-        return source if source.is_meta else unknown(source.shape, source.dtype)
+        return self.values.as_meta(source)
 
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]
@@ -264,10 +252,8 @@ class SymbolicForward(CallMode):
             options = {key: value for key, value in kwargs.items() if key != "generator"}
             if not any(isinstance(value, Tensor) for value in pytree.tree_leaves((args, options))):
                 options["device"] = "meta"
-            return self._kernels(func, args, options)
-        options = dict(kwargs)
-        if options.get("device") is not None:
-            options["device"] = self._device
+            return meta_output(self.values, func, args, options)
+        options = with_device(kwargs, self._device)
         if name.endswith("_") and isinstance(args[0], Tensor):
             args = (self._writable(func, args[0]), *args[1:])
         output = func(*args, **options)
@@ -281,9 +267,7 @@ class SymbolicForward(CallMode):
         if not self._rng.draws_all or not self._rng.foresees_draws:
             self.left_draws = True
             return
-        given, options = forms_in(
-            (args, {**kwargs, "device": self._device} if "device" in kwargs else kwargs)
-        )
+        given, options = forms_in((args, with_device(kwargs, self._device)))
         before = torch.get_rng_state()
         _spend(func, given, **options)
         if torch.equal(before, torch.get_rng_state()):
@@ -299,9 +283,7 @@ class SymbolicForward(CallMode):
             return self._write(func, args, kwargs)
         if isinstance(kwargs.get("out"), Tensor):
             kwargs = {**kwargs, "out": self._writable(func, kwargs["out"])}
-        device = kwargs.get("device")
-        if device is not None and torch.device(device) != self._device:
-            kwargs = {**kwargs, "device": self._device}
+        kwargs = with_device(kwargs, self._device)
         if kind is Kind.VALUE or kind is Kind.DATA_SHAPED:
             self._places.next(name_of(func))
         if kind is Kind.VALUE:
@@ -336,12 +318,10 @@ class SymbolicForward(CallMode):
     # Operations on unknown values
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if kwargs.get("out", func) is None:  # The argument has the value of its default.
-            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if name_of(func) in _WITH_DROPOUT:
             self._draw_without_value(func, args, kwargs)
-        output = self._kernels(func, args, kwargs)
-        if "out" in kwargs:
+        output = meta_output(self.values, func, args, kwargs)
+        if kwargs.get("out") is not None:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
                     self.values.overwrite(self._writable(func, target))
