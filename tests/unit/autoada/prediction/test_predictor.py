@@ -231,6 +231,32 @@ def test_forward_sees_that_gradients_are_wanted() -> None:
     assert [access.kind for access in prediction.accesses] == ["rows", "full"]
 
 
+class Finite(nn.Module):
+    """Checks values that depend on parameters in several ways before the second lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.table(ids)
+        bad = torch.isnan(x) | torch.isinf(x)
+        if bad.any() or not torch.isfinite(x.sum()).item():
+            raise FloatingPointError("not finite")
+        return self.table(ids + 1).sum() + x[~bad.any(-1)].sum()
+
+
+def test_unknown_values_are_taken_to_be_finite_without_a_real_forward() -> None:
+    predictor = IntentPredictor(Finite())
+    for rows in range(3, 9):
+        ids = torch.arange(rows)
+        prediction = predictor.predict(ids)
+        assert prediction.complete, prediction
+        found = [access.ids for access in prediction.accesses if access.ids is not None]
+        assert [each.tolist() for each in found] == [ids.tolist(), (ids + 1).tolist()]
+    assert prediction.tier == "program", predictor.refused
+
+
 class Complex(nn.Module):
     def __init__(self) -> None:
         super().__init__()
