@@ -69,10 +69,9 @@ class CompiledProgram:
             holders.get(storage, {id(target)}) != {id(target)} for storage, target in trace.written_storages
         ):
             return "ids are written in place through another view"
-        for number in self._needed:
-            node = trace.nodes[number]
-            if isinstance(node, Constant) and node.tensor.is_inference():
-                return "ids come from an operation that cannot be recorded"
+        nodes = [trace.nodes[number] for number in self._needed]
+        if any(isinstance(node, Constant) and node.tensor.is_inference() for node in nodes):
+            return "ids come from an operation that cannot be recorded"
         return None
 
     def _line(self, trace: Trace, number: int, clone: bool) -> str:

@@ -59,8 +59,9 @@ class IntentPredictor:
         tables: Iterable[str] | Mapping[str, nn.Parameter] | None = None,
         call: Call | None = None,
     ) -> None:
-        self._tables = dict(tables) if isinstance(tables, Mapping) else find_tables(model, tables)
-        names = {id(parameter): name for name, parameter in self._tables.items()}
+        self.tables = dict(tables) if isinstance(tables, Mapping) else find_tables(model, tables)
+        """Tables by qualified name."""
+        names = {id(parameter): name for name, parameter in self.tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()
         self.strikes = 0
@@ -72,11 +73,6 @@ class IntentPredictor:
         self._simulate: Callable[..., tuple[Prediction, Trace | None]] = torch.compiler.disable(
             self._simulation.run
         )
-
-    @property
-    def tables(self) -> dict[str, nn.Parameter]:
-        """Tables by qualified name."""
-        return dict(self._tables)
 
     @property
     def refused(self) -> str | None:
