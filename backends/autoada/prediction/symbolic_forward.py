@@ -103,7 +103,7 @@ class SymbolicForward(CallMode):
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        if not self.values.touches((*args, *kwargs.values())):
+        if not self.values.touches((*args, *kwargs.values()) if kwargs else args):
             return self._real(kind, func, args, kwargs)
         output = self._on_unknowns.get(kind, self._general)(func, args, kwargs)
         self.values.remember_origin(func, output)
@@ -174,6 +174,8 @@ class SymbolicForward(CallMode):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
             self.values.rows_of_dense(source)
+        if isinstance(index, Tensor) and index.dtype is torch.int64:  # Torch's meta kernel is slow.
+            return unknown((*index.shape, *source.shape[1:]), source.dtype)
         index = tuple(meta for part in parts for meta in self._meta_index(part))
         source = self.values.as_meta(source)
         if table is not None:  # A view of the parameter would be taken for the table.

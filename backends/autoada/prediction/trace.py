@@ -64,6 +64,7 @@ class Trace:
         self.written_storages: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
         self._by_memory: dict[tuple[Any, ...] | None, int] = {}
+        self._searched = 0
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
         entries = [((step,), value) for step, value in children(batch) if step is not None]
@@ -124,7 +125,7 @@ class Trace:
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
-        number = self._by_memory.get(_memory_of(tensor))
+        number = self._with_memory_of(tensor)
         if number is not None and isinstance(self.values[number], np.ndarray):
             return self._add(tensor, Operation(torch.from_numpy, (Ref(number),)))  # Torch does not report it.
         if number is not None:  # Under vmap a lookup receives another object with the same memory.
@@ -166,12 +167,19 @@ class Trace:
 
     def _add(self, value: Any, node: Node) -> int:
         self._numbers[id(value)] = len(self.nodes)
-        memory = _memory_of(value)
-        if memory is not None:
-            self._by_memory[memory] = len(self.nodes)
         self.nodes.append(node)
         self.values.append(value)
         return len(self.nodes) - 1
+
+    def _with_memory_of(self, tensor: Tensor) -> int | None:
+        """Return the last node whose value has the memory of `tensor`; None if there is none."""
+        memory = _memory_of(tensor)
+        if memory is None:
+            return None
+        for number in range(self._searched, len(self.values)):
+            self._by_memory[_memory_of(self.values[number])] = number
+        self._searched = len(self.values)
+        return self._by_memory.get(memory)
 
     def _call(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> Operation:
         named = {key: mapped(value, self._referred) for key, value in kwargs.items()}
@@ -226,11 +234,10 @@ def has_memory(tensor: Tensor) -> bool:
 def _memory_of(value: Any) -> tuple[Any, ...] | None:
     """Return address and form of a tensor's or an array's memory; None if it has no memory or no elements."""
     if isinstance(value, Tensor) and value.numel() > 0 and has_memory(value):
-        strides = tuple(stride * value.itemsize for stride in value.stride())
-        dtype = str(value.dtype).removeprefix("torch.")
-        return value.data_ptr(), dtype, tuple(value.shape), strides
+        return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
     if isinstance(value, np.ndarray) and value.size > 0:
-        return value.ctypes.data, str(value.dtype), value.shape, value.strides
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return value.ctypes.data, getattr(torch, str(value.dtype), None), value.shape, strides
     return None
 
 

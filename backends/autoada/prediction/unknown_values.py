@@ -45,7 +45,7 @@ def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # A frozen one takes twice the time to create.
 class Form:
     """Shape, strides and dtype of a tensor."""
 
@@ -76,6 +76,8 @@ def forms_in(values: Any) -> Any:
 
 def unknowns_in(values: Any) -> Any:
     """Return nested values in which each form is replaced by a tensor without data."""
+    if type(values) is Form:  # The output of most operations.
+        return values.unknown()
     return pytree.tree_map_only(Form, Form.unknown, values)
 
 
@@ -130,7 +132,9 @@ class UnknownValues:
         """Return the value with every tensor replaced by a meta tensor of its shape."""
         if isinstance(value, Tensor):
             value = self._real_parameters.get(id(value), value)
-            return value if value.is_meta else form_of(value).unknown()
+            if value.is_meta:
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             items = [self.as_meta(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
