@@ -8,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 
-_AUTOADA = f"{Path(__file__).resolve().parents[1]}/"
-# torch_geometric replaces `torch.index_select`.
-_SKIPPED = (_AUTOADA, "/torch/", "/torch_geometric/hash_tensor.py")
+import torch
+
+_INTERNAL = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/")
+_REPLACES_INDEX_SELECT = "/torch_geometric/hash_tensor.py"
 
 
 def user_location(error: BaseException | None = None) -> str:
@@ -21,7 +22,7 @@ def user_location(error: BaseException | None = None) -> str:
     passed = [] if error is None else [*walk_tb(error.__traceback__)]
     for frame, line in chain(reversed(passed), walk_stack(sys._getframe(1))):
         name = frame.f_code.co_filename
-        if not any(part in name for part in _SKIPPED):
+        if not name.startswith(_INTERNAL) and not name.endswith(_REPLACES_INDEX_SELECT):
             return f"{name}:{line}"
     return "?"
 
