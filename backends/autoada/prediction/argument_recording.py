@@ -28,6 +28,7 @@ from autoada.prediction.operations import (
     dtype_of_move,
     kind_of,
     with_device,
+    with_first,
 )
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
@@ -53,8 +54,8 @@ class ArgumentRecorder(CallMode):
         if kind is Kind.VALUE:
             self._value_read(func, args, kwargs)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
-            given = (*args, *kwargs.values())[0]  # Functions of `nn.init` may receive it by name.
-            for target in given if isinstance(given, (list, tuple)) else [given]:
+            args, kwargs = with_first(args, kwargs)
+            for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
             self._lost.append(output)  # Draws of the loop itself cannot be predicted.

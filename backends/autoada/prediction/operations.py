@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 TorchFunction = Callable[..., Any]
@@ -81,9 +81,17 @@ def with_device(kwargs: Keywords, device: torch.device) -> Keywords:
     return kwargs if kwargs.get("device") is None else {**kwargs, "device": device}
 
 
+def with_first(args: Arguments, kwargs: Keywords) -> CallArguments:
+    """Return the arguments of a function that changes its first one, which is then not given by name."""
+    if args:
+        return args, kwargs
+    name = next((name for name in ("input", "tensor", "self") if name in kwargs), next(iter(kwargs)))
+    return (kwargs[name],), {key: value for key, value in kwargs.items() if key != name}
+
+
 def functions(*names: str) -> set[TorchFunction]:
     """Return every torch function with one of the names, in any namespace."""
-    spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special)
+    spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special, nn.init)
     found = (getattr(space, name, None) for name in names for space in spaces)
     return {function for function in found if callable(function)}
 
@@ -117,7 +125,7 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (functions(
         "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
         "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
-        "geometric_", "log_normal_", "cauchy_",
+        "geometric_", "log_normal_", "cauchy_", "kaiming_uniform_",
     ), Kind.RANDOM),
     (functions(
         "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",

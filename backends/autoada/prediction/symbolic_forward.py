@@ -30,6 +30,7 @@ from autoada.prediction.operations import (
     kind_of,
     name_of,
     with_device,
+    with_first,
 )
 from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
@@ -239,6 +240,7 @@ class SymbolicForward(CallMode):
         return unknown(source.shape, source.dtype)
 
     def _normalize(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
         trains = kwargs.get("training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True))
         if not self.values.touches((*args, *kwargs.values())) and not trains:
             return self._real(Kind.NORMALIZE, func, args, kwargs)
@@ -246,6 +248,8 @@ class SymbolicForward(CallMode):
 
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
+        if name.endswith("_"):
+            args, kwargs = with_first(args, kwargs)
         unknown_argument = self.values.touches((*args, *kwargs.values()))
         if unknown_argument or (not self._rng.foresees_draws and kwargs.get("generator") is None):
             self._draw_without_value(func, args, kwargs)
@@ -299,6 +303,7 @@ class SymbolicForward(CallMode):
         return output
 
     def _write(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
         target = args[0]
         writable = self._writable(func, target)
         args = (writable, *args[1:])
@@ -361,6 +366,7 @@ class SymbolicForward(CallMode):
         return self._apply(_constant, name_of(func) == "isfinite", tuple(source.shape))
 
     def _write_unknown(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
         target = args[0]
         if not target.is_meta:
             target = self._writable(func, target)

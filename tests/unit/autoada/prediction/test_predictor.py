@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -300,6 +301,43 @@ def test_explain_names_table_rows_and_source() -> None:
     assert "`x = self.items(ids)`" in text
     assert "experts.weight: unpredictable" in text
     assert "ids from `argmax`" in text
+
+
+class Resets(nn.Module):
+    """Calls functions of torch that receive their tensor by name."""
+
+    def __init__(self, reset: Callable[..., Tensor], options: dict[str, Any], known: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+        self.reset = reset
+        self.options = options
+        self.known = known
+
+    def forward(self, ids: Tensor) -> Any:
+        values = torch.ones(len(ids), 4) if self.known else self.table(ids) * 1
+        return self.reset(**self.options, input=values).sum() + self.table(ids).sum()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (torch.relu_, {}),
+        (lambda input: nn.init.constant_(input, 2.0), {}),
+        (lambda input: nn.init.normal_(input), {}),
+        (F.relu, {"inplace": True}),
+        (
+            torch.batch_norm,
+            {"weight": None, "bias": None, "running_mean": None, "running_var": None, "training": True,
+             "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False},
+        ),
+    ],
+)  # fmt: skip
+def test_tensors_may_be_given_by_name(
+    function: Callable[..., Tensor], options: dict[str, Any], known: bool
+) -> None:
+    prediction = IntentPredictor(Resets(function, options, known)).predict(torch.arange(5))
+    assert prediction.complete, prediction
 
 
 def test_a_parameter_that_is_no_table_is_refused_by_name() -> None:
