@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autoada.prediction.batch_structure import copied
 from autoada.prediction.meta_model import MetaModel
-from autoada.prediction.random_generators import SimulationRng, set_states, states_of
+from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.result import Prediction
 from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.speculation import Speculation
@@ -53,10 +53,9 @@ class ForwardSimulation:
         If a write has to be redirected first, the simulation starts again with a new trace.
         """
         start = self.rng.next
-        own = states_of(self.meta_model.generators)
+        state = self.meta_model.state()
+        adopted: set[int] = set()
         while True:
-            self.rng.next = start
-            set_states(self.meta_model.generators, own)
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
             trace = Trace(seen) if record else None
             forward = SymbolicForward(
@@ -67,21 +66,36 @@ class ForwardSimulation:
                 trace=trace,
                 explain=explain,
             )
+            written: int | None = None
             try:
                 prediction = self._attempt(forward, seen)
-                if self._gradients and SAVES_FOR_BACKWARD in str(prediction.cause):
-                    self._gradients = False  # The model must see that no gradients are wanted.
-                    continue
-                if forward.draws and forward.left_draws and not self.rng.draws_all:
-                    self.rng.draws_all = True
-                    continue
-                unfinished = prediction.stopped is not None and not prediction.waits
-                if forward.draws and unfinished and self.rng.foresees_draws:
-                    self.rng.foresees_draws = False  # The draws of the following batches are also unknown.
-                    continue
-                return prediction, trace
+                if not self._starts_again(forward, prediction):
+                    return prediction, trace
             except ForeignWrite as write:
-                self._redirect(write.storage)
+                written = write.storage
+            self.rng.next = start
+            self.meta_model.restore(state)
+            for storage in adopted:
+                self.meta_model.adopt(storage)
+            if written is not None:
+                if self.meta_model.adopt(written):
+                    adopted.add(written)
+                else:
+                    self._redirect()
+
+    def _starts_again(self, forward: SymbolicForward, prediction: Prediction) -> bool:
+        """Return whether the simulation needs other settings, and change them."""
+        if self._gradients and SAVES_FOR_BACKWARD in str(prediction.cause):
+            self._gradients = False  # The model must see that no gradients are wanted.
+            return True
+        if forward.draws and forward.left_draws and not self.rng.draws_all:
+            self.rng.draws_all = True
+            return True
+        unfinished = prediction.stopped is not None and not prediction.waits
+        if forward.draws and unfinished and self.rng.foresees_draws:
+            self.rng.foresees_draws = False  # The draws of the following batches are also unknown.
+            return True
+        return False
 
     def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
         stopped, waits = None, False
@@ -108,10 +122,8 @@ class ForwardSimulation:
             dense_reads=tuple(forward.values.dense_reads.items()),
         )
 
-    def _redirect(self, storage: int) -> None:
-        """Redirect the write that was just refused to a copy from now on."""
-        if self.meta_model.adopt(storage):
-            return
+    def _redirect(self) -> None:
+        """Let a write to memory that is not the model's go to a copy from now on."""
         if self.clones_batch:  # The memory belongs to neither the batch nor the model.
             self._protect = False
         self.clones_batch = True

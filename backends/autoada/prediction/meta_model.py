@@ -6,7 +6,7 @@ import copy
 import inspect
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,10 +15,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from autoada.hash_embedding import HashEmbedding
-from autoada.prediction.random_generators import GENERATORS
+from autoada.prediction.random_generators import GENERATORS, set_states, states_of
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
+_CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict, set, deque)
+_ADDED = nn.Module().__dict__.keys() - {"_buffers"}
+"""Attributes of each module that forward does not change."""
 _COMPILED = "_orig_mod"
 
 
@@ -44,6 +47,12 @@ class MetaModel:
         self.compiled = False
         """Whether a part of the live model is compiled."""
         self.module = self._module(model)
+        self._containers: list[Any] = []
+        """Containers that forward may change."""
+        for attributes in map(vars, self._copies.values()):
+            self._containers.append(attributes)
+            for name, value in attributes.items():
+                self._containers += () if name in _ADDED else _containers_in(value)
         self.large = {
             id(self.parameters[id(parameter)]): name
             for name, parameter in model.named_parameters()
@@ -53,6 +62,17 @@ class MetaModel:
             and parameter.shape[0] >= LARGE
         }
         """Qualified names of other parameters with many rows, by ``id(meta parameter)``."""
+
+    def state(self) -> tuple[list[Any], list[Any]]:
+        """Return what forward may change in modules: attributes, containers and random generators."""
+        return [copy.copy(container) for container in self._containers], states_of(self.generators)
+
+    def restore(self, state: tuple[list[Any], list[Any]]) -> None:
+        """Undo all changes since `state`, except for changes of tensors in place."""
+        for container, before in zip(self._containers, state[0], strict=True):
+            container.clear()
+            (container.update if hasattr(container, "update") else container.extend)(before)
+        set_states(self.generators, state[1])
 
     def adopt(self, storage: int) -> bool:
         """Give the meta model a copy of each tensor at this address; return False if it has none."""
@@ -145,6 +165,16 @@ class MetaModel:
         if inspect.ismethod(value) and isinstance(value.__self__, nn.Module):
             return value.__func__.__get__(self._module(value.__self__))
         return value
+
+
+def _containers_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return the containers that a meta model has copied of an attribute."""
+    if depth == _CONTAINER_DEPTH or type(value) not in _CONTAINERS:
+        return
+    if type(value) is not tuple:
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        yield from _containers_in(item, depth + 1)
 
 
 def _lies_at(value: Any, storage: int) -> bool:

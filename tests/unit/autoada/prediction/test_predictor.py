@@ -303,6 +303,73 @@ def test_explain_names_table_rows_and_source() -> None:
     assert "ids from `argmax`" in text
 
 
+class Advancing(nn.Module):
+    """Every forward reads other rows, by its own generator and by a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+        self.generator = torch.Generator().manual_seed(3)
+        self.step = 0
+        self.history: list[int] = []
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("reads", torch.zeros((), dtype=torch.int64))
+
+    calls: Tensor
+    reads: Tensor
+
+    def forward(self, ids: Tensor) -> Any:
+        self.step += 1
+        self.history.append(len(ids))
+        self.calls += 1
+        drawn = torch.randint(20, ids.shape, generator=self.generator)
+        self.reads += len(ids)
+        ids += 1
+        places = self.step + len(self.history) + self.calls + self.reads
+        return self.table(torch.stack([ids, drawn, ids + places]) % 20).sum()
+
+
+def looked_up(model: nn.Module, batch: Tensor) -> Tensor:
+    """The ids that the real forward looks up."""
+    seen: list[Tensor] = []
+    hook = model.get_submodule("table").register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(batch)
+    hook.remove()
+    return seen[0]
+
+
+def test_a_simulation_that_starts_again_begins_with_the_same_state() -> None:
+    model = Advancing()
+    predictor = IntentPredictor(model)
+    batches = [torch.arange(4) + 3 * i for i in range(6)]
+    predictions = [predictor.predict(batch) for batch in batches]
+    for batch, prediction in zip(batches, predictions, strict=True):
+        (access,) = prediction.accesses
+        assert access.ids is not None
+        assert torch.equal(access.ids, looked_up(model, batch))
+
+
+class KeepsBatch(nn.Module):
+    """Writes to the batch under the name of an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+
+    def forward(self, ids: Tensor) -> Any:
+        self.ids = ids
+        self.ids += 1
+        return self.table(self.ids).sum()
+
+
+def test_a_write_to_a_batch_that_is_an_attribute_goes_to_a_copy() -> None:
+    ids = torch.arange(4)
+    (access,) = IntentPredictor(KeepsBatch()).predict(ids).accesses
+    assert access.ids is not None
+    assert access.ids.tolist() == [1, 2, 3, 4]
+    assert ids.tolist() == [0, 1, 2, 3]
+
+
 class Resets(nn.Module):
     """Calls functions of torch that receive their tensor by name."""
 
