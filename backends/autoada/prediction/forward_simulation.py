@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,6 +45,14 @@ class ForwardSimulation:
     def renew(self) -> None:
         """Create a new meta model from the live model."""
         self.meta_model = MetaModel(self.model, self._tables)
+
+    def of_next_forward(self) -> ForwardSimulation:
+        """Return a simulation of the live model and generators, which does not change this one."""
+        other = copy.copy(self)
+        other.rng, other.speculation = copy.deepcopy((self.rng, self.speculation))
+        other.rng.next = None
+        other.renew()
+        return other
 
     def run(
         self, batch: Any, *, record: bool = False, explain: bool = False

@@ -162,10 +162,9 @@ class IntentPredictor:
         return news
 
     def explain(self, batch: Any) -> str:
-        """Describe each access of `batch`: table, rows, and source line."""
-        following = self._simulation.rng.next
-        prediction, _ = self._simulate(batch, explain=True)
-        self._simulation.rng.next = following
+        """Describe each access of `batch` if forward is called next: table, rows, and source line."""
+        simulate = torch.compiler.disable(self._simulation.of_next_forward().run)
+        prediction, _ = simulate(batch, explain=True)
         return f"{prediction}\n  {self._program_for(batch)}"
 
     def describe(self) -> str:
@@ -182,6 +181,7 @@ class IntentPredictor:
         return "access program not yet learned for batches of this shape"
 
     def _by_program(self, program: AccessProgram, batch: Any) -> Prediction:
+        self._cache.used += 1
         rng = self._simulation.rng
         following = rng.next
         try:

@@ -41,7 +41,7 @@ class ProgramCache:
         self._by_signature: OrderedDict[Signature, tuple[AccessProgram, int]] = OrderedDict()
         self._recorded = 0
         self.used = 0
-        """Number of batches with a program."""
+        """Number of batches that were predicted by a program."""
 
     def find(self, batch: Any) -> AccessProgram | None:
         """Return the program for `batch`, if there is one."""
@@ -51,7 +51,6 @@ class ProgramCache:
             program, confirmations = self._by_signature.get(shape, (None, 0))
             if program is not None and confirmations >= CONFIRMED:
                 found = self._recent = (shape, program)  # A check is faster than the signature of each batch.
-        self.used += found is not None
         return found[1] if found is not None else None
 
     def learn(self, batch: Any, program: AccessProgram) -> None:

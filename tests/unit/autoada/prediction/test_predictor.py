@@ -370,6 +370,27 @@ def test_a_write_to_a_batch_that_is_an_attribute_goes_to_a_copy() -> None:
     assert ids.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("model", [Advancing, Stateful, Unknown])
+def test_explain_changes_no_later_prediction(model: Any) -> None:
+    batches: list[Any] = [torch.arange(4) + i for i in range(10)]
+    call = None
+    if model is Unknown:
+        batches = [unknown_batch(5) for _ in range(10)]
+        model, call = (lambda: Unknown(50)), (lambda m, batch: m(**batch))
+    asked, other = (IntentPredictor(model(), call=call) for _ in range(2))
+    for batch in batches:
+        first = asked.predict(batch)
+        description = asked.describe()
+        assert "rows at" in asked.explain(batch)
+        assert asked.describe() == description
+        second = other.predict(batch)
+        assert first.tier == second.tier
+        for mine, others in zip(first.accesses, second.accesses, strict=True):
+            assert mine.ids is not None
+            assert others.ids is not None
+            assert torch.equal(mine.ids, others.ids)
+
+
 class Resets(nn.Module):
     """Calls functions of torch that receive their tensor by name."""
 
