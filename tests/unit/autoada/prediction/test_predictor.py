@@ -241,7 +241,8 @@ class Finite(nn.Module):
 
     def forward(self, ids: Tensor) -> Any:
         x = self.table(ids)
-        bad = torch.isnan(x) | torch.isinf(x)
+        bad = torch.isnan(x)
+        bad |= torch.isinf(x)
         if bad.any() or not torch.isfinite(x.sum()).item():
             raise FloatingPointError("not finite")
         return self.table(ids + 1).sum() + x[~bad.any(-1)].sum()
