@@ -27,6 +27,8 @@ from autoada.prediction.operations import (
     TorchFunction,
     dtype_of_move,
     kind_of,
+    with_device,
+    with_first,
 )
 from autoada.prediction.trace import Trace
 from autoada.prediction.unknown_values import unknown
@@ -50,19 +52,17 @@ class ArgumentRecorder(CallMode):
             return output
         kind = kind_of(func)
         if kind is Kind.VALUE:
-            self._value_read(func, args)
+            self._value_read(func, args, kwargs)
         elif kind in (Kind.INPLACE, Kind.SET_ITEM):
-            given = (*args, *kwargs.values())[0]  # Functions of `nn.init` may receive it by name.
-            for target in given if isinstance(given, (list, tuple)) else [given]:
+            args, kwargs = with_first(args, kwargs)
+            for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
                 self._written(func, args, kwargs, target)
         elif kind is Kind.RANDOM:
             self._lost.append(output)  # Draws of the loop itself cannot be predicted.
         elif kind is Kind.MOVE:
             self._moved(func, args, kwargs, output)
-        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED, Kind.TEXT):
-            if kwargs.get("device") is not None:
-                kwargs = {**kwargs, "device": _HOST}
-            self._trace.operation(func, args, kwargs, output)
+        elif kind not in (Kind.METADATA, Kind.DEVICE, Kind.IGNORED):
+            self._trace.operation(func, args, with_device(kwargs, _HOST), output)
         return output
 
     def start(self) -> None:
@@ -96,22 +96,16 @@ class ArgumentRecorder(CallMode):
         """
         batch = self._trace.batch
         given, structure = pytree.tree_flatten_with_path((args, kwargs), is_leaf=lambda value: value is batch)
-        paths = {id(leaf): path for path, leaf in self._trace.leaves if not isinstance(leaf, _PLAIN)}
-        paths |= {id(item): (("item", key),) for key, item in _items(batch) if not isinstance(item, _PLAIN)}
-        paths[id(batch)] = ()
         lost = {id(tensor) for tensor in self._lost}
         sources: list[_Source] = []
         for place, value in given:
             name = _argument_name(place)
-            if isinstance(value, Tensor) and value is not batch:
-                number = self._trace.number(value)
-                before = () if number is None else self._trace.needed([number])
-                if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
-                    sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
-                else:
-                    sources.append(_Source("outside" if number is None else "tensor", value, name))
-            elif id(value) in paths:
-                sources.append(_Source("leaf", paths[id(value)], name))
+            number = None if isinstance(value, _PLAIN) else self._trace.number(value)
+            before = () if number is None else self._trace.needed([number])
+            if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
+                sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
+            elif number is not None:
+                sources.append(_Source("computed", value, name))
             else:
                 sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
         self._trace.accesses += 1  # Everything until now matters.
@@ -120,11 +114,11 @@ class ArgumentRecorder(CallMode):
             raise NotRecorded(recorded.obstacle)
         return recorded
 
-    def _value_read(self, func: TorchFunction, args: Arguments) -> None:
+    def _value_read(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         # A tensor that requires a gradient comes from the model, not from the batch.
         of_batch = args and isinstance(args[0], Tensor) and not args[0].requires_grad
         if of_batch and self._trace.number(args[0]) is not None:
-            self._trace.value_read(func)
+            self._trace.value_read(func, args, kwargs)
 
     def _written(self, func: TorchFunction, args: Arguments, kwargs: Keywords, target: Any) -> None:
         if not isinstance(target, Tensor):
@@ -176,7 +170,8 @@ class UnknownArgument(NamedTuple):
 class _Source(NamedTuple):
     """Source of a value among the arguments; `name` is the argument's name.
 
-    The value of kind ``tensor`` is the recorded tensor, which a program computes for other batches.
+    The value of kind ``computed`` is the recorded one. A program computes it for other batches, or reads it
+    from them.
     """
 
     kind: str
@@ -190,7 +185,7 @@ class _Source(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Key that is equal for equivalent sources. It has the types of constants, because 1 equals True."""
-        if self.kind == "tensor":
+        if self.kind == "computed":
             return (self.kind,)
         if self.kind == "outside":
             return self.kind, id(self.value), getattr(self.value, "_version", None)
@@ -200,8 +195,6 @@ class _Source(NamedTuple):
 
     def of(self, batch: Any) -> Any:
         """Return the value for `batch`, if no program computes it."""
-        if self.kind == "leaf":
-            return read(batch, self.value)
         return self.value.tensor(batch) if self.kind == "unknown" else self.value
 
 
@@ -209,7 +202,7 @@ class RecordedArguments:
     """Turns a batch into the model's arguments as the user's loop does."""
 
     def __init__(self, trace: Trace, sources: Sequence[_Source], structure: Any) -> None:
-        self._program = CompiledProgram(trace, [each.value for each in sources if each.kind == "tensor"])
+        self._program = CompiledProgram(trace, [each.value for each in sources if each.kind == "computed"])
         self._sources = sources
         self._structure = structure
         self._trace: Trace | None = trace
@@ -222,7 +215,7 @@ class RecordedArguments:
         kinds = {source.kind for source in sources}
         self.follows_batch = self._program.outputs_follow_batch and "outside" not in kinds
         """Whether every tensor among the arguments is made from the batch, or is known to be unknown."""
-        self.uses_batch = not kinds.isdisjoint(("tensor", "leaf"))
+        self.uses_batch = "computed" in kinds
         self.unknown = tuple(dict.fromkeys(source.name for source in sources if source.kind == "unknown"))
         """Names of the arguments that are unpredictable or contain an unpredictable value."""
 
@@ -248,20 +241,20 @@ class RecordedArguments:
         """Forget values that only `merged` needs."""
         self._trace = None
         self._sources = [
-            each._replace(value=None) if each.kind == "tensor" else each for each in self._sources
+            each._replace(value=None) if each.kind == "computed" else each for each in self._sources
         ]
 
     def _key_of(self, source: _Source) -> Any:
         """Return the key of one source, with its part of the program."""
-        if source.kind != "tensor":
+        if source.kind != "computed":
             return source.key
         assert self._trace is not None
         return CompiledProgram(self._trace, [source.value]).key
 
     def __call__(self, batch: Any) -> CallArguments:
         """Return the positional and keyword arguments of the model for `batch`."""
-        computed = iter(self._program.run(batch))
-        values = [next(computed) if each.kind == "tensor" else each.of(batch) for each in self._sources]
+        computed = iter(self._program(batch))
+        values = [next(computed) if each.kind == "computed" else each.of(batch) for each in self._sources]
         arguments: CallArguments = pytree.tree_unflatten(values, self._structure)
         return arguments
 
@@ -277,12 +270,6 @@ def _popped() -> list[TorchFunctionMode]:
     """Deactivate all active modes and return them, the innermost first."""
     count = torch._C._len_torch_function_stack()
     return [torch.overrides._pop_mode() for _ in range(count)]
-
-
-def _items(batch: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(batch, dict):
-        return batch.items()
-    return enumerate(batch) if isinstance(batch, (list, tuple)) else ()
 
 
 _HOST = torch.device("cpu")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 Step = tuple[str, Any]
 """``("item", key)`` or ``("attribute", name)``."""
 Path = tuple[Step, ...]
 
-_SCALARS = (int, float, str, bool, type(None))
+Signature = tuple[tuple[Path, tuple[Any, ...]], ...]
+"""Path of each leaf, and its properties: dtype and sizes, or type and value."""
+
+SCALARS = (int, float, str, bool, type(None))
 
 
 def leaves(batch: Any) -> list[tuple[Path, Any]]:
@@ -32,21 +36,34 @@ def read(batch: Any, path: Path) -> Any:
     return batch
 
 
-def expression(path: Path, name: Callable[[Any], str], root: str = "batch") -> str:
-    """Return Python source that reads the leaf at `path`; ``name(key)`` is the variable with a key."""
-    for step, key in path:
-        root = f"{root}[{name(key)}]" if step == "item" else f"getattr({root}, {name(key)})"
-    return root
-
-
-def signature(batch: Any) -> tuple[Any, ...]:
+def signature(batch: Any) -> Signature:
     """Return properties that may change the path through forward: paths, shapes, dtypes, plain values."""
-    return tuple(
-        (path, tuple(leaf.shape), leaf.dtype)
-        if isinstance(leaf, (Tensor, np.ndarray))
-        else (path, leaf if isinstance(leaf, _SCALARS) else type(leaf))
-        for path, leaf in leaves(batch)
-    )
+    return tuple((path, _properties(leaf)) for path, leaf in leaves(batch))
+
+
+def common(signatures: Sequence[Signature]) -> Signature | None:
+    """Return a signature in which sizes and values that differ are free; None if other properties differ."""
+    if len({len(each) for each in signatures}) > 1:
+        return None
+    found = []
+    for entries in zip(*signatures, strict=True):
+        paths, properties = zip(*entries, strict=True)
+        if len({(path, each[0], len(each)) for path, each in entries}) > 1:
+            return None
+        values = (each[0] if len(set(each)) == 1 else _FREE for each in zip(*properties, strict=True))
+        found.append((paths[0], tuple(values)))
+    return tuple(found)
+
+
+def fits(batch: Any, expected: Signature) -> bool:
+    """Return whether the leaves of `batch` that a signature describes have these properties."""
+    try:
+        for path, properties in expected:  # A loop is faster than `all`, and this runs for every batch.
+            if _properties(read(batch, path)) != properties:
+                return False
+    except (AttributeError, LookupError, TypeError):  # The batch has another structure.
+        return False
+    return True
 
 
 def same_values(leaf: Any, other: Any) -> bool:
@@ -73,18 +90,8 @@ def _strided_parts(tensor: Tensor) -> list[Any]:
     """Return the size and the strided tensors with the contents of a sparse or nested tensor."""
     if tensor.is_nested:
         return list(tensor.unbind())
-    return [tensor.shape, *(getattr(tensor, name)() for name in _PARTS[tensor.layout])]
-
-
-_BY_ROWS = ("crow_indices", "col_indices", "values")
-_BY_COLUMNS = ("ccol_indices", "row_indices", "values")
-_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: _BY_ROWS,
-    torch.sparse_bsr: _BY_ROWS,
-    torch.sparse_csc: _BY_COLUMNS,
-    torch.sparse_bsc: _BY_COLUMNS,
-}
+    pickled = pytree.tree_leaves(tensor.__reduce_ex__(2)[1])
+    return [tensor.shape, *(part for part in pickled if isinstance(part, Tensor))]
 
 
 def copied(batch: Any, leaf: Callable[[Any], Any] = lambda tensor: tensor) -> Any:
@@ -99,10 +106,28 @@ def on_host(batch: Any) -> Any:
     return copied(batch, lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf)
 
 
+class _Free:
+    """Property that has any value."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_FREE = _Free()
+
+
+def _properties(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, (Tensor, np.ndarray)):
+        return (leaf.dtype, *leaf.shape)
+    return (type(leaf), leaf) if isinstance(leaf, SCALARS) else (type(leaf),)
+
+
 def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if isinstance(value, (Tensor, np.ndarray)):
         return leaf(value)
-    if isinstance(value, _SCALARS):
+    if isinstance(value, SCALARS):
         return value
     if id(value) in done:  # The object refers back to its owner.
         return done[id(value)]
@@ -127,20 +152,21 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
-    if isinstance(value, (Tensor, *_SCALARS)):
+    if isinstance(value, (Tensor, *SCALARS)):
         found.append((path, value))
         return
     if id(value) in parents:  # The object refers back to its owner.
         return
     parents |= {id(value)}
-    for step, item in _children(value):
+    for step, item in children(value):
         if step is None:
             found.append((path, value))
         else:
             _walk(item, (*path, step), found, parents)
 
 
-def _children(value: Any) -> Iterator[tuple[Step | None, Any]]:
+def children(value: Any) -> Iterator[tuple[Step | None, Any]]:
+    """Return the entries of a container with the steps to them; for a leaf, only the leaf without a step."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
     elif isinstance(value, (list, tuple)):

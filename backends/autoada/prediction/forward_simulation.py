@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,13 +11,13 @@ from torch import Tensor, nn
 
 from autoada.prediction.batch_structure import copied
 from autoada.prediction.meta_model import MetaModel
-from autoada.prediction.random_generators import SimulationRng, set_states, states_of
+from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.result import Prediction
-from autoada.prediction.source_location import is_internal, source_line, user_location
+from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.speculation import Speculation
 from autoada.prediction.symbolic_forward import SymbolicForward
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import EnoughSeen, ForeignWrite, UnknownValueRead
+from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead
 
 Call = Callable[[nn.Module, Any], Any]
 """Function ``call(model, batch)`` with which a training loop passes a batch to its model."""
@@ -34,10 +35,6 @@ class ForwardSimulation:
         self._call = call
         self.rng = SimulationRng()
         """State of the global generators at the start of simulations."""
-        self.draws_all = False
-        """Whether to make also draws that give no ids, such as dropout, because other draws follow them."""
-        self.foresees_draws = True
-        """Whether rows that depend on draws from the global generators are predicted."""
         self._protect = True
         self._gradients = True
         self.clones_batch = False
@@ -49,67 +46,84 @@ class ForwardSimulation:
         """Create a new meta model from the live model."""
         self.meta_model = MetaModel(self.model, self._tables)
 
+    def of_next_forward(self) -> ForwardSimulation:
+        """Return a simulation of the live model and generators, which does not change this one."""
+        other = copy.copy(self)
+        other.rng, other.speculation = copy.deepcopy((self.rng, self.speculation))
+        other.rng.next = None
+        other.renew()
+        return other
+
     def run(
-        self, batch: Any, *, stop_after: int = 0, record: bool = False, explain: bool = False
+        self, batch: Any, *, record: bool = False, explain: bool = False
     ) -> tuple[Prediction, Trace | None]:
         """Simulate the forward of `batch`; with `record`, also return the trace of its real operations.
 
         If a write has to be redirected first, the simulation starts again with a new trace.
         """
         start = self.rng.next
-        own = states_of(self.meta_model.generators)
+        state = self.meta_model.state()
+        adopted: set[int] = set()
         while True:
-            self.rng.next = start
-            set_states(self.meta_model.generators, own)
             seen = copied(batch, _clone) if self.clones_batch else copied(batch)
             trace = Trace(seen) if record else None
             forward = SymbolicForward(
                 self.meta_model,
                 self.speculation,
-                stop_after=stop_after,
-                draws_all=self.draws_all,
-                foresees_draws=self.foresees_draws,
+                self.rng,
                 protect=self._protect,
                 trace=trace,
                 explain=explain,
             )
+            written: int | None = None
             try:
                 prediction = self._attempt(forward, seen)
-                if forward.draws and forward.left_draws and not self.draws_all:
-                    self.draws_all = True
-                    continue
-                if forward.draws and prediction.stopped is not None and not prediction.waits:
-                    self.foresees_draws = False  # The draws of the following batches are also unknown.
-                    if forward.foresees_draws:
-                        continue
-                return prediction, trace
+                if not self._starts_again(forward, prediction):
+                    return prediction, trace
             except ForeignWrite as write:
-                self._redirect(write.storage)
-            except _NothingToSave:
-                self._gradients = False
+                written = write.storage
+            self.rng.next = start
+            self.meta_model.restore(state)
+            for storage in adopted:
+                self.meta_model.adopt(storage)
+            if written is not None:
+                if self.meta_model.adopt(written):
+                    adopted.add(written)
+                else:
+                    self._redirect()
+
+    def _starts_again(self, forward: SymbolicForward, prediction: Prediction) -> bool:
+        """Return whether the simulation needs other settings, and change them."""
+        if self._gradients and SAVES_FOR_BACKWARD in str(prediction.cause):
+            self._gradients = False  # The model must see that no gradients are wanted.
+            return True
+        if forward.draws and forward.left_draws and not self.rng.draws_all:
+            self.rng.draws_all = True
+            return True
+        unfinished = prediction.stopped is not None and not prediction.waits
+        if forward.draws and unfinished and self.rng.foresees_draws:
+            self.rng.foresees_draws = False  # The draws of the following batches are also unknown.
+            return True
+        return False
 
     def _attempt(self, forward: SymbolicForward, batch: Any) -> Prediction:
-        early, stopped, waits = False, None, False
+        stopped, waits = None, False
         cause: BaseException | None = None
         try:
             # The model may ask whether gradients are wanted.
             with self.rng.kept(), torch.inference_mode(), torch.set_grad_enabled(self._gradients), forward:
                 self._call(self.meta_model.module, batch)
-        except EnoughSeen:
-            early = True
         except UnknownValueRead as read:
             stopped, cause, waits = str(read), read, self.speculation.waits_for(read.place)
         except Exception as error:  # It is reported with its place in the user's code; training continues.
-            if self._gradients and SAVES_FOR_BACKWARD in str(error):
-                raise _NothingToSave from error
-            where = _innermost(error)
+            where = user_location(error)
             stopped, cause = f"{type(error).__name__}: {error}, at {where}{source_line(where)}", error
         on_host = self.rng.drew_on_host
-        if on_host and not self.foresees_draws:
+        if on_host and not self.rng.foresees_draws:
             return Prediction((), stopped="forward draws from the generators of NumPy or Python")
         return Prediction(
             tuple(forward.values.accesses),
-            "early exit" if early else "simulation",
+            "simulation",
             stopped,
             forward.draws > 0 or on_host,
             cause=cause,
@@ -117,17 +131,11 @@ class ForwardSimulation:
             dense_reads=tuple(forward.values.dense_reads.items()),
         )
 
-    def _redirect(self, storage: int) -> None:
-        """Redirect the write that was just refused to a copy from now on."""
-        if self.meta_model.adopt(storage):
-            return
+    def _redirect(self) -> None:
+        """Let a write to memory that is not the model's go to a copy from now on."""
         if self.clones_batch:  # The memory belongs to neither the batch nor the model.
             self._protect = False
         self.clones_batch = True
-
-
-class _NothingToSave(Exception):
-    """The model must see that no gradients are wanted."""
 
 
 def _clone(leaf: Any) -> Any:
@@ -135,15 +143,3 @@ def _clone(leaf: Any) -> Any:
         return leaf.copy()
     with torch.inference_mode():
         return leaf.clone()
-
-
-def _innermost(error: BaseException) -> str:
-    """Return ``file:line`` of the user's frame that is nearest to the origin of `error`."""
-    where = user_location()
-    traceback = error.__traceback__
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if not is_internal(name):
-            where = f"{name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return where

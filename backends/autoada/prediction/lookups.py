@@ -33,13 +33,6 @@ def named_arguments(func: TorchFunction, args: Arguments, kwargs: Keywords) -> K
     return {("input" if name == "indices" else name): value for name, value in given.items()}
 
 
-def rows_of_bag(ids: Tensor, padding: int | None, table: Tensor, apply: Apply) -> Tensor:
-    """Return the rows that a bag reads, without padding."""
-    if padding is None:
-        return ids
-    return apply(_without, ids, padding % table.shape[0])  # type: ignore[no-any-return]
-
-
 def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
     """Return the rows that ``table[index]`` reads; None if it reads the whole table.
 
@@ -51,7 +44,7 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
         first = unwrapped(first)
         if first.dtype in (torch.bool, torch.uint8):
             return apply(_true_rows, first)  # type: ignore[no-any-return]
-        return apply(from_start, first, rows)  # type: ignore[no-any-return]
+        return apply(_from_start, first, rows)  # type: ignore[no-any-return]
     if isinstance(first, slice):
         selected = range(*first.indices(rows))
         if len(selected) == rows:
@@ -64,11 +57,6 @@ def item_rows(rows: int, index: Any, apply: Apply) -> Tensor | None:
     return None
 
 
-def from_start(ids: Tensor, rows: int) -> Tensor:
-    """Return the same rows, with existing rows counted from the start."""
-    return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
-
-
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the tensor of all rows if the code runs under `torch.vmap`."""
     while torch._C._functorch.is_batchedtensor(tensor):
@@ -76,8 +64,14 @@ def unwrapped(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _without(ids: Tensor, padding: int) -> Tensor:
+def without(ids: Tensor, padding: int) -> Tensor:
+    """Return the ids that are no padding."""
     return ids[ids != padding]
+
+
+def _from_start(ids: Tensor, rows: int) -> Tensor:
+    """Return the same rows, with existing rows counted from the start."""
+    return torch.where((ids < 0) & (ids >= -rows), ids + rows, ids)
 
 
 def _true_rows(mask: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import inspect
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +16,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
 from autoada.hash_embedding import HashEmbedding, LocalIdMap
-from autoada.prediction.random_generators import GENERATORS
+from autoada.prediction.random_generators import GENERATORS, set_states, states_of
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
+_CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict, set, deque)
+_ADDED = nn.Module().__dict__.keys() - {"_buffers"}
+"""Attributes of each module that forward does not change."""
 _COMPILED = "_orig_mod"
 
 
@@ -45,6 +48,12 @@ class MetaModel:
         self.compiled = False
         """Whether a part of the live model is compiled."""
         self.module = self._module(model)
+        self._containers: list[Any] = []
+        """Containers that forward may change."""
+        for attributes in map(vars, self._copies.values()):
+            self._containers.append(attributes)
+            for name, value in attributes.items():
+                self._containers += () if name in _ADDED else _containers_in(value)
         self.large = {
             id(self.parameters[id(parameter)]): name
             for name, parameter in model.named_parameters()
@@ -54,6 +63,17 @@ class MetaModel:
             and parameter.shape[0] >= LARGE
         }
         """Qualified names of other parameters with many rows, by ``id(meta parameter)``."""
+
+    def state(self) -> tuple[list[Any], list[Any]]:
+        """Return what forward may change in modules: attributes, containers and random generators."""
+        return [copy.copy(container) for container in self._containers], states_of(self.generators)
+
+    def restore(self, state: tuple[list[Any], list[Any]]) -> None:
+        """Undo all changes since `state`, except for changes of tensors in place."""
+        for container, before in zip(self._containers, state[0], strict=True):
+            container.clear()
+            (container.update if hasattr(container, "update") else container.extend)(before)
+        set_states(self.generators, state[1])
 
     def adopt(self, storage: int) -> bool:
         """Give the meta model a copy of each tensor at this address; return False if it has none."""
@@ -87,12 +107,8 @@ class MetaModel:
         self._copies[id(module)] = meta_model
         attributes = meta_model.__dict__
         for name, value in module.__dict__.items():
-            if name == "_parameters":
-                attributes[name] = {key: self._parameter(p) for key, p in value.items()}
-            elif name == "_buffers":
-                attributes[name] = {key: _in_host_memory(buffer) for key, buffer in value.items()}
-            elif name == "_modules":
-                attributes[name] = {key: None if m is None else self._module(m) for key, m in value.items()}
+            if name in ("_parameters", "_buffers", "_modules"):
+                attributes[name] = self._attribute(dict(value.items()), 0)
             elif name == "id_map" and isinstance(module, HashEmbedding):
                 is_local = isinstance(value, LocalIdMap)
                 attributes[name] = value if is_local else SimpleNamespace(rows_of=value.resolve)
@@ -102,13 +118,11 @@ class MetaModel:
                 attributes[name] = self._attribute(value, 0)
         if "_flat_weight_refs" in attributes:  # nn.RNNBase checks its weights through weak references
             attributes["_flat_weight_refs"] = [weakref.ref(w) for w in attributes["_flat_weights"]]
-        if isinstance(module, _NormBase) and meta_model._buffers.get("num_batches_tracked") is not None:
+        if isinstance(module, _NormBase):
             meta_model._buffers["num_batches_tracked"] = None
         return meta_model
 
-    def _parameter(self, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        if parameter is None:
-            return None
+    def _parameter(self, parameter: nn.Parameter) -> nn.Parameter:
         if isinstance(parameter, UninitializedParameter):
             raise ValueError(
                 "the model has a lazy parameter without a shape: run one forward pass before wrapping it"
@@ -133,7 +147,7 @@ class MetaModel:
         if isinstance(value, nn.Parameter):
             return self._parameter(value)
         if isinstance(value, Tensor):
-            return _in_host_memory(value)
+            return value if value.is_cpu or value.is_meta else value.cpu()
         if isinstance(value, GENERATORS):
             same = value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
             self.generators.append(same)
@@ -155,9 +169,14 @@ class MetaModel:
         return value
 
 
-def _in_host_memory(value: Any) -> Any:
-    """Return a copy in host memory, where ids are computed. Meta parameters are returned unchanged."""
-    return value if not isinstance(value, Tensor) or value.is_cpu or value.is_meta else value.cpu()
+def _containers_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return the containers that a meta model has copied of an attribute."""
+    if depth == _CONTAINER_DEPTH or type(value) not in _CONTAINERS:
+        return
+    if type(value) is not tuple:
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        yield from _containers_in(item, depth + 1)
 
 
 def _lies_at(value: Any, storage: int) -> bool:

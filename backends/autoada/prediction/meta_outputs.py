@@ -6,121 +6,67 @@ and plain values of the arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autoada.prediction.operations import Arguments, Keywords, TorchFunction
+from autoada.prediction.operations import Arguments, Keywords, TorchFunction, name_of, with_device
+from autoada.prediction.unknown_values import UnknownValues, form_of, forms_in, unknowns_in
 
-_VIEWS = {
-    "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "chunk",
-    "split", "select", "narrow", "unflatten", "movedim", "swapaxes", "expand_as", "view_as", "__get__",
-    "new_zeros", "new_empty", "new_ones", "new_full", "long", "float", "int", "bool",
-}  # fmt: skip
-"""Operations with native meta kernels, which take less than a microsecond and are not memoized."""
-
-_HEALTH_CHECKS = {"isnan": False, "isinf": False, "isfinite": True}
-_HEALTH_COMBINATIONS = {"any", "all", "logical_or", "__or__", "bitwise_or"}
 _PACKING = {"_pack_padded_sequence", "_pad_packed_sequence"}
 """Operations whose integer outputs depend only on real lengths."""
 _MEMO_LIMIT = 4096
-_memo: dict[Any, tuple[list[Any], Any]] = {}
+_memo: dict[Any, Any] = {}
 
 
-class MetaOutputs:
-    """Computes the shapes of operations' outputs."""
+def meta_output(values: UnknownValues, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+    """Return the output of an operation on meta tensors, or on zeros if torch has no meta kernel."""
+    key = None if kwargs.get("out") is not None else _key((func, args, tuple(kwargs.items())))
+    try:
+        known = _memo.get(key)
+    except TypeError:  # An argument is unhashable.
+        known = key = None
+    if known is not None:
+        return unknowns_in(known)
+    meta_args = values.as_meta(args)
+    given = with_device(kwargs, torch.device("meta"))
+    meta_kwargs = {name: values.as_meta(value) for name, value in given.items()}
+    try:
+        output = func(*meta_args, **meta_kwargs)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        # A kernel that needs real integers may give another shape next time.
+        return _output_of_zeros(values, func, args, kwargs, error)
+    found = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    own = all(tensor.is_meta and all(tensor is not value for value in meta_args) for tensor in found)
+    if own and key is not None:
+        if len(_memo) >= _MEMO_LIMIT:
+            _memo.clear()
+        _memo[key] = forms_in(output)
+    return output
 
-    def __init__(self, is_unknown: Callable[[Tensor], bool], as_meta: Callable[[Any], Any]) -> None:
-        self._is_unknown = is_unknown
-        self._as_meta = as_meta
-        self._health: dict[int, tuple[Tensor, bool]] = {}
-        self._fallbacks = 0
 
-    def __call__(self, func: TorchFunction, args: Arguments, kwargs: Keywords, *, memorize: bool) -> Any:
-        name = getattr(func, "__name__", "")
-        plain = name in _VIEWS or name in _PACKING or name in _HEALTH_CHECKS or name in _HEALTH_COMBINATIONS
-        if plain or not memorize or "out" in kwargs:
-            return self.run(func, args, kwargs)
-        try:
-            key = (func, _key(args), tuple((k, _key(v)) for k, v in kwargs.items()))
-            known = _memo.get(key)
-        except TypeError:  # An argument is unhashable.
-            return self.run(func, args, kwargs)
-        if known is not None:
-            leaves = [
-                torch.empty_strided(*x[:2], dtype=x[2], device="meta") if type(x) is tuple else x
-                for x in known[0]
-            ]
-            return pytree.tree_unflatten(leaves, known[1])
-        fallbacks = self._fallbacks
-        output = self.run(func, args, kwargs)
-        if (
-            self._fallbacks == fallbacks
-        ):  # A kernel that needed real integers may give another shape next time.
-            self._memorize(key, output, args)
-        return output
+def _output_of_zeros(
+    values: UnknownValues, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception
+) -> Any:
+    """Run with zeros without memory: torch has no meta kernel, or the shape depends on real integers."""
 
-    def run(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        """Run the operation on meta tensors, or on zeros if torch has no meta kernel."""
-        meta_args = self._as_meta(args)
-        meta_kwargs = {key: self._as_meta(value) for key, value in kwargs.items()}
-        if meta_kwargs.get("device") is not None:
-            meta_kwargs["device"] = torch.device("meta")
-        try:
-            output = func(*meta_args, **meta_kwargs)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            output = self._run_on_zeros(func, args, kwargs, error)
-        self._follow_health(getattr(func, "__name__", ""), args, output)
-        return output
+    def zeros(tensor: Tensor) -> Tensor:
+        if not values.is_unknown(tensor):
+            return tensor
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").expand(tensor.shape)
 
-    def health(self, tensor: Tensor) -> bool | None:
-        """Return the result of a NaN or infinity check for finite values; None for other operations."""
-        known = self._health.get(id(tensor))
-        return None if known is None else known[1]
+    def unknown_output(tensor: Tensor) -> Tensor:
+        is_known = name_of(func) in _PACKING and not tensor.is_floating_point()
+        return tensor if is_known else form_of(tensor).unknown()
 
-    def _follow_health(self, name: str, args: Arguments, output: Any) -> None:
-        if not isinstance(output, Tensor) or output.dtype is not torch.bool:
-            return
-        source = next((a for a in args if isinstance(a, Tensor)), None)
-        answer = _HEALTH_CHECKS.get(name)
-        if answer is None and name in _HEALTH_COMBINATIONS and source is not None:
-            answer = self.health(source)
-        if answer is not None:
-            self._health[id(output)] = (output, answer)
-
-    def _memorize(self, key: Any, output: Any, args: Arguments) -> None:
-        leaves, structure = pytree.tree_flatten(output)
-        own = all(not isinstance(x, Tensor) or (x.is_meta and all(x is not a for a in args)) for x in leaves)
-        if own:
-            if len(_memo) >= _MEMO_LIMIT:
-                _memo.clear()
-            described = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
-            _memo[key] = (described, structure)
-
-    def _run_on_zeros(self, func: TorchFunction, args: Arguments, kwargs: Keywords, error: Exception) -> Any:
-        """Run with zeros without memory: torch has no meta kernel, or the shape depends on real integers."""
-
-        def zeros(value: Any) -> Any:
-            if isinstance(value, Tensor) and self._is_unknown(value):
-                return torch.zeros((), dtype=value.dtype, device="cpu").expand(tuple(value.shape))
-            return value
-
-        keep_integers = getattr(func, "__name__", "") in _PACKING
-        self._fallbacks += 1
-
-        def unknowns(value: Any) -> Any:
-            if isinstance(value, Tensor) and (value.is_floating_point() or not keep_integers):
-                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-            return value
-
-        try:
-            output = func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
-        except Exception:
-            raise error from None  # The kernel's own error is more helpful than the error about zeros.
-        return pytree.tree_map(unknowns, output)
+    try:
+        given, named = pytree.tree_map_only(Tensor, zeros, (args, kwargs))
+        output = func(*given, **named)
+    except Exception:
+        raise error from None  # The kernel's own error is more helpful than the error about zeros.
+    return pytree.tree_map_only(Tensor, unknown_output, output)
 
 
 def _key(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 TorchFunction = Callable[..., Any]
@@ -34,25 +34,24 @@ class Kind(IntEnum):
     """Treatment of a torch function in a simulation."""
 
     GENERAL = 0
-    METADATA = 1  # returns a shape, a dtype, …, and never a value
+    METADATA = 1  # returns a shape, a dtype or a text, …, and never a value
     DEVICE = 2
     VALUE = 3  # returns a value to Python
     ALIAS = 4  # returns the same memory under another name
-    SAME_SHAPE = 5  # output has the first argument's shape and dtype
-    INPLACE = 6
-    SET_ITEM = 7
-    GET_ITEM = 8
-    RANDOM = 9
-    STOCHASTIC = 10  # draws without giving ids, such as dropout
-    NORMALIZE = 11  # batch statistics
-    MOVE = 12
-    EMBEDDING = 13
-    BAG = 14
-    INDEX_SELECT = 15
-    IGNORED = 16  # attribute writes on tensors, backward
-    TEXT = 17
-    GRADIENT = 18
-    DATA_SHAPED = 19  # the output's shape depends on values
+    INPLACE = 5
+    SET_ITEM = 6
+    GET_ITEM = 7
+    RANDOM = 8
+    STOCHASTIC = 9  # draws without giving ids, such as dropout
+    NORMALIZE = 10  # batch statistics
+    MOVE = 11
+    EMBEDDING = 12
+    BAG = 13
+    INDEX_SELECT = 14
+    IGNORED = 15  # attribute writes on tensors, backward
+    GRADIENT = 16
+    DATA_SHAPED = 17  # the output's shape depends on values
+    FINITE = 18  # checks for NaN or infinity
 
 
 def kind_of(function: TorchFunction) -> Kind:
@@ -77,9 +76,22 @@ def dtype_of_move(function: TorchFunction, args: Sequence[Any], kwargs: Mapping[
     return dtype
 
 
+def with_device(kwargs: Keywords, device: torch.device) -> Keywords:
+    """Return the arguments of a call that creates its output on `device`, if they name a device."""
+    return kwargs if kwargs.get("device") is None else {**kwargs, "device": device}
+
+
+def with_first(args: Arguments, kwargs: Keywords) -> CallArguments:
+    """Return the arguments of a function that changes its first one, which is then not given by name."""
+    if args:
+        return args, kwargs
+    name = next((name for name in ("input", "tensor", "self") if name in kwargs), next(iter(kwargs)))
+    return (kwargs[name],), {key: value for key, value in kwargs.items() if key != name}
+
+
 def functions(*names: str) -> set[TorchFunction]:
     """Return every torch function with one of the names, in any namespace."""
-    spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special)
+    spaces = (torch, Tensor, F, torch._C._nn, torch._C._VariableFunctions, torch.special, nn.init)
     found = (getattr(space, name, None) for name in names for space in spaces)
     return {function for function in found if callable(function)}
 
@@ -98,15 +110,12 @@ _METADATA_NAMES = {
     "storage_offset", "is_contiguous", "get_device", "__len__", "ndimension", "type", "is_signed",
     "is_same_size", "is_inference", "result_type", "is_tensor", "register_hook", "retain_grad", "can_cast",
     "is_storage", "sym_size", "register_post_accumulate_grad_hook", "data_ptr", "is_pinned", "is_shared",
-    "is_conj", "is_neg", "dim_order", "_is_view", "untyped_storage",
+    "is_conj", "is_neg", "dim_order", "_is_view", "untyped_storage", "__repr__",
+    "__format__", "__str__",
 }  # fmt: skip
 _VALUE_ATTRIBUTES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 _MOVE_NAMES = {"to", "cuda", "cpu", "type_as", "pin_memory"}
-_AUGMENTED = {
-    f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and",
-    "or", "xor", "lshift",
-                 "rshift")
-}  # fmt: skip
+_AUGMENTED = {f"__i{name[2:]}" for name in dir(Tensor) if hasattr(Tensor, f"__i{name[2:]}")}
 
 _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     ({torch.autograd.grad}, Kind.GRADIENT),
@@ -116,21 +125,16 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (functions(
         "rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson", "rand_like",
         "randn_like", "randint_like", "random_", "uniform_", "normal_", "bernoulli_", "exponential_",
-        "geometric_", "log_normal_", "cauchy_",
+        "geometric_", "log_normal_", "cauchy_", "kaiming_uniform_",
     ), Kind.RANDOM),
     (functions(
         "dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d",
         "feature_alpha_dropout", "gumbel_softmax", "rrelu",
     ), Kind.STOCHASTIC),
     (functions("batch_norm", "instance_norm"), Kind.NORMALIZE),
+    (functions("isfinite", "isnan", "isinf"), Kind.FINITE),
     (functions("contiguous", "detach", "requires_grad_"), Kind.ALIAS),
     ({Tensor.data.__get__}, Kind.ALIAS),  # type: ignore[attr-defined]
-    (functions(
-        "relu", "gelu", "sigmoid", "tanh", "exp", "log", "log1p", "neg", "abs", "sqrt", "rsqrt", "layer_norm",
-        "group_norm", "rms_norm", "silu", "leaky_relu", "elu", "selu", "softplus", "logsigmoid", "normalize",
-        "clone", "log_softmax", "softmax", "square", "sin", "cos", "hardswish", "hardtanh",
-        "relu6", "tril", "triu", "flip", "roll", "erf", "reciprocal",
-    ), Kind.SAME_SHAPE),
     (functions(
         "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
     ), Kind.DATA_SHAPED),
@@ -141,9 +145,6 @@ _BY_NAME: dict[str, Kind] = {
     "backward": Kind.IGNORED,
     "__getitem__": Kind.GET_ITEM,
     "__setitem__": Kind.SET_ITEM,
-    "__repr__": Kind.TEXT,
-    "__format__": Kind.TEXT,
-    "__str__": Kind.TEXT,
     **dict.fromkeys(_VALUE_NAMES, Kind.VALUE),
     **dict.fromkeys(_METADATA_NAMES, Kind.METADATA),
     **dict.fromkeys(_MOVE_NAMES, Kind.MOVE),

@@ -1,4 +1,4 @@
-"""Predicts the accesses of a batch by the cheapest exact method."""
+"""Predicts the accesses of a batch by an access program, or by a simulation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from autoada.prediction.speculation import FORGIVEN_AFTER, Watch
 from autoada.prediction.tables import find_tables
 from autoada.prediction.trace import Trace
 
-VERIFIED = 3
-"""Number of batches with exact predictions before simulations stop after the last lookup."""
 STRIKES = 3
-"""Number of wrong predictions after which only full simulations are used."""
+"""Number of wrong predictions after which only simulations are used."""
 DRIFTS = 3
 """Number of wrong predictions of random draws, minus forgiven ones, after which draws are not predicted."""
 
@@ -32,8 +30,8 @@ _log = logging.getLogger("autoada")
 class IntentPredictor:
     """Predicts the rows that the forward pass of a batch will read, from the model's own code.
 
-    A batch is simulated (`autoada.prediction.symbolic_forward`). If simulations are regular, they stop after
-    the last lookup, or they are replaced by a program of the few operations from batch to ids.
+    A batch is simulated (`autoada.prediction.symbolic_forward`). If simulations are regular, they are
+    replaced by a program of the few operations from batch to ids.
 
     The model, its buffers, the batch and the global random generators do not change. Predictions are made one
     at a time, in the order of the batches.
@@ -61,16 +59,13 @@ class IntentPredictor:
         tables: Iterable[str] | Mapping[str, nn.Parameter] | None = None,
         call: Call | None = None,
     ) -> None:
-        self._tables = dict(tables) if isinstance(tables, Mapping) else find_tables(model, tables)
-        names = {id(parameter): name for name, parameter in self._tables.items()}
+        self.tables = dict(tables) if isinstance(tables, Mapping) else find_tables(model, tables)
+        """Tables by qualified name."""
+        names = {id(parameter): name for name, parameter in self.tables.items()}
         self._simulation = ForwardSimulation(model, names, call or (lambda model, batch: model(batch)))
         self._cache = ProgramCache()
-        self._counts: list[int] = []
-        self._stop_after = 0
         self.strikes = 0
         """Number of wrong predictions."""
-        self._irregular = False
-        self._draws = False
         self._drifts = self._right = 0
         self._afresh = False
         """Whether a simulation begins with the state of the live model, not of the previous simulation."""
@@ -78,11 +73,6 @@ class IntentPredictor:
         self._simulate: Callable[..., tuple[Prediction, Trace | None]] = torch.compiler.disable(
             self._simulation.run
         )
-
-    @property
-    def tables(self) -> dict[str, nn.Parameter]:
-        """Tables by qualified name."""
-        return dict(self._tables)
 
     @property
     def refused(self) -> str | None:
@@ -102,15 +92,12 @@ class IntentPredictor:
         return prediction._replace(accesses=tuple(accesses))
 
     def _predict(self, batch: Any) -> Prediction:
-        if self._cache.refused is None:
-            program = self._cache.find(batch)
-            if program is not None:
-                return self._by_program(program, batch)
+        program = self._cache.find(batch)
+        if program is not None:
+            return self._by_program(program, batch)
         if self._afresh:
             self._simulation.renew()
-        if self._cache.refused is not None and not self._draws:
-            return self._simulate(batch, stop_after=self._stop_after)[0]
-        return self._record(batch)
+        return self._record(batch) if self._cache.refused is None else self._simulate(batch)[0]
 
     def observe(self, prediction: Prediction, real: Sequence[tuple[str, Tensor | None]]) -> bool:
         """Check a prediction against the reads of the real forward.
@@ -125,7 +112,7 @@ class IntentPredictor:
         Returns
         -------
         bool
-            Whether every access was predicted exactly. If not, cheaper tiers are dropped and the meta model
+            Whether every access was predicted exactly. If not, programs are dropped and the meta model
             is made again from the live model. Batches in flight should then be predicted again.
         """
         agree = _agree(prediction.accesses, real)
@@ -133,7 +120,7 @@ class IntentPredictor:
         if not agree and prediction.stopped is None and speculation.used:
             speculation.wrong()
             self._start_over()
-        elif not agree and prediction.draws and self._simulation.foresees_draws:
+        elif not agree and prediction.draws and self._simulation.rng.foresees_draws:
             self._drifted()
         elif not agree and prediction.complete:
             self._strike(prediction.accesses, real)
@@ -144,11 +131,6 @@ class IntentPredictor:
         self._right += 1
         if self._right % FORGIVEN_AFTER == 0:
             self._drifts = max(0, self._drifts - 1)
-        if prediction.tier == "simulation" and prediction.stopped is None:
-            self._counts = [*self._counts, len(prediction.accesses)][-VERIFIED:]
-            regular = len(self._counts) == VERIFIED and len(set(self._counts)) == 1
-            if regular and not self._irregular and self.strikes < STRIKES and not self._draws:
-                self._stop_after = self._counts[-1]
         return True
 
     def around(self, prediction: Prediction) -> AbstractContextManager[Any]:
@@ -160,12 +142,12 @@ class IntentPredictor:
 
     def foresee_no_draws(self) -> None:
         """Treat rows that depend on PyTorch's generator as unknown, because other threads draw from it."""
-        self._simulation.foresees_draws = self._simulation.rng.follows_torch = False
+        self._simulation.rng.foresees_draws = self._simulation.rng.follows_torch = False
 
     @property
     def foresees_draws(self) -> bool:
         """Whether rows that depend on draws from the global generators are predicted."""
-        return self._simulation.foresees_draws
+        return self._simulation.rng.foresees_draws
 
     def restart_draws(self) -> None:
         """Let the next prediction begin with the current state of the random generators."""
@@ -180,18 +162,16 @@ class IntentPredictor:
         return news
 
     def explain(self, batch: Any) -> str:
-        """Describe each access of `batch`: table, rows, and source line."""
-        following = self._simulation.rng.next
-        prediction, _ = self._simulate(batch, explain=True)
-        self._simulation.rng.next = following
+        """Describe each access of `batch` if forward is called next: table, rows, and source line."""
+        simulate = torch.compiler.disable(self._simulation.of_next_forward().run)
+        prediction, _ = simulate(batch, explain=True)
         return f"{prediction}\n  {self._program_for(batch)}"
 
     def describe(self) -> str:
         """Return a short description of the tier in use."""
         if self._cache.refused is None:
             return "by access program" if self._cache.used else "by simulation"
-        tier = "by early exit" if self._stop_after else "by simulation"
-        return f"{tier} ({self._cache.refused})"
+        return f"by simulation ({self._cache.refused})"
 
     def _program_for(self, batch: Any) -> str:
         if self._cache.refused is not None:
@@ -201,6 +181,7 @@ class IntentPredictor:
         return "access program not yet learned for batches of this shape"
 
     def _by_program(self, program: AccessProgram, batch: Any) -> Prediction:
+        self._cache.used += 1
         rng = self._simulation.rng
         following = rng.next
         try:
@@ -224,16 +205,12 @@ class IntentPredictor:
     def _record(self, batch: Any) -> Prediction:
         """Simulate, and learn an access program from the trace."""
         before = self._simulation.meta_model.plain_attributes()
-        prediction, trace = self._simulate(batch, stop_after=self._stop_after, record=True)
+        prediction, trace = self._simulate(batch, record=True)
         assert trace is not None
         if self._simulation.meta_model.plain_attributes() != before:
-            self._irregular = True
             self._cache.refuse("forward changes numbers or strings that its modules hold")
         if self._simulation.rng.drew_on_host:
-            self._irregular = True
             self._cache.refuse("forward draws from the generators of NumPy or Python")
-        self._irregular |= trace.reads_values
-        self._draws |= prediction.draws
         try:
             rows = [access.ids for access in prediction.accesses if access.ids is not None]
             program = CompiledProgram(trace, rows, clone_leaves=self._simulation.clones_batch)
@@ -250,8 +227,6 @@ class IntentPredictor:
         return prediction
 
     def _start_over(self) -> None:
-        self._stop_after = 0
-        self._counts.clear()
         self._cache.forget()
         self._simulation.renew()
         self.restart_draws()
@@ -261,7 +236,7 @@ class IntentPredictor:
         self._drifts += 1
         self._start_over()
         if self._drifts == DRIFTS:
-            self._simulation.foresees_draws = False
+            self._simulation.rng.foresees_draws = False
             _log.warning(
                 "rows depend on random numbers that forward draws, and they cannot be predicted, because "
                 "other code draws from the same generator (or the model's device has another one): these "
@@ -287,11 +262,9 @@ class IntentPredictor:
 
     def _difference(self, predicted: Sequence[Access], real: Sequence[tuple[str, Tensor | None]]) -> str:
         """Return the first read that differs from the prediction, with its place."""
-        same = 0
-        while same < min(len(predicted), len(real)) and _agree(
-            predicted[same : same + 1], real[same : same + 1]
-        ):
-            same += 1
+        pairs = zip(predicted, real, strict=False)
+        both = min(len(predicted), len(real))
+        same = next((i for i, (access, read) in enumerate(pairs) if not _agree([access], [read])), both)
         if same < len(real):
             name, ids = real[same]
             found = f"{name!r} was read in full" if ids is None else f"rows of {name!r} were read"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from autoada.prediction.batch_structure import signature
-from autoada.prediction.compiled_program import CompiledProgram, Guard
+from autoada.prediction.batch_structure import Signature, common, fits, signature
+from autoada.prediction.compiled_program import CompiledProgram
 from autoada.prediction.result import Access
 
 AGREEING = 3
@@ -36,24 +36,22 @@ class ProgramCache:
     def __init__(self) -> None:
         self.refused: str | None = None
         """Reason why no program is used, now or in general."""
-        self._general: tuple[Guard, AccessProgram] | None = None
-        self._recent: tuple[Guard, AccessProgram] | None = None
-        self._by_signature: OrderedDict[Any, tuple[AccessProgram, int]] = OrderedDict()
+        self._general: tuple[Signature, AccessProgram] | None = None
+        self._recent: tuple[Signature, AccessProgram] | None = None
+        self._by_signature: OrderedDict[Signature, tuple[AccessProgram, int]] = OrderedDict()
         self._recorded = 0
         self.used = 0
-        """Number of batches with a program."""
+        """Number of batches that were predicted by a program."""
 
     def find(self, batch: Any) -> AccessProgram | None:
         """Return the program for `batch`, if there is one."""
-        found = self._guarded(self._recent, batch) or self._guarded(self._general, batch)
+        found = next((each for each in (self._recent, self._general) if each and fits(batch, each[0])), None)
         if found is None and self._by_signature:
             shape = signature(batch)
-            known = self._by_signature.get(shape)
-            if known is not None and known[1] >= CONFIRMED:
-                found = known[0]
-                self._recent = (Guard([shape]), found)  # The guard is faster than the signature.
-        self.used += found is not None
-        return found
+            program, confirmations = self._by_signature.get(shape, (None, 0))
+            if program is not None and confirmations >= CONFIRMED:
+                found = self._recent = (shape, program)  # A check is faster than the signature of each batch.
+        return found[1] if found is not None else None
 
     def learn(self, batch: Any, program: AccessProgram) -> None:
         """Learn the program that was recorded for `batch`."""
@@ -70,8 +68,9 @@ class ProgramCache:
         if len(self._by_signature) > SIGNATURES:
             self._by_signature.popitem(last=False)
         shapes = [shape for shape, (other, _) in self._by_signature.items() if other.same_as(program)]
-        if len(shapes) >= AGREEING and Guard.applies(shapes):
-            self._general = (Guard(shapes), program)
+        shape_of_all = common(shapes) if len(shapes) >= AGREEING else None
+        if shape_of_all is not None:
+            self._general = (shape_of_all, program)
         if self._general is None and self._recorded > GIVE_UP and self.used < self._recorded:
             self.refuse("the way from batch to ids changes with every shape")
 
@@ -85,7 +84,3 @@ class ProgramCache:
         self._general = self._recent = None
         self._by_signature.clear()
         self._recorded = self.used = 0
-
-    @staticmethod
-    def _guarded(candidate: tuple[Guard, AccessProgram] | None, batch: Any) -> AccessProgram | None:
-        return candidate[1] if candidate is not None and candidate[0](batch) else None

@@ -9,7 +9,7 @@ from torch import Tensor
 from autoada.prediction.source_location import source_line
 
 AccessKind = Literal["rows", "full", "unpredictable"]
-Tier = Literal["simulation", "early exit", "program"]
+Tier = Literal["simulation", "program"]
 
 
 class Access(NamedTuple):
@@ -41,7 +41,7 @@ class Prediction(NamedTuple):
     ----------
     accesses : tuple of Access
         Accesses that were found.
-    tier : {"simulation", "early exit", "program"}
+    tier : {"simulation", "program"}
         Method that found them.
     stopped : str or None
         Reason why the simulation stopped, with the place. Accesses before this place are valid.

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import linecache
 import sys
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from traceback import walk_stack, walk_tb
 
-_AUTOADA = f"{Path(__file__).resolve().parents[1]}/"
-# torch_geometric replaces `torch.index_select`.
-_SKIPPED = (_AUTOADA, "/torch/", "/torch_geometric/hash_tensor.py")
+import torch
+
+_INTERNAL = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/")
+_REPLACES_INDEX_SELECT = "/torch_geometric/hash_tensor.py"
 
 
-def user_location() -> str:
-    """Return ``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+def user_location(error: BaseException | None = None) -> str:
+    """Return ``file:line`` of the innermost frame that belongs neither to torch nor to AutoAda.
+
+    If there is an `error`, these are the frames that it passed, and then the current frames.
+    """
+    passed = [] if error is None else [*walk_tb(error.__traceback__)]
+    for frame, line in chain(reversed(passed), walk_stack(sys._getframe(1))):
         name = frame.f_code.co_filename
-        if not is_internal(name):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
+        if not name.startswith(_INTERNAL) and not name.endswith(_REPLACES_INDEX_SELECT):
+            return f"{name}:{line}"
     return "?"
-
-
-def is_internal(file: str) -> bool:
-    """Return whether a source file is part of AutoAda or PyTorch, and not of the user's code."""
-    return any(part in file for part in _SKIPPED)
 
 
 def source_line(where: str) -> str:

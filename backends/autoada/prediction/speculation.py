@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from autoada.prediction.batch_structure import same_values
 from autoada.prediction.operations import Arguments, CallMode, Keywords, Kind, TorchFunction, kind_of, name_of
 from autoada.prediction.source_location import user_location
-from autoada.prediction.unknown_values import unknown
+from autoada.prediction.unknown_values import forms_in
 
 WRONG = 3
 """Number of wrong speculations, minus forgiven ones, after which speculation ends."""
@@ -163,7 +162,7 @@ class Watch(CallMode):
         if kind is Kind.VALUE:
             self._note(name_of(func), _copied(output))
         elif kind is Kind.DATA_SHAPED:
-            self._note(name_of(func), Shapes(output))
+            self._note(name_of(func), forms_in(output))
         elif kind is Kind.GET_ITEM:
             for part in args[1] if type(args[1]) is tuple else args[1:]:
                 if isinstance(part, Tensor) and part.dtype in _MASKS and not _transformed(part):
@@ -174,24 +173,6 @@ class Watch(CallMode):
         place, number = self._places.next(name)
         if value is not None:
             self._speculation.note(place, number, value)
-
-
-class Shapes:
-    """Shapes and dtypes of an operation's outputs."""
-
-    def __init__(self, output: Any) -> None:
-        leaves, self._structure = pytree.tree_flatten(output)
-        self._described = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x for x in leaves]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shapes) and self._described == other._described
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def unknowns(self) -> Any:
-        """Return outputs of this form with unknown values."""
-        leaves = [unknown(*x) if type(x) is tuple else x for x in self._described]
-        return pytree.tree_unflatten(leaves, self._structure)
 
 
 def _copied(value: Any) -> Any:

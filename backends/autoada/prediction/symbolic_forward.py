@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from autoada.prediction import lookups
 from autoada.prediction.meta_model import MetaModel
-from autoada.prediction.meta_outputs import MetaOutputs
+from autoada.prediction.meta_outputs import meta_output
 from autoada.prediction.operations import (
     SHAPE_INPLACE,
     Arguments,
@@ -29,31 +29,40 @@ from autoada.prediction.operations import (
     dtype_of_move,
     kind_of,
     name_of,
+    with_device,
+    with_first,
 )
+from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
 from autoada.prediction.trace import Trace
-from autoada.prediction.unknown_values import ForeignWrite, UnknownValueRead, UnknownValues, unknown
+from autoada.prediction.unknown_values import (
+    ForeignWrite,
+    Form,
+    UnknownValueRead,
+    UnknownValues,
+    forms_in,
+    unknown,
+    unknowns_in,
+)
 
 
 class SymbolicForward(CallMode):
     """Simulates one batch once.
 
-    `EnoughSeen` ends it after `stop_after` accesses, if this is not 0. With `protect`, an in-place write to
-    foreign memory ends it with `ForeignWrite`; otherwise the write goes to a copy and is lost.
+    With `protect`, an in-place write to foreign memory ends it with `ForeignWrite`; otherwise the write goes
+    to a copy and is lost.
     """
 
     def __init__(
         self,
         meta_model: MetaModel,
         speculation: Speculation,
+        rng: SimulationRng,
         *,
-        stop_after: int,
         protect: bool,
         trace: Trace | None,
         explain: bool,
-        draws_all: bool = False,
-        foresees_draws: bool = True,
     ) -> None:
         super().__init__()
         self._speculation = speculation
@@ -62,15 +71,10 @@ class SymbolicForward(CallMode):
         """Number of random draws that were made."""
         self.left_draws = False
         """Whether some draws were not made."""
-        self.foresees_draws = foresees_draws
-        """Whether draws from the global generator have known values."""
-        self._draws_all = draws_all
-        """Whether to make draws that give no ids, such as dropout."""
-        self.values = UnknownValues(meta_model, trace, stop_after=stop_after, explain=explain)
-        self._real_parameters = meta_model.parameters
+        self._rng = rng
+        self.values = UnknownValues(meta_model, trace, explain=explain)
         self._protect = protect
         self._trace = trace
-        self._kernels = MetaOutputs(self.values.is_unknown, self.values.as_meta)
         self._device = torch.device("cpu")
         self._always: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
             Kind.METADATA: self._metadata,
@@ -80,20 +84,19 @@ class SymbolicForward(CallMode):
             Kind.INDEX_SELECT: self._index_select,
             Kind.GET_ITEM: self._get_item,
             Kind.RANDOM: self._random,
+            Kind.STOCHASTIC: self._stochastic,
+            Kind.NORMALIZE: self._normalize,
             Kind.MOVE: self._move,
             Kind.ALIAS: self._alias,
             Kind.IGNORED: lambda func, args, kwargs: None,
-            Kind.TEXT: lambda func, args, kwargs: func(*args, **kwargs),
             Kind.GRADIENT: self._gradient,
         }
         self._on_unknowns: dict[Kind, Callable[[TorchFunction, Arguments, Keywords], Any]] = {
-            Kind.SAME_SHAPE: self._same_shape,
-            Kind.STOCHASTIC: self._stochastic,
-            Kind.NORMALIZE: self._same_shape,
             Kind.VALUE: self._escape,
             Kind.INPLACE: self._write_unknown,
             Kind.SET_ITEM: self._write_unknown,
             Kind.DATA_SHAPED: self._data_shaped,
+            Kind.FINITE: self._finite,
         }
 
     def call(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
@@ -101,10 +104,7 @@ class SymbolicForward(CallMode):
         always = self._always.get(kind)
         if always is not None:
             return always(func, args, kwargs)
-        any_unknown = self.values.touches(args)
-        if kwargs and self.values.touches(kwargs.values()):
-            any_unknown = True
-        if not any_unknown:
+        if not self.values.touches((*args, *kwargs.values()) if kwargs else args):
             return self._real(kind, func, args, kwargs)
         output = self._on_unknowns.get(kind, self._general)(func, args, kwargs)
         self.values.remember_origin(func, output)
@@ -129,9 +129,9 @@ class SymbolicForward(CallMode):
     def _bag(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         given = lookups.named_arguments(func, args, kwargs)
         ids, table, offsets = given["input"], given["weight"], given.get("offsets")
-        rows = ids
-        if self.values.table_name(table) is not None and not self.values.is_unknown(ids):
-            rows = lookups.rows_of_bag(ids, given.get("padding_idx"), table, self._apply)
+        rows, padding = ids, given.get("padding_idx")
+        if padding is not None and self.values.table_name(table) and not self.values.is_unknown(ids):
+            rows = self._apply(lookups.without, ids, padding % len(table))
         if not self._reads(table, rows, ids, offsets):
             return self._real(Kind.GENERAL, func, args, kwargs)
         bags = len(ids) if offsets is None else len(offsets) - bool(given.get("include_last_offset"))
@@ -143,10 +143,7 @@ class SymbolicForward(CallMode):
         by_rows = dim in (0, -source.dim())
         if not (self._reads(source, index, index) if by_rows else self.values.touches((source, index))):
             return self._real(Kind.GENERAL, func, args, kwargs)
-        shape = list(source.shape)
-        if shape:
-            shape[dim] = index.numel()
-        return unknown(shape, source.dtype)
+        return meta_output(self.values, func, args, kwargs)
 
     def _reads(self, source: Tensor, ids: Tensor, *inputs: Tensor | None) -> bool:
         """Record a read of rows `ids` of `source`; return False if `source` and all inputs are known."""
@@ -178,11 +175,9 @@ class SymbolicForward(CallMode):
             return self._real(Kind.GET_ITEM, func, args, kwargs)
         elif parts and isinstance(parts[0], Tensor):
             self.values.rows_of_dense(source)
-        if isinstance(index, Tensor) and index.dtype is torch.int64:
+        if isinstance(index, Tensor) and index.dtype is torch.int64:  # Torch's meta kernel is slow.
             return unknown((*index.shape, *source.shape[1:]), source.dtype)
-        if any(isinstance(part, Tensor) for part in parts):
-            parts = tuple(meta for part in parts for meta in self._meta_index(part))
-            index = parts
+        index = tuple(meta for part in parts for meta in self._meta_index(part))
         source = self.values.as_meta(source)
         if table is not None:  # A view of the parameter would be taken for the table.
             source = unknown(source.shape, source.dtype)
@@ -213,10 +208,7 @@ class SymbolicForward(CallMode):
         source = args[0] if args else kwargs["input"]
         if not self.values.is_unknown(source):
             return self._real(Kind.ALIAS, func, args, kwargs)
-        known = self._real_parameters.get(id(source))
-        if known is not None:
-            return known
-        return source if source.is_meta else unknown(source.shape, source.dtype)
+        return self.values.as_meta(source)
 
     def _move(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         source = args[0]
@@ -236,20 +228,38 @@ class SymbolicForward(CallMode):
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         return tuple(unknown(x.shape, x.dtype) for x in ((inputs,) if isinstance(inputs, Tensor) else inputs))
 
+    def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        source = args[0] if args else kwargs["input"]
+        known = not self.values.touches((source,))
+        if _trains(func, args, kwargs):
+            self._draw_without_value(func, args, kwargs)
+        elif known:
+            return source
+        if kwargs.get("inplace"):
+            return self._write_unknown(func, (source,), {})
+        return unknown(source.shape, source.dtype)
+
+    def _normalize(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
+        trains = kwargs.get("training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True))
+        if not self.values.touches((*args, *kwargs.values())) and not trains:
+            return self._real(Kind.NORMALIZE, func, args, kwargs)
+        return unknown(args[0].shape, args[0].dtype)
+
     def _random(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         name = name_of(func)
+        if name.endswith("_"):
+            args, kwargs = with_first(args, kwargs)
         unknown_argument = self.values.touches((*args, *kwargs.values()))
-        if unknown_argument or (not self.foresees_draws and kwargs.get("generator") is None):
+        if unknown_argument or (not self._rng.foresees_draws and kwargs.get("generator") is None):
             self._draw_without_value(func, args, kwargs)
             if name.endswith("_"):
                 return args[0] if args[0].is_meta else self._write_unknown(func, args, kwargs)
             options = {key: value for key, value in kwargs.items() if key != "generator"}
             if not any(isinstance(value, Tensor) for value in pytree.tree_leaves((args, options))):
                 options["device"] = "meta"
-            return self._kernels.run(func, args, options)
-        options = dict(kwargs)
-        if options.get("device") is not None:
-            options["device"] = self._device
+            return meta_output(self.values, func, args, options)
+        options = with_device(kwargs, self._device)
         if name.endswith("_") and isinstance(args[0], Tensor):
             args = (self._writable(func, args[0]), *args[1:])
         output = func(*args, **options)
@@ -260,10 +270,10 @@ class SymbolicForward(CallMode):
 
     def _draw_without_value(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
         """Draw the same number of values as the real call; the output is unknown."""
-        if not self._draws_all or not self.foresees_draws:
+        if not self._rng.draws_all or not self._rng.foresees_draws:
             self.left_draws = True
             return
-        given, options = pytree.tree_map(_Form.of, (args, kwargs))
+        given, options = forms_in((args, with_device(kwargs, self._device)))
         before = torch.get_rng_state()
         _spend(func, given, **options)
         if torch.equal(before, torch.get_rng_state()):
@@ -275,30 +285,16 @@ class SymbolicForward(CallMode):
     # Operations without unknown values
 
     def _real(self, kind: Kind, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if kind is Kind.STOCHASTIC:
-            source = args[0] if args else kwargs["input"]
-            if not _trains(func, args, kwargs):
-                return source
-            self._draw_without_value(func, args, kwargs)
-            return unknown(source.shape, source.dtype)
-        if kind is Kind.NORMALIZE:
-            training = kwargs.get(
-                "training", args[5] if len(args) > 5 else kwargs.get("use_input_stats", True)
-            )
-            if training:
-                return unknown(args[0].shape, args[0].dtype)
         if kind is Kind.INPLACE or kind is Kind.SET_ITEM or kwargs.get("inplace"):
             return self._write(func, args, kwargs)
         if isinstance(kwargs.get("out"), Tensor):
             kwargs = {**kwargs, "out": self._writable(func, kwargs["out"])}
-        device = kwargs.get("device")
-        if device is not None and torch.device(device) != self._device:
-            kwargs = {**kwargs, "device": self._device}
+        kwargs = with_device(kwargs, self._device)
         if kind is Kind.VALUE or kind is Kind.DATA_SHAPED:
             self._places.next(name_of(func))
         if kind is Kind.VALUE:
             if self._trace is not None:
-                self._trace.value_read(func)
+                self._trace.value_read(func, args, kwargs)
             if func.__name__ in ("numpy", "__array__") and not args[0].is_inference():
                 args = (args[0].clone(), *args[1:])  # Writes by NumPy are not observed, so they go to a copy.
         output = func(*args, **kwargs)
@@ -307,6 +303,7 @@ class SymbolicForward(CallMode):
         return output
 
     def _write(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
         target = args[0]
         writable = self._writable(func, target)
         args = (writable, *args[1:])
@@ -328,12 +325,10 @@ class SymbolicForward(CallMode):
     # Operations on unknown values
 
     def _general(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if kwargs.get("out", func) is None:  # The argument has the value of its default.
-            kwargs = {name: value for name, value in kwargs.items() if name != "out"}
         if name_of(func) in _WITH_DROPOUT:
             self._draw_without_value(func, args, kwargs)
-        output = self._kernels(func, args, kwargs, memorize=not self.values.overwritten)
-        if "out" in kwargs:
+        output = meta_output(self.values, func, args, kwargs)
+        if kwargs.get("out") is not None:
             for target in pytree.tree_leaves(kwargs["out"]):
                 if isinstance(target, Tensor) and not target.is_meta:
                     self.values.overwrite(self._writable(func, target))
@@ -347,7 +342,7 @@ class SymbolicForward(CallMode):
             if not self.values.is_unknown(mask):
                 shape = torch.broadcast_shapes(source.shape, mask.shape)
                 return unknown((int(mask.expand(shape).sum()),), source.dtype)
-        return self._speculated(name_of(func)).unknowns()
+        return unknowns_in(self._speculated(name_of(func)))
 
     def _speculated(self, name: str) -> Any:
         """Return the last value of the real forward at this place."""
@@ -357,36 +352,21 @@ class SymbolicForward(CallMode):
             raise UnknownValueRead(*place)
         return value
 
-    def _stochastic(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        if _trains(func, args, kwargs):
-            self._draw_without_value(func, args, kwargs)
-        return self._same_shape(func, args, kwargs)
-
-    def _same_shape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        source = args[0] if args else kwargs.get("input")
-        if not isinstance(source, Tensor) or not source.dtype.is_floating_point:
-            return self._general(func, args, kwargs)
-        if kwargs.get("inplace"):
-            return self._write_unknown(func, args, kwargs)
-        dtype = kwargs.get("dtype") or source.dtype
-        if source.is_meta and dtype is source.dtype and self.values.table_name(source) is None:
-            return source
-        return unknown(source.shape, dtype)
-
     def _escape(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
-        name = name_of(func)
-        healthy = self._kernels.health(args[0])
-        if name == "__bool__" and healthy is not None:
-            self._places.next(name)
-            return healthy
-        value = self._speculated(name)
+        value = self._speculated(name_of(func))
         if isinstance(value, np.ndarray):
             if value.shape != tuple(args[0].shape):
-                raise UnknownValueRead(name, user_location())
+                raise UnknownValueRead(name_of(func), user_location())
             return value.copy()
         return value
 
+    def _finite(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        """Return the known result for values that are all finite, as parameters are expected to be."""
+        source = args[0] if args else kwargs["input"]
+        return self._apply(_constant, name_of(func) == "isfinite", tuple(source.shape))
+
     def _write_unknown(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
+        args, kwargs = with_first(args, kwargs)
         target = args[0]
         if not target.is_meta:
             target = self._writable(func, target)
@@ -402,6 +382,11 @@ _WITH_DROPOUT = {
 """Operations that contain a dropout."""
 
 
+def _constant(value: bool, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor with one value."""
+    return torch.full(shape, value, device="cpu")
+
+
 def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:
     """Return whether an operation of kind `STOCHASTIC` draws."""
     name = name_of(func)
@@ -411,33 +396,8 @@ def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:
     return bool(kwargs.get("training", args[position] if len(args) > position else "alpha" not in name))
 
 
-class _Form(NamedTuple):
-    """Shape, strides and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        """Return the form of a tensor, or another value with devices replaced by the host."""
-        if isinstance(value, Tensor):
-            return cls(tuple(value.shape), tuple(value.stride()), value.dtype)
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    def ones(self) -> Tensor:
-        """Return a tensor of this form."""
-        if 0 in self.strides:
-            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu").fill_(1)
-
-
 def _spend(func: TorchFunction, args: Arguments, /, **kwargs: Any) -> None:
     """Draw the random numbers that `func` draws for arguments of these forms."""
-    given, options = pytree.tree_map(
-        lambda value: value.ones() if isinstance(value, _Form) else value,
-        (args, kwargs),
-        is_leaf=lambda value: isinstance(value, _Form),
-    )
+    given, options = pytree.tree_map_only(Form, Form.ones, (args, kwargs))
     with contextlib.suppress(Exception):  # The check of later rows detects draws that this could not make.
         func(*given, **options)

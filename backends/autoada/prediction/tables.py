@@ -64,21 +64,17 @@ def hash_embeddings(model: nn.Module) -> dict[str, HashEmbedding]:
         If another module uses the weight of such a module: its row numbers mean other rows.
     """
     found: dict[int, HashEmbedding] = {}
-    holders = [
-        (f"{path}.{name}" if path else name, module, parameter)
-        for path, module in model.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
-    ]
-    for _, module, parameter in holders:
+    for module in model.modules():
         if isinstance(module, HashEmbedding) and not parametrize.is_parametrized(module, "weight"):
-            found.setdefault(id(parameter), module)
-    for name, module, parameter in holders:
-        first = found.get(id(parameter))
-        if first is not None and getattr(module, "id_map", None) is not first.id_map:
-            raise ValueError(
-                f"{name!r} is also the weight of a HashEmbedding, which alone can number its rows: use this "
-                "module in both places"
-            )
+            found.setdefault(id(module.weight), module)
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            first = found.get(id(parameter))
+            if first is not None and getattr(module, "id_map", None) is not first.id_map:
+                raise ValueError(
+                    f"{name!r} is also the weight of a HashEmbedding, which alone can number its rows: use "
+                    "this module in both places"
+                )
     return {name: found[id(p)] for name, p in model.named_parameters() if id(p) in found}
 
 
@@ -86,19 +82,19 @@ def hidden_tables(model: nn.Module, tables: Iterable[str] = ()) -> dict[str, str
     """Return remedies for large embedding weights that cannot be tables, by qualified name."""
     found = {}
     for path, module in model.named_modules():
-        name = f"{path}." if path else ""
         if isinstance(module, torch.jit.ScriptModule):
             kind = getattr(module, "original_name", "")
             if kind in {each.__name__ for each in _EMBEDDINGS} and len(module.weight) >= LARGE:
-                found[f"{name}weight"] = (
+                found[f"{path}.weight".removeprefix(".")] = (
                     "TorchScript reads it without any Python call: give AdaModel the module before it is "
                     "scripted, or look rows up in a parameter that is given as `tables=[…]`"
                 )
         elif isinstance(module, _EMBEDDINGS) and parametrize.is_parametrized(module, "weight"):
             originals: Any = module.parametrizations["weight"]  # type: ignore[index]
-            for original, parameter in originals.named_parameters(recurse=False):
+            prefix = f"{path}.parametrizations.weight".removeprefix(".")
+            for name, parameter in originals.named_parameters(prefix, recurse=False):
                 if parameter.dim() > 1 and len(parameter) >= LARGE:
-                    found[f"{name}parametrizations.weight.{original}"] = (
+                    found[name] = (
                         "its parametrization reads all of it: look rows up in a parameter that is given as "
                         "`tables=[…]`, and apply the parametrization to these"
                     )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autoada.prediction.batch_structure import Path, leaves
+from autoada.prediction.batch_structure import SCALARS, Path, children, leaves
 from autoada.prediction.operations import Arguments, Keywords, Kind, TorchFunction, kind_of, name_of
 
 
@@ -24,7 +24,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Tensor or array of the batch."""
+    """Tensor, array or other object of the batch, or the batch itself."""
 
     path: Path
 
@@ -63,15 +63,14 @@ class Trace:
         """Numbers of the nodes that are random draws."""
         self.written_storages: list[tuple[int, Tensor]] = []
         self._numbers: dict[int, int] = {}
+        self._by_memory: dict[tuple[Any, ...] | None, int] = {}
+        self._searched = 0
         self._obstacles: list[tuple[int, str]] = []
         self._shape_reads: list[tuple[int, int]] = []
-        self._data_shaped: dict[int, bool] = {}
-        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
-        for path, leaf in self.leaves:
-            if isinstance(leaf, (Tensor, np.ndarray)):
-                self._add(leaf, Leaf(path))
-            if isinstance(leaf, np.ndarray) and leaf.size:
-                self._arrays[leaf.ctypes.data] = leaf
+        entries = [((step,), value) for step, value in children(batch) if step is not None]
+        for path, value in [((), batch), *entries, *self.leaves]:
+            if not isinstance(value, SCALARS):
+                self._add(value, Leaf(path))
 
     # Events of a simulation
 
@@ -100,9 +99,11 @@ class Trace:
         """Record a dropped write to memory that the simulation does not own."""
         self._obstacle(f"`{name_of(function)}` writes to memory of neither the batch nor the model")
 
-    def value_read(self, function: TorchFunction) -> None:
-        """Record that Python received a value."""
-        self._obstacle(f"Python reads values (`{name_of(function)}`)")
+    def value_read(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
+        """Record that Python received a value. A value of constants is the same for every batch."""
+        sources = self.needed(references(self._call(function, args, kwargs)))
+        if any(number in self.draws or not isinstance(self.nodes[number], Operation) for number in sources):
+            self._obstacle(f"Python reads values (`{name_of(function)}`)")
 
     def shape_read(self, tensor: Tensor) -> None:
         """Record that Python received a shape."""
@@ -119,24 +120,18 @@ class Trace:
 
     # Source of a compiled program
 
-    def number(self, tensor: Tensor) -> int | None:
-        """Return the node that created `tensor`; None if it was not recorded."""
+    def number(self, tensor: Any) -> int | None:
+        """Return the node that created a tensor or another object; None if it was not recorded."""
         number = self._numbers.get(id(tensor))
         if number is not None:
             return number
-        array = self._array_of(tensor)
-        if array is not None:
-            call = Operation(torch.from_numpy, (Ref(self._numbers[id(array)]),))
+        number = self._with_memory_of(tensor)
+        if number is not None and isinstance(self.values[number], np.ndarray):
+            return self._add(tensor, Operation(torch.from_numpy, (Ref(number),)))  # Torch does not report it.
+        if number is not None:  # Under vmap a lookup receives another object with the same memory.
+            self._numbers[id(tensor)] = number
             self._alive.append(tensor)
-            return self._add(tensor, call)
-        # Under vmap a lookup receives another object with the same memory.
-        for i in reversed(range(len(self.values))):
-            value = self.values[i]
-            if isinstance(value, Tensor) and _same_memory(value, tensor):
-                self._numbers[id(tensor)] = i
-                self._alive.append(tensor)
-                return i
-        return None
+        return number
 
     def needed(self, numbers: Iterable[int]) -> set[int]:
         """Return the given nodes and all nodes that they depend on."""
@@ -157,11 +152,6 @@ class Trace:
         number = self.number(tensor)
         return number is not None and not isinstance(self.nodes[number], Constant)
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether Python received a value at any time."""
-        return any(reason.startswith("Python") for _, reason in self._obstacles)
-
     def obstacle(self) -> str | None:
         """Return the reason why the way from batch to ids may differ for another batch.
 
@@ -170,9 +160,9 @@ class Trace:
         for when, reason in self._obstacles:
             if when < self.accesses:
                 return reason
-        for when, number in self._shape_reads:
-            if when < self.accesses and self._has_data_shape(number):
-                return "Python reads a shape that depends on values"
+        read = self.needed(number for when, number in self._shape_reads if when < self.accesses)
+        if any(self._is_data_shaped(self.nodes[number]) for number in read):
+            return "Python reads a shape that depends on values"
         return None
 
     def _add(self, value: Any, node: Node) -> int:
@@ -180,6 +170,16 @@ class Trace:
         self.nodes.append(node)
         self.values.append(value)
         return len(self.nodes) - 1
+
+    def _with_memory_of(self, tensor: Tensor) -> int | None:
+        """Return the last node whose value has the memory of `tensor`; None if there is none."""
+        memory = _memory_of(tensor)
+        if memory is None:
+            return None
+        for number in range(self._searched, len(self.values)):
+            self._by_memory[_memory_of(self.values[number])] = number
+        self._searched = len(self.values)
+        return self._by_memory.get(memory)
 
     def _call(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> Operation:
         named = {key: mapped(value, self._referred) for key, value in kwargs.items()}
@@ -195,45 +195,26 @@ class Trace:
             return Ref(self._add(value, Constant(value)) if number is None else number)
         return value
 
-    def _array_of(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
-        """Return the batch's array that shares the tensor's memory. Torch does not report `from_numpy`."""
-        if not self._arrays or not tensor.is_cpu or not has_memory(tensor):
-            return None
-        array = self._arrays.get(tensor.data_ptr())
-        same = array is not None and array.shape == tensor.shape and array.itemsize == tensor.itemsize
-        return array if same else None
-
     def _obstacle(self, reason: str) -> None:
         self._obstacles.append((self.accesses, reason))
 
-    def _has_data_shape(self, number: int) -> bool:
-        known = self._data_shaped.get(number)
-        if known is None:
-            known = self._data_shaped[number] = self._find_data_shape(self.nodes[number])
-        return known
-
-    def _find_data_shape(self, node: Node) -> bool:
+    def _is_data_shaped(self, node: Node) -> bool:
+        """Return whether the shape of a node's value depends on the values of its arguments."""
         if not isinstance(node, Operation):
             return False
+        if kind_of(node.function) is Kind.GET_ITEM:
+            indices = (self.values[number] for number in references(node)[1:])
+            return any(isinstance(index, Tensor) and index.dtype is torch.bool for index in indices)
         name = name_of(node.function)
-        if (
+        return (
             kind_of(node.function) is Kind.DATA_SHAPED
             or name in _DATA_SHAPED_NAMES
             or (name == "where" and len(node.args) == 1)
-        ):
-            return True
-        sources = references(node)
-        if kind_of(node.function) is Kind.GET_ITEM and any(self._is_mask(source) for source in sources[1:]):
-            return True
-        return any(self._has_data_shape(source) for source in sources)
-
-    def _is_mask(self, number: int) -> bool:
-        value = self.values[number]
-        return isinstance(value, Tensor) and value.dtype is torch.bool
+        )
 
 
 _DATA_SHAPED_NAMES = {
-    "_return_output", "_return_inverse", "_return_counts", "unique_dim", "_without", "_true_rows",
+    "_return_output", "_return_inverse", "_return_counts", "unique_dim", "without", "_true_rows",
 }  # fmt: skip
 
 
@@ -250,15 +231,14 @@ def has_memory(tensor: Tensor) -> bool:
     )
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    return bool(
-        has_memory(a)
-        and has_memory(b)
-        and a.data_ptr() == b.data_ptr()
-        and a.dtype is b.dtype
-        and a.shape == b.shape
-        and a.stride() == b.stride()
-    )
+def _memory_of(value: Any) -> tuple[Any, ...] | None:
+    """Return address and form of a tensor's or an array's memory; None if it has no memory or no elements."""
+    if isinstance(value, Tensor) and value.numel() > 0 and has_memory(value):
+        return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
+    if isinstance(value, np.ndarray) and value.size > 0:
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return value.ctypes.data, getattr(torch, str(value.dtype), None), value.shape, strides
+    return None
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:

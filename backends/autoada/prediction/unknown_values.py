@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,16 +18,11 @@ from autoada.prediction.source_location import source_line, user_location
 from autoada.prediction.trace import Trace
 
 
-class SimulationEnd(BaseException):
-    """Ends a simulation. It is not an `Exception`, so that ``except Exception`` does not catch it."""
+class UnknownValueRead(BaseException):
+    """Raised if Python requests a value that depends on parameters.
 
-
-class EnoughSeen(SimulationEnd):
-    """Raised after the last expected access."""
-
-
-class UnknownValueRead(SimulationEnd):
-    """Raised if Python requests a value that depends on parameters."""
+    It is not an `Exception`, so that ``except Exception`` in the model does not catch it.
+    """
 
     def __init__(self, operation: str, where: str) -> None:
         line = source_line(where)
@@ -36,7 +32,7 @@ class UnknownValueRead(SimulationEnd):
         self.place = operation, where
 
 
-class ForeignWrite(SimulationEnd):
+class ForeignWrite(BaseException):
     """Raised before an in-place write to memory that the simulation did not create."""
 
     def __init__(self, target: Tensor) -> None:
@@ -49,6 +45,42 @@ def unknown(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
+@dataclass(slots=True, unsafe_hash=True)  # A frozen one takes twice the time to create.
+class Form:
+    """Shape, strides and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def unknown(self) -> Tensor:
+        """Return a tensor of this form without data."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+
+    def ones(self) -> Tensor:
+        """Return a tensor of this form that contains ones."""
+        if 0 in self.strides:
+            return torch.ones(self.shape, dtype=self.dtype, device="cpu")
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu").fill_(1)
+
+
+def form_of(tensor: Tensor) -> Form:
+    """Return the form of a tensor."""
+    return Form(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def forms_in(values: Any) -> Any:
+    """Return nested values in which each tensor is replaced by its form."""
+    return pytree.tree_map_only(Tensor, form_of, values)
+
+
+def unknowns_in(values: Any) -> Any:
+    """Return nested values in which each form is replaced by a tensor without data."""
+    if type(values) is Form:  # The output of most operations.
+        return values.unknown()
+    return pytree.tree_map_only(Form, Form.unknown, values)
+
+
 class UnknownValues:
     """Distinguishes known from unknown values in one simulation, and collects the reads of tables.
 
@@ -56,9 +88,7 @@ class UnknownValues:
     it is a parameter of the live model that forward reaches through a closure.
     """
 
-    def __init__(
-        self, meta_model: MetaModel, trace: Trace | None, *, stop_after: int = 0, explain: bool = False
-    ) -> None:
+    def __init__(self, meta_model: MetaModel, trace: Trace | None, *, explain: bool = False) -> None:
         self.accesses: list[Access] = []
         self.overwritten: set[int] = set()  # Addresses of storages with unknown data.
         self.dense_reads: dict[str, str] = {}
@@ -67,7 +97,6 @@ class UnknownValues:
         self._tables = meta_model.tables
         self._real_parameters = meta_model.parameters
         self._trace = trace
-        self._stop_after = stop_after
         self._full: set[str] = set()
         self._alive: list[Any] = []  # Identities and addresses stay unique while their objects live.
         self._origins: dict[int, str] | None = {} if explain else None
@@ -124,8 +153,6 @@ class UnknownValues:
         self.accesses.append(access)
         if self._trace is not None:
             self._trace.accesses += 1
-        if self._stop_after and len(self.accesses) >= self._stop_after:
-            raise EnoughSeen
 
     def read_in_full(self, table: str) -> None:
         """Record a read of a whole table, once."""

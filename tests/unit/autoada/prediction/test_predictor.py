@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,33 @@ def test_forward_sees_that_gradients_are_wanted() -> None:
     assert [access.kind for access in prediction.accesses] == ["rows", "full"]
 
 
+class Finite(nn.Module):
+    """Checks values that depend on parameters in several ways before the second lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.table(ids)
+        bad = torch.isnan(x)
+        bad |= torch.isinf(x)
+        if bad.any() or not torch.isfinite(x.sum()).item():
+            raise FloatingPointError("not finite")
+        return self.table(ids + 1).sum() + x[~bad.any(-1)].sum()
+
+
+def test_unknown_values_are_taken_to_be_finite_without_a_real_forward() -> None:
+    predictor = IntentPredictor(Finite())
+    for rows in range(3, 9):
+        ids = torch.arange(rows)
+        prediction = predictor.predict(ids)
+        assert prediction.complete, prediction
+        found = [access.ids for access in prediction.accesses if access.ids is not None]
+        assert [each.tolist() for each in found] == [ids.tolist(), (ids + 1).tolist()]
+    assert prediction.tier == "program", predictor.refused
+
+
 class Complex(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -274,6 +302,131 @@ def test_explain_names_table_rows_and_source() -> None:
     assert "`x = self.items(ids)`" in text
     assert "experts.weight: unpredictable" in text
     assert "ids from `argmax`" in text
+
+
+class Advancing(nn.Module):
+    """Every forward reads other rows, by its own generator and by a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+        self.generator = torch.Generator().manual_seed(3)
+        self.step = 0
+        self.history: list[int] = []
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("reads", torch.zeros((), dtype=torch.int64))
+
+    calls: Tensor
+    reads: Tensor
+
+    def forward(self, ids: Tensor) -> Any:
+        self.step += 1
+        self.history.append(len(ids))
+        self.calls += 1
+        drawn = torch.randint(20, ids.shape, generator=self.generator)
+        self.reads += len(ids)
+        ids += 1
+        places = self.step + len(self.history) + self.calls + self.reads
+        return self.table(torch.stack([ids, drawn, ids + places]) % 20).sum()
+
+
+def looked_up(model: nn.Module, batch: Tensor) -> Tensor:
+    """The ids that the real forward looks up."""
+    seen: list[Tensor] = []
+    hook = model.get_submodule("table").register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(batch)
+    hook.remove()
+    return seen[0]
+
+
+def test_a_simulation_that_starts_again_begins_with_the_same_state() -> None:
+    model = Advancing()
+    predictor = IntentPredictor(model)
+    batches = [torch.arange(4) + 3 * i for i in range(6)]
+    predictions = [predictor.predict(batch) for batch in batches]
+    for batch, prediction in zip(batches, predictions, strict=True):
+        (access,) = prediction.accesses
+        assert access.ids is not None
+        assert torch.equal(access.ids, looked_up(model, batch))
+
+
+class KeepsBatch(nn.Module):
+    """Writes to the batch under the name of an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 2)
+
+    def forward(self, ids: Tensor) -> Any:
+        self.ids = ids
+        self.ids += 1
+        return self.table(self.ids).sum()
+
+
+def test_a_write_to_a_batch_that_is_an_attribute_goes_to_a_copy() -> None:
+    ids = torch.arange(4)
+    (access,) = IntentPredictor(KeepsBatch()).predict(ids).accesses
+    assert access.ids is not None
+    assert access.ids.tolist() == [1, 2, 3, 4]
+    assert ids.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("model", [Advancing, Stateful, Unknown])
+def test_explain_changes_no_later_prediction(model: Any) -> None:
+    batches: list[Any] = [torch.arange(4) + i for i in range(10)]
+    call = None
+    if model is Unknown:
+        batches = [unknown_batch(5) for _ in range(10)]
+        model, call = (lambda: Unknown(50)), (lambda m, batch: m(**batch))
+    asked, other = (IntentPredictor(model(), call=call) for _ in range(2))
+    for batch in batches:
+        first = asked.predict(batch)
+        description = asked.describe()
+        assert "rows at" in asked.explain(batch)
+        assert asked.describe() == description
+        second = other.predict(batch)
+        assert first.tier == second.tier
+        for mine, others in zip(first.accesses, second.accesses, strict=True):
+            assert mine.ids is not None
+            assert others.ids is not None
+            assert torch.equal(mine.ids, others.ids)
+
+
+class Resets(nn.Module):
+    """Calls functions of torch that receive their tensor by name."""
+
+    def __init__(self, reset: Callable[..., Tensor], options: dict[str, Any], known: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+        self.reset = reset
+        self.options = options
+        self.known = known
+
+    def forward(self, ids: Tensor) -> Any:
+        values = torch.ones(len(ids), 4) if self.known else self.table(ids) * 1
+        return self.reset(**self.options, input=values).sum() + self.table(ids).sum()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (torch.relu_, {}),
+        (lambda input: nn.init.constant_(input, 2.0), {}),
+        (lambda input: nn.init.normal_(input), {}),
+        (F.relu, {"inplace": True}),
+        (
+            torch.batch_norm,
+            {"weight": None, "bias": None, "running_mean": None, "running_var": None, "training": True,
+             "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": False},
+        ),
+    ],
+)  # fmt: skip
+def test_tensors_may_be_given_by_name(
+    function: Callable[..., Tensor], options: dict[str, Any], known: bool
+) -> None:
+    prediction = IntentPredictor(Resets(function, options, known)).predict(torch.arange(5))
+    assert prediction.complete, prediction
 
 
 def test_a_parameter_that_is_no_table_is_refused_by_name() -> None:
