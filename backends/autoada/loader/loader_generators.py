@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from autoada.prediction.random_generators import (
     GENERATORS,
-    global_generators,
+    quick_global_generators,
     same_state,
     set_states,
     states_of,
@@ -34,7 +34,7 @@ def generators_of(loader: Any, alone: bool) -> list[Any]:
     loader, its samplers and its data set, and in the variables of their functions. If other threads draw from
     the global generators, so that `alone` is false, these are left out.
     """
-    found = global_generators() if alone else []
+    found = quick_global_generators() if alone else []
     _find(loader, found, set(), _DEPTH)
     return found
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _random
+import ctypes
 import random
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +23,24 @@ RandomState = dict[str, Any]
 def global_generators() -> list[Any]:
     """Return the global generators of PyTorch, NumPy and Python."""
     return [torch.default_generator, np.random.mtrand._rand, random._inst]
+
+
+def quick_global_generators() -> list[Any]:
+    """Return the global generators in a form whose states are read in a fraction of the time.
+
+    The states do not include the second number of a pair of Gaussians, which NumPy keeps for the next call.
+    """
+    of_torch, numpy, python = global_generators()
+    if type(bits := numpy._bit_generator) is np.random.MT19937:
+        words = len(bits.state["state"]["key"]) + 1
+        numpy = _MersenneTwister(bits.ctypes.state_address, 4 * words, None)
+    *key, position = python.getstate()[1]
+    expected = array("I", [position, *key]).tobytes()
+    if _random.Random.__basicsize__ - object.__basicsize__ >= len(expected):
+        memory = _MersenneTwister(id(python) + object.__basicsize__, len(expected), python)
+        if memory.get_state()[0] == expected:
+            python = memory
+    return [of_torch, numpy, python]
 
 
 def states_of(generators: Iterable[Any]) -> list[Any]:
@@ -119,8 +140,25 @@ class SimulationRng:
                 set_states(generators, before)
 
 
+class _MersenneTwister:
+    """Memory of a global generator; `owner` has its second number of a pair of Gaussians, if any."""
+
+    def __init__(self, address: int, size: int, owner: random.Random | None) -> None:
+        self._address = address
+        self._size = size
+        self._owner = owner
+
+    def get_state(self) -> tuple[bytes, float | None]:
+        return ctypes.string_at(self._address, self._size), getattr(self._owner, "gauss_next", None)
+
+    def set_state(self, state: tuple[bytes, float | None]) -> None:
+        ctypes.memmove(self._address, state[0], self._size)
+        if self._owner is not None:
+            self._owner.gauss_next = state[1]  # type: ignore[attr-defined]
+
+
 def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
+    if isinstance(generator, (torch.Generator, _MersenneTwister)):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state

@@ -29,7 +29,7 @@ from torch.utils.data import (
 import autoada
 from autoada.loader.intent_source import PredictedKeys
 from autoada.prediction.batch_structure import leaves
-from autoada.prediction.random_generators import random_state, same_state
+from autoada.prediction.random_generators import random_state
 from tests.plain_and_wrapped import plain_and_wrapped, train
 
 ITEMS = 26
@@ -333,35 +333,6 @@ def test_draws_for_batches_that_are_held_are_made_in_their_turn_or_refused(draws
     else:
         with pytest.raises(RuntimeError, match=r"fetched before its turn.*generator of its own"):
             drawn(True)
-
-
-@pytest.mark.parametrize("draws", [1, 2, 3])
-def test_fetches_ahead_restore_the_second_number_of_a_pair(draws: int) -> None:
-    """NumPy's old functions draw normal numbers in pairs, of which a fetch may leave or take one."""
-
-    def loader() -> Iterator[Tensor]:
-        for number in range(16):
-            if number in (6, 11):
-                np.random.normal(size=draws)  # noqa: NPY002
-                random.gauss(0, 1)
-            yield torch.tensor([number, 3])
-
-    def states(wrap: bool) -> list[Any]:
-        torch.manual_seed(5)
-        random.seed(5)
-        np.random.seed(5)  # noqa: NPY002
-        np.random.normal()  # noqa: NPY002
-        model: Any = nn.Embedding(20, 2)
-        model = autoada.AdaModel(model) if wrap else model
-        found = []
-        for ids in autoada.AdaDataLoader(loader(), 3) if wrap else loader():
-            model(ids).sum().backward()
-            found.append(random_state())
-        if wrap:
-            model.close()
-        return found
-
-    assert same_state(states(False), states(True))
 
 
 class Drawing(nn.Module):
