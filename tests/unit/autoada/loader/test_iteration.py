@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import resource
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -113,6 +114,12 @@ def refilled_in_turns() -> Iterator[Any]:
         yield batch
 
 
+def refilled_in_order() -> Iterator[Any]:
+    """Refills the tensor in a container that is no plain dictionary."""
+    for ids in refilled():
+        yield OrderedDict(ids=ids)
+
+
 class Buffer:
     """A function that collates samples in one tensor."""
 
@@ -164,6 +171,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "refilled": refilled,
     "refilled array": refilled_array,
     "refilled in turns": refilled_in_turns,
+    "refilled in an OrderedDict": refilled_in_order,
     "collated in one buffer": lambda: DataLoader(Items(), 8, collate_fn=Buffer()),
 }
 SHARED = {"draws of its own", "processes that stay", "stream"}

@@ -507,6 +507,21 @@ def test_batches_with_keys_of_any_kind_are_predicted(model: AdaModel, log: Inten
     assert log.uses == wanted(model, pairs_of(8))
 
 
+class ByName(dict[str, Tensor]):
+    """A dictionary that looks all attributes up among its keys."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_batches_that_look_attributes_up_among_their_keys_are_predicted(
+    model: AdaModel, log: IntentLog
+) -> None:
+    given = [ByName(users=batch[0], others=batch[1]) for batch in pairs_of(8)]
+    for batch in AdaDataLoader(given, 2):
+        model(batch.users, batch.others).sum().backward()
+    assert log.uses == wanted(model, pairs_of(8))
+
+
 class Routed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
