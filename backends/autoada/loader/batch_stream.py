@@ -160,7 +160,8 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds: deque[HeldBatch] = deque()
         """Batches that were fetched but not handed out."""
         self._fetched = 0
-        self._turn_begins = False
+        self._turn_begins = True
+        """Whether the program has run since the pass began or a batch was handed out."""
         self._gave_way = False
         source.streams.append(self)
 
@@ -181,12 +182,7 @@ class BatchStream(Iterator[HeldBatch]):
                 "as they share the data (the loader or its data set is an iterator, or it has "
                 "persistent_workers=True): use one at a time, or give AdaDataLoader lookahead=0"
             )
-        if self._turn_begins:
-            self._turn_begins = False
-            if self.holds:
-                self._source.warn_of_writes()
-            for item in self._source.exposed():
-                item.follow_program()
+        self._follow_program()
         if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
             self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
@@ -221,6 +217,7 @@ class BatchStream(Iterator[HeldBatch]):
             If the batch was fetched before its turn with random numbers that were drawn again since, or its
             memory was changed in the meantime in a way that PyTorch does not count.
         """
+        self._follow_program()
         self.holds.remove(item)
         self._turn_begins = True
         if item.is_kept:
@@ -244,6 +241,15 @@ class BatchStream(Iterator[HeldBatch]):
         """End the pass."""
         self._source.remove(self)
         self.holds.clear()
+
+    def _follow_program(self) -> None:
+        """Take over changes that the program made to held batches in the turn that has ended."""
+        if self._turn_begins:
+            self._turn_begins = False
+            if self.holds:
+                self._source.warn_of_writes()
+            for item in self._source.exposed():
+                item.follow_program()
 
     def _fetch_in_turn(self) -> HeldBatch:
         if self._source.runs_ahead is not None:

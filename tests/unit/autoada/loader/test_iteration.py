@@ -586,6 +586,49 @@ def test_ids_that_change_between_steps_are_those_that_are_read(
     assert run(True) == pytest.approx(run(False), abs=1e-5)
 
 
+def test_writes_of_the_loop_are_followed_while_the_lookahead_shrinks() -> None:
+    def run(wrap: bool) -> list[Any]:
+        base = torch.arange(24)
+        model: Any = nn.Embedding(ROWS, 2)
+        batches: Any = base.split(2)
+        if wrap:
+            model = autoada.AdaModel(model)
+            batches = autoada.AdaDataLoader(batches, 4)
+        found = []
+        for number, ids in enumerate(batches):
+            model(ids).sum().backward()
+            found.append(ids.tolist())
+            base.add_(1).remainder_(ROWS)
+            if wrap and number == 3:
+                batches.lookahead.batches = 1
+        if wrap:
+            model.close()
+        return found
+
+    assert run(True) == run(False)
+
+
+def test_writes_before_another_iterator_of_the_loader_are_followed() -> None:
+    def run(wrap: bool) -> list[Any]:
+        base = torch.arange(12)
+        given = list(base.split(2))
+        model: Any = autoada.AdaModel(nn.Embedding(ROWS, 2)) if wrap else nn.Embedding(ROWS, 2)
+        batches: Any = autoada.AdaDataLoader(given, 2) if wrap else given
+        found = []
+        for ids in batches:
+            found.append(ids.tolist())
+            model(ids).sum().backward()
+            base.add_(1).remainder_(ROWS)
+            for other in itertools.islice(batches, 2):
+                found.append(other.tolist())
+                base.add_(1).remainder_(ROWS)
+        if wrap:
+            model.close()
+        return found
+
+    assert run(True) == run(False)
+
+
 @pytest.mark.parametrize("lookahead", [0, 2])
 def test_writes_of_the_loop_to_the_data_set_are_reported_once(
     lookahead: int, caplog: pytest.LogCaptureFixture
