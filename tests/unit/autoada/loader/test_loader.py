@@ -691,6 +691,12 @@ def test_mistakes_are_told_in_one_sentence(model: AdaModel) -> None:
         AdaDataLoader([], -1)
     with pytest.raises(TypeError, match="keys is a list"):
         AdaDataLoader([], 1, keys=[])  # type: ignore[arg-type]
+    plain: Any
+    for plain in (nn.Linear(1, 1), nn.Sequential(nn.ReLU()), [model, nn.Linear(1, 1)]):
+        with pytest.raises(
+            TypeError, match=r"model is a (Linear|Sequential): .* AdaModel\(model, optimizer\)"
+        ):
+            AdaDataLoader([], 1, model=plain)
     with pytest.raises(ValueError, match="no table 'user'; it has users"):
         train(model, AdaDataLoader(pairs_of(1), 1, keys={"user": lambda b: b[0]}))
     with pytest.raises(TypeError, match="keys gave a Tensor"):
