@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from autoada.loader.held_batch import HeldBatch
-from autoada.loader.loader_generators import draw_again, generators_of
+from autoada.loader.loader_generators import draw_again, generators_of, parts_of
 from autoada.prediction.random_generators import global_generators, same_state, set_states, states_of
 from autoada.training.loader_state import Epoch
 
@@ -37,7 +37,7 @@ class LoaderSource(Iterable[Any]):
         self._writes = 0
         if isinstance(loader, DataLoader) and loader.num_workers == 0:
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
-            self._data += _tensors_of(loader.dataset, set())
+            self._data += [each for each in parts_of(loader.dataset, Tensor) if not each.is_inference()]
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
         self.streams: list[BatchStream] = []
@@ -116,16 +116,6 @@ class LoaderSource(Iterable[Any]):
         if message not in self._warned:
             self._warned.add(message)
             _log.warning(message)
-
-
-def _tensors_of(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Return the tensors of data sets and of tuples, whose writes PyTorch counts."""
-    if isinstance(value, Tensor) and not value.is_inference():
-        yield value
-    elif isinstance(value, (Dataset, tuple)) and id(value) not in seen:
-        seen.add(id(value))
-        for part in value if isinstance(value, tuple) else vars(value).values():
-            yield from _tensors_of(part, seen)
 
 
 class _SharedIterator(Iterator[Any]):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -629,15 +630,23 @@ def test_writes_before_another_iterator_of_the_loader_are_followed() -> None:
     assert run(True) == run(False)
 
 
+@pytest.mark.parametrize(
+    "combined",
+    [
+        lambda data: Subset(data, range(12)),
+        lambda data: ConcatDataset([Subset(data, range(6)), Subset(data, range(6, 12))]),
+    ],
+    ids=["subset", "list of subsets"],
+)
 @pytest.mark.parametrize("lookahead", [0, 2])
 def test_writes_of_the_loop_to_the_data_set_are_reported_once(
-    lookahead: int, caplog: pytest.LogCaptureFixture
+    lookahead: int, combined: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = autoada.AdaModel(Sum())
     labels = torch.zeros(12)
-    data = Subset(TensorDataset(torch.arange(12), labels), range(12))
+    data = combined(TensorDataset(torch.arange(12), labels, *torch.zeros(40, 12)))
     seen = []
-    for ids, label in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
+    for ids, label, *_ in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
         model(ids).backward()
         seen.append(label[0].item())
         labels += 1
