@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from autoada.loader.held_batch import HeldBatch
-from autoada.loader.loader_generators import draw_again, generators_of
+from autoada.loader.loader_generators import draw_again, generators_of, parts_of
 from autoada.prediction.random_generators import global_generators, same_state, set_states, states_of
 from autoada.training.loader_state import Epoch
 
@@ -37,7 +37,7 @@ class LoaderSource(Iterable[Any]):
         self._writes = 0
         if isinstance(loader, DataLoader) and loader.num_workers == 0:
             parts += [loader.dataset, loader.sampler, loader.batch_sampler]
-            self._data += _tensors_of(loader.dataset, set())
+            self._data += [each for each in parts_of(loader.dataset, Tensor) if not each.is_inference()]
         self._goes_on = any(isinstance(part, Iterator) for part in parts)
         self._shares = self._goes_on or bool(getattr(loader, "persistent_workers", False))
         self.streams: list[BatchStream] = []
@@ -118,16 +118,6 @@ class LoaderSource(Iterable[Any]):
             _log.warning(message)
 
 
-def _tensors_of(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Return the tensors of data sets and of tuples, whose writes PyTorch counts."""
-    if isinstance(value, Tensor) and not value.is_inference():
-        yield value
-    elif isinstance(value, (Dataset, tuple)) and id(value) not in seen:
-        seen.add(id(value))
-        for part in value if isinstance(value, tuple) else vars(value).values():
-            yield from _tensors_of(part, seen)
-
-
 class _SharedIterator(Iterator[Any]):
     """Iterator that shares its data with other iterators."""
 
@@ -160,7 +150,8 @@ class BatchStream(Iterator[HeldBatch]):
         self.holds: deque[HeldBatch] = deque()
         """Batches that were fetched but not handed out."""
         self._fetched = 0
-        self._turn_begins = False
+        self._turn_begins = True
+        """Whether the program has run since the pass began or a batch was handed out."""
         self._gave_way = False
         source.streams.append(self)
 
@@ -181,12 +172,7 @@ class BatchStream(Iterator[HeldBatch]):
                 "as they share the data (the loader or its data set is an iterator, or it has "
                 "persistent_workers=True): use one at a time, or give AdaDataLoader lookahead=0"
             )
-        if self._turn_begins:
-            self._turn_begins = False
-            if self.holds:
-                self._source.warn_of_writes()
-            for item in self._source.exposed():
-                item.follow_program()
+        self._follow_program()
         if not self.holds or self.holds[-1].end is None:
             self._fetched += 1
             self.holds.append(self._fetch_ahead() if self.holds else self._fetch_in_turn())
@@ -221,6 +207,7 @@ class BatchStream(Iterator[HeldBatch]):
             If the batch was fetched before its turn with random numbers that were drawn again since, or its
             memory was changed in the meantime in a way that PyTorch does not count.
         """
+        self._follow_program()
         self.holds.remove(item)
         self._turn_begins = True
         if item.is_kept:
@@ -244,6 +231,15 @@ class BatchStream(Iterator[HeldBatch]):
         """End the pass."""
         self._source.remove(self)
         self.holds.clear()
+
+    def _follow_program(self) -> None:
+        """Take over changes that the program made to held batches in the turn that has ended."""
+        if self._turn_begins:
+            self._turn_begins = False
+            if self.holds:
+                self._source.warn_of_writes()
+            for item in self._source.exposed():
+                item.follow_program()
 
     def _fetch_in_turn(self) -> HeldBatch:
         if self._source.runs_ahead is not None:

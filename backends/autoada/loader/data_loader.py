@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
+from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import adaps
@@ -98,11 +99,17 @@ class AdaDataLoader:
             )
         if keys is not None and prepare is not None:
             raise ValueError("keys and prepare exclude each other: hand-written keys need no prediction")
+        given = [] if model is None else [model] if isinstance(model, nn.Module) else list(model)
+        for each in given:
+            if not isinstance(each, AdaModel):
+                raise TypeError(
+                    f"model is a {type(each).__name__}: it must be an AdaModel, or a sequence of them. "
+                    "Wrap it first: AdaModel(model, optimizer)"
+                )
         self.loader = loader
         self.lookahead = Lookahead(lookahead)
         self._keys = keys
         self._prepare = prepare
-        given = [] if model is None else [model] if isinstance(model, AdaModel) else list(model)
         self._given: Models = weakref.WeakKeyDictionary(dict.fromkeys(given))
         self._called: Models = weakref.WeakKeyDictionary()
         self._is_given = bool(given)

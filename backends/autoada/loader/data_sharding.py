@@ -19,6 +19,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+import adaps
 from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.batch_structure import leaves
 from autoada.sync.process_group import number_of
@@ -26,6 +27,7 @@ from autoada.sync.process_group import number_of
 DIGESTED_BYTES = 1 << 20
 """Number of bytes of each tensor of a batch that are compared."""
 _PATIENCE = 0.01
+"""Seconds between two looks for the seed of worker 0."""
 
 _log = logging.getLogger("autoada")
 
@@ -58,6 +60,11 @@ def shard_loader(loader: DataLoader[Any], access: ServerAccess) -> DataLoader[An
 
     A shuffled loader is shuffled again in each epoch. Its seed is the seed of the sampler's generator, or of
     PyTorch, at worker 0, plus the number of this loader among the worker's sharded loaders.
+
+    Raises
+    ------
+    adaps.AdapsError
+        If worker 0 does not make this call within the stall timeout.
     """
     if access.num_workers == 1:
         return loader
@@ -114,8 +121,14 @@ def _seed(generator: torch.Generator | None, access: ServerAccess) -> int:
     if access.worker_index == 0:
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
         access.node.post(name, str((seed + number) % 2**62))
+    deadline = time.monotonic() + access.node.stall_timeout
     while (text := access.node.posted(name)) is None:
         access.node.check()
+        if time.monotonic() >= deadline:
+            raise adaps.AdapsError(
+                f"worker 0 has not iterated its sharded loader {number} within {access.node.stall_timeout:g} "
+                "s: let all workers iterate loaders with shard=True in the same order"
+            )
         time.sleep(_PATIENCE)
     return int(text)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autoada.prediction.batch_structure import copied, is_graph, leaves, same_values
+from autoada.prediction.batch_structure import children, copied, is_graph, leaves, same_values
 
 
 class HeldBatch:
@@ -137,28 +137,27 @@ class _Parts:
         """Return the number of writes to each of the counted tensors, if these alone can be changed."""
         return [] if self.has_uncounted else [tensor._version for tensor in self.counted]
 
-    def sort(self, holder: Any, shared: bool = False) -> None:
-        """Sort the entries of a container; `shared` is whether other code refers to the container."""
+    def sort(self, holder: Any, shared: bool = False, references: int = 0) -> None:
+        """Sort the entries of a container.
+
+        `shared` is whether other code refers to the container, and `references` is the number of further
+        references to an entry that the batch itself has.
+        """
         for value in holder:
             if isinstance(value, _CONSTANT):
                 continue
-            others = shared or sys.getrefcount(value) > _REFERENCES
+            others = shared or sys.getrefcount(value) > _REFERENCES + references
+            fixed = isinstance(value, tuple) and not hasattr(value, "__dict__")
             if isinstance(value, Tensor):
                 self._sort_tensor(value, others)
             elif isinstance(value, np.ndarray) and not others and value.base is None and value.flags.owndata:
                 self.private.add(id(value))
-            elif isinstance(value, tuple):
-                self.sort(value, others)
-            elif others:
-                self.has_uncounted = True
-            elif type(value) is list:
-                self.sort(value)
-            elif type(value) is dict:
-                self.sort(value.values())
-            elif hasattr(value, "__dict__") and (is_graph(value) or not callable(value)):
+            elif is_graph(value) and not others:  # `children` reads copies of its containers.
                 self.sort(vars(value).values())
-            else:
+            elif (others and not fixed) or (parts := children(value)) == [(None, value)]:
                 self.has_uncounted = True
+            else:
+                self.sort([part for _, part in parts], others, references=2)
 
     def _sort_tensor(self, value: Tensor, others: bool) -> None:
         strided = value.layout is torch.strided

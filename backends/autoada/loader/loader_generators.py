@@ -1,4 +1,4 @@
-"""Random generators that a loader draws from: the global generators, and its own."""
+"""Parts of a loader: the random generators that it draws from, and others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GeneratorStates = list[Any]
 """State of each generator."""
 
 _DEPTH = 5
-_ENTRIES = 32
+_ENTRIES = 64
 """Containers with more entries are data."""
 _METHODS = ("__iter__", "__next__", "__call__", "__getitem__", "__getitems__")
 
@@ -35,8 +35,14 @@ def generators_of(loader: Any, alone: bool) -> list[Any]:
     the global generators, so that `alone` is false, these are left out.
     """
     found = quick_global_generators() if alone else []
-    _find(loader, found, set(), _DEPTH)
-    return found
+    return found + [own for own in parts_of(loader, GENERATORS) if all(own is not each for each in found)]
+
+
+def parts_of(value: Any, kinds: type | tuple[type, ...]) -> list[Any]:
+    """Return the parts of a loader or a data set that have one of some types, each once."""
+    found: dict[int, Any] = {}
+    _find(value, kinds, found, set(), _DEPTH)
+    return list(found.values())
 
 
 def draw_again(generators: Sequence[Any], draws: tuple[GeneratorStates, ...]) -> None:
@@ -61,21 +67,17 @@ def draw_again(generators: Sequence[Any], draws: tuple[GeneratorStates, ...]) ->
         set_states([generator], [after])
 
 
-def _find(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
-    """Add the generators in `value` to `found`."""
-    if id(value) in seen or depth < 0:
-        return
-    seen.add(id(value))
-    if isinstance(value, GENERATORS):
-        if all(value is not each for each in found):
-            found.append(value)
-        return
-    for part in _parts(value):
-        _find(part, found, seen, depth - 1)
+def _find(value: Any, kinds: Any, found: dict[int, Any], seen: set[int], depth: int) -> None:
+    if isinstance(value, kinds):
+        found[id(value)] = value
+    elif id(value) not in seen and depth > 0:
+        seen.add(id(value))
+        for part in _parts(value, kinds):
+            _find(part, kinds, found, seen, depth - 1)
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Return the objects in `value` that may contain generators."""
+def _parts(value: Any, kinds: Any) -> Iterator[Any]:
+    """Return the objects in `value` that may contain what is searched."""
     if isinstance(value, (Tensor, np.ndarray, nn.Module, type, str, bytes)):
         return
     if isinstance(value, (dict, list, tuple, set)):
@@ -84,7 +86,7 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, MethodType):
         yield from (value.__self__, value.__func__)
     elif isinstance(value, FunctionType):
-        yield from _variables(value)
+        yield from _variables(value, kinds)
     elif isinstance(value, GeneratorType):
         yield from () if value.gi_frame is None else value.gi_frame.f_locals.values()
     else:
@@ -92,14 +94,14 @@ def _parts(value: Any) -> Iterator[Any]:
         functions = (getattr(type(value), name, None) for name in _METHODS)
         for function in functions:
             if isinstance(function, FunctionType):
-                yield from _variables(function)
+                yield from _variables(function, kinds)
 
 
-def _variables(function: FunctionType) -> Iterator[Any]:
+def _variables(function: FunctionType, kinds: Any) -> Iterator[Any]:
     """Return the values that a function refers to, except for its arguments."""
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # The cell is empty.
             yield cell.cell_contents
     names = function.__code__.co_names
     known = function.__globals__
-    yield from (known[name] for name in names if isinstance(known.get(name), GENERATORS))
+    yield from (known[name] for name in names if isinstance(known.get(name), kinds))

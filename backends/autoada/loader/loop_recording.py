@@ -74,7 +74,10 @@ class LoopRecorder:
         self.takes_one_loader = True
         """Whether the batches that a step uses come from one loader."""
         self._calls: list[RecordedCall] = []
-        self._in_progress: _CallInProgress | None = None
+        self._present: tuple[str, RecordedCall | str, bool] | None = None
+        """Target of the current call, the call or the reason why it is unknown, and whether it is taken."""
+        self._before: tuple[Any, ...] = ()
+        """What was known before the current call."""
         self._helpers: set[str] = set()
         self._late = False
         self._uncalled = 0
@@ -104,31 +107,32 @@ class LoopRecorder:
         self._uncalled = 0
         recording.stop()
         self.where = user_location()
-        known = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
-        present = self._in_progress = _CallInProgress(target, known)
+        self._before = (self.recorded, self.settled, self.numbers_vary, self.obstacle)
+        call: RecordedCall | str
         try:
-            present.call = RecordedCall(target, recording.arguments(args, kwargs))
+            call = RecordedCall(target, recording.arguments(args, kwargs))
         except NotRecorded as reason:
-            present.reason = str(reason)
-        if not target or (present.uses_batch and target not in self._helpers):
-            present.taken = True
-            return self._take(present)
-        return False
+            call = str(reason)
+        uses_batch = isinstance(call, RecordedCall) and call.prepare.uses_batch
+        taken = not target or (uses_batch and target not in self._helpers)
+        self._present = target, call, taken
+        return taken and self._take(call)
 
     def call_ends(self, counts: bool) -> bool:
         """Take the recorded call if it counts, else leave it; return whether `recorded` changed."""
-        present, self._in_progress = self._in_progress, None
+        present, self._present = self._present, None
         if present is None or self.recording is None:
             return False
+        target, call, taken = present
         if counts:
-            self._helpers.discard(present.target)
-            if not present.taken:
-                self._late = self._take(present) or self._late
+            self._helpers.discard(target)
+            if not taken:
+                self._late = self._take(call) or self._late
             if not self._all_calls:
                 self.end_recording()
             return False
-        self._helpers.add(present.target)
-        return present.taken and self._take_back(present)
+        self._helpers.add(target)
+        return taken and self._take_back(call)
 
     def mark_done(self, calls: int, target: str) -> bool:
         """End the use of a batch after some calls of the model, the first of `target`.
@@ -158,23 +162,23 @@ class LoopRecorder:
             self.recording.stop()
             self.recording = None
 
-    def _take(self, present: _CallInProgress) -> bool:
-        """Take a call of the model; return whether `recorded` changed."""
-        if present.call is None:
-            self.obstacle = present.reason
+    def _take(self, call: RecordedCall | str) -> bool:
+        """Take a call of the model, or the reason why it is unknown; return whether `recorded` changed."""
+        if isinstance(call, str):
+            self.obstacle = call
             self.end_recording()
         else:
-            self._calls.append(present.call)
+            self._calls.append(call)
         return not self._all_calls and self._learn()
 
-    def _take_back(self, present: _CallInProgress) -> bool:
+    def _take_back(self, call: RecordedCall | str) -> bool:
         """Remove a call that did not read rows of the model; return whether `recorded` changed."""
         before = self.recorded
-        if present.call is not None:
+        if isinstance(call, RecordedCall):
             self._calls.pop()
         if not self._all_calls:
             self._seen.pop()
-            self.recorded, self.settled, self.numbers_vary, self.obstacle = present.before
+            self.recorded, self.settled, self.numbers_vary, self.obstacle = self._before
         return bool(_key(self.recorded) != _key(before))
 
     def _learn(self) -> bool:
@@ -207,21 +211,6 @@ class LoopRecorder:
                 call.prepare.seal()
             self._seen = [()]
         return bool(_key(self.recorded) != _key(before))
-
-
-@dataclass
-class _CallInProgress:
-    """Current call, and the calls that were known before it."""
-
-    target: str
-    before: tuple[Any, ...]
-    call: RecordedCall | None = None
-    reason: str | None = None
-    taken: bool = False
-
-    @property
-    def uses_batch(self) -> bool:
-        return self.call is not None and self.call.prepare.uses_batch
 
 
 def _merged(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> tuple[RecordedCall, ...] | None:

@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -234,34 +235,23 @@ class PrefetchQueue:
         if expected is None:
             return
         item.signalled = None
-        tables = [table for table in expected.rows if table not in expected.whole]
+        keys = {table: rows.keys for table, rows in expected.rows.items()}
+        keys |= {table: self._state.tables[table].rows.all_keys for table in sorted(expected.whole)}
         item.pending = [
             (table, ahead, part)
-            for table in [*tables, *sorted(expected.whole)]
-            for ahead, part in self._state.keys_by_lookahead(
-                table,
-                self._state.tables[table].rows.all_keys
-                if table in expected.whole
-                else expected.rows[table].keys,
-            )
+            for table, own in keys.items()
+            for ahead, part in self._state.keys_by_lookahead(table, own)
         ]
         self._signal_intent(item)
 
     def _signal_intent(self, item: QueuedBatch) -> None:
         """Signal intent for the pending rows of `item` that are due by their lookahead."""
-        if not item.pending:
+        due = [self._is_due(table, ahead, item.clock) for table, ahead, _ in item.pending]
+        if not any(due):
             return
-        due, later = [], []
-        for pending in item.pending:
-            table, ahead, keys = pending
-            if self._is_due(table, ahead, item.clock):
-                due.append(keys)
-            else:
-                later.append(pending)
-        item.pending = later
-        if not due:
-            return
-        keys = due[0] if len(due) == 1 else torch.cat(due)
+        parts = [keys for _, _, keys in compress(item.pending, due)]
+        item.pending = [each for each, is_due in zip(item.pending, due, strict=True) if not is_due]
+        keys = parts[0] if len(parts) == 1 else torch.cat(parts)
         self._worker.intent(keys, item.clock)
         item.signalled = keys if item.signalled is None else torch.cat([item.signalled, keys])
         self._signalled_until = max(self._signalled_until, item.clock + 1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -20,10 +23,11 @@ Signature = tuple[tuple[Path, tuple[Any, ...]], ...]
 """Path of each leaf, and its properties: dtype and sizes, or type and value."""
 
 SCALARS = (int, float, str, bool, type(None))
+_ARRAYS = (Tensor, np.ndarray)
 
 
 def leaves(batch: Any) -> list[tuple[Path, Any]]:
-    """Yield every leaf with its path. Containers, dataclasses, PyG data and plain objects are opened."""
+    """Return every leaf with its path. Containers, PyG data and plain objects with attributes are opened."""
     found: list[tuple[Path, Any]] = []
     _walk(batch, (), found, frozenset())
     return found
@@ -119,40 +123,55 @@ _FREE = _Free()
 
 
 def _properties(leaf: Any) -> tuple[Any, ...]:
-    if isinstance(leaf, (Tensor, np.ndarray)):
+    if isinstance(leaf, _ARRAYS):
         return (leaf.dtype, *leaf.shape)
     return (type(leaf), leaf) if isinstance(leaf, SCALARS) else (type(leaf),)
 
 
-def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, Any]) -> Any:
-    if isinstance(value, (Tensor, np.ndarray)):
-        return leaf(value)
+def is_graph(value: Any) -> bool:
+    """Return whether this is PyG's `Data` or `Batch`, by the interface, so that PyG need not be imported."""
+    return hasattr(type(value), "stores") and hasattr(type(value), "to_dict")
+
+
+def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any]]) -> Any:
+    """Copy a part; `done` has the parts that were copied, and their copies, by identity.
+
+    `copy.deepcopy` is not possible: it copies keys that are found by their identity, and it fails for
+    dictionaries that look all attributes up among their keys.
+    """
     if isinstance(value, SCALARS):
         return value
-    if id(value) in done:  # The object refers back to its owner.
-        return done[id(value)]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_copy(item, leaf, done) for item in value))
-    if type(value) in (list, tuple):
-        return type(value)(_copy(item, leaf, done) for item in value)
-    if type(value) is dict:
-        return {key: _copy(item, leaf, done) for key, item in value.items()}
-    if is_graph(value):
-        duplicate = done[id(value)] = copy.copy(value)
+    if id(value) in done:
+        return done[id(value)][1]
+    attributes = _attributes(value)
+    if isinstance(value, _ARRAYS):
+        duplicate = leaf(value)
+    elif isinstance(value, tuple):
+        items = [_copy(item, leaf, done) for item in value]
+        if not attributes and all(map(operator.is_, items, value)):
+            return value
+        of_torch = hasattr(value, "n_sequence_fields")  # It has a class such as `torch.return_types.max`.
+        duplicate = type(value)(items) if of_torch else tuple.__new__(type(value), items)
+    elif attributes or isinstance(value, (list, dict)) or is_graph(value):
+        duplicate = copy.copy(value)
+    else:
+        return value
+    done[id(value)] = value, duplicate
+    if isinstance(value, list):
+        list.__setitem__(duplicate, slice(None), [_copy(item, leaf, done) for item in value])
+    elif isinstance(value, dict):
+        dict.update(duplicate, {key: _copy(item, leaf, done) for key, item in value.items()})
+    elif is_graph(value):
         for store in duplicate.stores:
             for key, item in list(store.items()):
                 store[key] = _copy(item, leaf, done)
-        return duplicate
-    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        duplicate = done[id(value)] = copy.copy(value)
-        for key, item in vars(value).items():
-            object.__setattr__(duplicate, key, _copy(item, leaf, done))
-        return duplicate
-    return value
+    for name, item in attributes.items():
+        object.__setattr__(duplicate, name, _copy(item, leaf, done))
+    return duplicate
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
-    if isinstance(value, (Tensor, *SCALARS)):
+    if isinstance(value, (*_ARRAYS, *SCALARS)):
         found.append((path, value))
         return
     if id(value) in parents:  # The object refers back to its owner.
@@ -165,24 +184,43 @@ def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozen
             _walk(item, (*path, step), found, parents)
 
 
-def children(value: Any) -> Iterator[tuple[Step | None, Any]]:
-    """Return the entries of a container with the steps to them; for a leaf, only the leaf without a step."""
+def children(value: Any) -> list[tuple[Step | None, Any]]:
+    """Return the parts of a value with the steps to them; for a leaf, only the leaf without a step."""
+    parts: list[tuple[Step | None, Any]] = []
+    attributes = _attributes(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        yield from ((("attribute", name), getattr(value, name)) for name in value._fields)
+        parts = [(("attribute", name), getattr(value, name)) for name in value._fields]
     elif isinstance(value, (list, tuple)):
-        yield from ((("item", i), item) for i, item in enumerate(value))
-    elif is_graph(value):
-        yield from ((("item", key), item) for key, item in value.to_dict().items())
+        parts = [(("item", i), item) for i, item in enumerate(value)]
     elif isinstance(value, dict):
-        yield from ((("item", key), item) for key, item in value.items())
-    elif dataclasses.is_dataclass(value):
-        yield from ((("attribute", f.name), getattr(value, f.name)) for f in dataclasses.fields(value))
-    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        yield from ((("attribute", name), item) for name, item in vars(value).items())
-    else:
-        yield None, value
+        parts = [(("item", key), item) for key, item in value.items()]
+    elif is_graph(value):
+        parts = [(("item", key), item) for key, item in value.to_dict().items()]
+    elif not attributes:
+        return [(None, value)]
+    return parts + [(("attribute", name), item) for name, item in attributes.items()]
 
 
-def is_graph(value: Any) -> bool:
-    """Return whether this is PyG's `Data` or `Batch`, by the interface, so that PyG need not be imported."""
-    return hasattr(value, "stores") and hasattr(value, "to_dict")
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that are its parts; none for classes, functions and PyG data."""
+    if type(value) in (list, tuple, dict) or isinstance(value, (*_ARRAYS, type)) or is_graph(value):
+        return {}
+    if callable(value) and not (isinstance(value, (list, tuple, dict)) or dataclasses.is_dataclass(value)):
+        return {}
+    kind: Any = type(value)
+    in_slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    return {**in_slots, **getattr(value, "__dict__", {})}
+
+
+@functools.lru_cache
+def _slots(kind: Any) -> list[str]:
+    """Return the names of the slots of a class; none if its objects are values, as a path or a UUID is."""
+    if kind.__hash__ not in (None, object.__hash__) and not dataclasses.is_dataclass(kind):
+        return []
+    return [
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    ]

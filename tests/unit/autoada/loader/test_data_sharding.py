@@ -23,6 +23,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import adaps
 import autoada
 from autoada.loader.data_sharding import shard_loader
 from tests.unit.autoada.small_net import Net
@@ -159,6 +160,13 @@ def test_other_options_of_the_loader_stay() -> None:
         shared = shard_loader(given, access)
     before, after = vars(given), vars(shared)
     assert {name for name in before if after[name] is not before[name]} == {"sampler", "batch_sampler"}
+
+
+def test_worker_that_shards_alone_raises_after_the_stall_timeout() -> None:
+    with adaps.Node([adaps.Table("rows", ITEMS, 1)], workers=2, stall_timeout=0.2) as node:
+        access: Any = SimpleNamespace(num_workers=2, worker_index=1, local_index=1, node=node)
+        with pytest.raises(adaps.AdapsError, match=r"worker 0 .* within 0\.2 s"):
+            shard_loader(DataLoader(DATA), access)
 
 
 def test_one_worker_has_the_loader_as_it_is() -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import resource
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -113,6 +115,12 @@ def refilled_in_turns() -> Iterator[Any]:
         yield batch
 
 
+def refilled_in_order() -> Iterator[Any]:
+    """Refills the tensor in a container that is no plain dictionary."""
+    for ids in refilled():
+        yield OrderedDict(ids=ids)
+
+
 class Buffer:
     """A function that collates samples in one tensor."""
 
@@ -164,6 +172,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "refilled": refilled,
     "refilled array": refilled_array,
     "refilled in turns": refilled_in_turns,
+    "refilled in an OrderedDict": refilled_in_order,
     "collated in one buffer": lambda: DataLoader(Items(), 8, collate_fn=Buffer()),
 }
 SHARED = {"draws of its own", "processes that stay", "stream"}
@@ -578,15 +587,66 @@ def test_ids_that_change_between_steps_are_those_that_are_read(
     assert run(True) == pytest.approx(run(False), abs=1e-5)
 
 
+def test_writes_of_the_loop_are_followed_while_the_lookahead_shrinks() -> None:
+    def run(wrap: bool) -> list[Any]:
+        base = torch.arange(24)
+        model: Any = nn.Embedding(ROWS, 2)
+        batches: Any = base.split(2)
+        if wrap:
+            model = autoada.AdaModel(model)
+            batches = autoada.AdaDataLoader(batches, 4)
+        found = []
+        for number, ids in enumerate(batches):
+            model(ids).sum().backward()
+            found.append(ids.tolist())
+            base.add_(1).remainder_(ROWS)
+            if wrap and number == 3:
+                batches.lookahead.batches = 1
+        if wrap:
+            model.close()
+        return found
+
+    assert run(True) == run(False)
+
+
+def test_writes_before_another_iterator_of_the_loader_are_followed() -> None:
+    def run(wrap: bool) -> list[Any]:
+        base = torch.arange(12)
+        given = list(base.split(2))
+        model: Any = autoada.AdaModel(nn.Embedding(ROWS, 2)) if wrap else nn.Embedding(ROWS, 2)
+        batches: Any = autoada.AdaDataLoader(given, 2) if wrap else given
+        found = []
+        for ids in batches:
+            found.append(ids.tolist())
+            model(ids).sum().backward()
+            base.add_(1).remainder_(ROWS)
+            for other in itertools.islice(batches, 2):
+                found.append(other.tolist())
+                base.add_(1).remainder_(ROWS)
+        if wrap:
+            model.close()
+        return found
+
+    assert run(True) == run(False)
+
+
+@pytest.mark.parametrize(
+    "combined",
+    [
+        lambda data: Subset(data, range(12)),
+        lambda data: ConcatDataset([Subset(data, range(6)), Subset(data, range(6, 12))]),
+    ],
+    ids=["subset", "list of subsets"],
+)
 @pytest.mark.parametrize("lookahead", [0, 2])
 def test_writes_of_the_loop_to_the_data_set_are_reported_once(
-    lookahead: int, caplog: pytest.LogCaptureFixture
+    lookahead: int, combined: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = autoada.AdaModel(Sum())
     labels = torch.zeros(12)
-    data = Subset(TensorDataset(torch.arange(12), labels), range(12))
+    data = combined(TensorDataset(torch.arange(12), labels, *torch.zeros(40, 12)))
     seen = []
-    for ids, label in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
+    for ids, label, *_ in autoada.AdaDataLoader(DataLoader(data, 2), lookahead):
         model(ids).backward()
         seen.append(label[0].item())
         labels += 1

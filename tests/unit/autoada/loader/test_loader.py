@@ -507,6 +507,21 @@ def test_batches_with_keys_of_any_kind_are_predicted(model: AdaModel, log: Inten
     assert log.uses == wanted(model, pairs_of(8))
 
 
+class ByName(dict[str, Tensor]):
+    """A dictionary that looks all attributes up among its keys."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_batches_that_look_attributes_up_among_their_keys_are_predicted(
+    model: AdaModel, log: IntentLog
+) -> None:
+    given = [ByName(users=batch[0], others=batch[1]) for batch in pairs_of(8)]
+    for batch in AdaDataLoader(given, 2):
+        model(batch.users, batch.others).sum().backward()
+    assert log.uses == wanted(model, pairs_of(8))
+
+
 class Routed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -676,6 +691,12 @@ def test_mistakes_are_told_in_one_sentence(model: AdaModel) -> None:
         AdaDataLoader([], -1)
     with pytest.raises(TypeError, match="keys is a list"):
         AdaDataLoader([], 1, keys=[])  # type: ignore[arg-type]
+    plain: Any
+    for plain in (nn.Linear(1, 1), nn.Sequential(nn.ReLU()), [model, nn.Linear(1, 1)]):
+        with pytest.raises(
+            TypeError, match=r"model is a (Linear|Sequential): .* AdaModel\(model, optimizer\)"
+        ):
+            AdaDataLoader([], 1, model=plain)
     with pytest.raises(ValueError, match="no table 'user'; it has users"):
         train(model, AdaDataLoader(pairs_of(1), 1, keys={"user": lambda b: b[0]}))
     with pytest.raises(TypeError, match="keys gave a Tensor"):
