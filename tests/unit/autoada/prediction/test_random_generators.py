@@ -47,3 +47,17 @@ def test_quick_generators_find_the_draw_of_half_a_pair() -> None:
     before = states_of(known)
     random.gauss(0, 1)
     assert not same_state(before, states_of(known))
+
+
+def test_quick_generators_follow_another_source_of_bits() -> None:
+    known, before = quick_global_generators(), np.random.mtrand.get_bit_generator()
+    try:
+        for source in (np.random.PCG64(3), np.random.MT19937(3)):
+            np.random.mtrand.set_bit_generator(source)
+            start = states_of(known)
+            first = np.random.rand()  # noqa: NPY002
+            assert not same_state(start, states_of(known))
+            set_states(known, start)
+            assert np.random.rand() == first  # noqa: NPY002
+    finally:
+        np.random.mtrand.set_bit_generator(before)
