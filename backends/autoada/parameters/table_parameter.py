@@ -220,7 +220,7 @@ def _embedding_forward(module: nn.Embedding, input: Tensor) -> Any:
         and not module.sparse
         and not weight.sparse_tables
         and not weight.meets_dense
-        and weight.dtype not in _HALF
+        and weight.store.dtype not in _HALF
         and module.max_norm is None
         and not module.scale_grad_by_freq
         and (padding is None or (0 <= padding < weight.store.shape[0] and input.dim() > 0))
@@ -264,7 +264,7 @@ def _lookup(weight: TableParameter, ids: Tensor, padding: int, sparse: bool) -> 
     if sparse and (name := weight.store.name) not in weight.sparse_tables:
         weight.sparse_tables.add(name)
         weight.has_dense_part = raw_gradient(weight) is not None
-    special = not sparse and (weight.adds_to_dense or weight.dtype in _HALF)
+    special = not sparse and (weight.adds_to_dense or weight.store.dtype in _HALF)
     if special and not torch._C._are_functorch_transforms_active():
         rows: Tensor = _Lookup.apply(weight, ids, padding)  # type: ignore[no-untyped-call]
     else:
