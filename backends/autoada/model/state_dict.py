@@ -31,7 +31,7 @@ def state_of(module: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
                     read[value.store] = value.store.rows.read()
                 state[name] = read[value.store]
         elif type(value) is Tensor and value.layout is torch.strided and value.data_ptr() in dense:
-            # Dense parameters are views of a buffer, which later steps change.
+            # Later steps change dense parameters in place.
             key = (value.data_ptr(), value.shape, value.stride())
             if key not in read:
                 read[key] = value.clone()

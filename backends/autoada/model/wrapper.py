@@ -50,8 +50,8 @@ class AdaModel(ForwardingModule):
     ``model.calculate_loss(batch)``, or through its modules, as in ``model.encoder(x)``. Direct calls of the
     wrapped model also count.
 
-    Embedding weights become tables of the server, and a forward pass pulls the rows that it reads. All other
-    parameters become views of one flat buffer. Buffers, such as BatchNorm's statistics, stay on each worker,
+    Embedding weights become tables of the server, and a forward pass pulls the rows that it reads. Other
+    parameters become views of flat buffers. Buffers of the model, such as BatchNorm's statistics, stay on each worker,
     as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode, rows are pulled on
     demand and nothing is pushed. If ``max_norm`` shortens a row in evaluation mode, the row in the server
     changes only when training reads it.

@@ -23,7 +23,7 @@ class DenseParameters:
     """The dense parameters of one rule and dtype: a pull and a push move them all.
 
     The parameters are views of the buffer. If one is not contiguous, or if the program gives one other
-    memory, they keep their own memory, which other tensors may share, and the buffer is a copy of them.
+    memory, all have their own memory, which other tensors may share, and the buffer is a copy of them.
 
     If the parameters change only in steps of an optimizer (`at_steps`), which have a visible effect at once,
     and no other worker changes them, the rows in the server follow the parameters instead of the reverse.
@@ -85,12 +85,14 @@ class DenseParameters:
 
     def initialise(self) -> None:
         """Set the server's values to the current values."""
+        self._follow_parameters()
         host = self._transfer.start_to_host(self._values)
         self._transfer.finish()
         self._worker.set(self.keys, host)
 
     def pull(self) -> None:
         """Refresh the parameters, in place."""
+        self._follow_memory()
         self._worker.changed(self.keys, self._seen)
         if self._transfer.direct and self._values.dtype is torch.float32:
             self._worker.pull(self.keys, self._values)
@@ -236,26 +238,33 @@ class DenseParameters:
         return all(one is not None and one.dtype is self._values.dtype for one in gradients)
 
     def _follow_parameters(self) -> None:
-        """Let the buffer have the values of the parameters, of which some may have other memory by now."""
-        places = [_place(parameter) for parameter in self.parameters]
-        if places != self._places:
-            for i, place in enumerate(places):
-                if place != self._places[i]:
-                    self._check_memory(i)
-            if not self._is_copy:  # The program may have other tensors with the memory that was the buffer.
-                self._is_copy, self._values = True, self._values.clone()
-                self._views = self._layout.views(self._values)
-            self._places = places
+        """Let the buffer have the values of the parameters."""
+        self._follow_memory()
         if self._is_copy:
             torch._foreach_copy_(self._views, [parameter.data for parameter in self.parameters])
+
+    def _follow_memory(self) -> None:
+        """Let the buffer be a copy of the parameters if some have been given other memory."""
+        places = [_place(parameter) for parameter in self.parameters]
+        if places == self._places:
+            return
+        changed = [i for i, place in enumerate(places) if place != self._places[i]]
+        for i in changed:
+            self._check_form(i)
+        self._check_overlaps({id(self.parameters[i]) for i in changed})
+        if not self._is_copy:  # The program may have other tensors with the memory that was the buffer.
+            with torch.inference_mode(False):  # Steps write to it later.
+                self._is_copy, self._values = True, self._values.clone()
+                self._views = self._layout.views(self._values)
+        self._places = places
 
     def _copy_to_parameters(self) -> None:
         """Let the parameters have the values of the buffer."""
         if self._is_copy:
             torch._foreach_copy_([parameter.data for parameter in self.parameters], self._views)
 
-    def _check_memory(self, i: int) -> None:
-        """Raise RuntimeError if a parameter has memory that it cannot have in a wrapped model."""
+    def _check_form(self, i: int) -> None:
+        """Raise RuntimeError if a parameter has other memory of a form that it cannot have when wrapped."""
         name, view, new = self.names[i], self._views[i], self.parameters[i]
         if (new.shape, new.dtype, new.device) != (view.shape, view.dtype, view.device):
             raise RuntimeError(
@@ -263,21 +272,26 @@ class DenseParameters:
                 f"{new.device}; in a wrapped model it stays {view.dtype} of shape {tuple(view.shape)} on "
                 f"{view.device}: change it before AdaModel wraps the model"
             )
-        begin, end = _extent(new)
-        for other_name, other in self._of_model.items():
-            if other is not new and not isinstance(other, TableTensor) and other.device == new.device:
-                first, last = _extent(other)
-                if first < end and begin < last:
-                    raise RuntimeError(
-                        f"the parameter {name!r} was given the memory of {other_name!r}: tie parameters "
-                        "before AdaModel wraps the model, or copy values with copy_()"
-                    )
+
+    def _check_overlaps(self, changed: Container[int]) -> None:
+        """Raise RuntimeError if the memory of a changed parameter overlaps with that of another one."""
+        plain = [
+            (*_extent(each), name, id(each))
+            for name, each in self._of_model.items()
+            if not isinstance(each, TableTensor) and each.device == self._values.device and each.numel() > 0
+        ]
+        furthest = (0, 0, "", 0)
+        for one in sorted(plain):
+            if one[0] < furthest[1] and (one[3] in changed or furthest[3] in changed):
+                raise RuntimeError(
+                    f"the parameters {furthest[2]!r} and {one[2]!r} overlap in memory, as after `a.data = "
+                    "b.data`: tie parameters before AdaModel wraps the model, or give one a copy, clone()"
+                )
+            furthest = max(furthest, one, key=lambda each: each[1])
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the addresses of a tensor's first element and of the end of its last one."""
-    if tensor.numel() == 0:
-        return 0, 0
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     elements = 1 + sum((size - 1) * stride for size, stride in sizes)
     return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.element_size()

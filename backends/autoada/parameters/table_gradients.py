@@ -93,12 +93,13 @@ class RowGradient(TableTensor):
 
     def take_data(self, value: Tensor) -> None:
         """Take over the values of another gradient."""
-        if not self.has_all_rows or (value.shape, value.dtype) != (self.shape, self.dtype):
+        given, own = (value.shape, value.dtype, value.device), (self.shape, self.dtype, self.device)
+        if not self.has_all_rows or given != own:
             super().take_data(value)
         if isinstance(value, RowGradient) and value.has_all_rows:
             self.store = value.store
         else:
-            self.store = GradientRows(self.store.table, sparse_rows(value))
+            self.store = GradientRows(self.store.table, sparse_rows(value).clone())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.values().__reduce_ex__(protocol)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from autoada.hash_embedding import HashEmbedding
 from autoada.parameters.hash_table import HashTable
@@ -52,7 +53,7 @@ class TableParameter(TableTensor, nn.Parameter):
     meets_dense = False
     """Whether autograd may add gradients of lookups to a dense one, as with a penalty on the whole table."""
     adds_to_dense = False
-    """Whether it may do so in this order, because the dense one is of an earlier operation of the step."""
+    """Whether the dense one may come second, as it is of an operation before the lookup."""
 
     @property
     def has_sparse_gradient(self) -> bool:
@@ -97,7 +98,8 @@ class TableParameter(TableTensor, nn.Parameter):
     def take_data(self, value: Tensor) -> None:
         """Copy `value` into the table. Earlier views of the table, such as ``.data``, keep their values.
 
-        As in PyTorch, they follow the table again when it is given one of them.
+        As in PyTorch, they follow the table again when it is given one of them. All workers do this together,
+        because the slowest one also keeps the values from before.
         """
         if isinstance(value, TableTensor) and value.store is self.store and value.has_all_rows:
             return  # as after ``parameter.data += change``
@@ -106,11 +108,19 @@ class TableParameter(TableTensor, nn.Parameter):
                 f"{self!r} was given {value.dtype} of shape {tuple(value.shape)} on {value.device} as its "
                 "data: a table keeps its shape, dtype and device"
             )
-        self.store.end_views()
-        with torch.no_grad():
-            self.copy_(value)
+        if isinstance(value, TableTensor) and isinstance(value.store, RemoteTable):
+            raise RuntimeError(
+                f"{self!r} was given {value!r} as its data, whose memory it cannot share: copy the values "
+                "with copy_(), or assign a copy of them, clone()"
+            )
+        store, values = self.store, torch.empty(self.shape, dtype=self.dtype, device=self.device).copy_(value)
+        together = store.begin_update()
+        store.end_views()
+        store.end_update(together)
+        store.write(torch.arange(len(values), device="cpu"), values, together)
+        increment_version(self)
         if isinstance(value, TableTensor) and isinstance(value.store, RowsInMemory) and value.has_all_rows:
-            value.store.move_views(self.store)
+            value.store.move_views(store)
 
     def register_hook(self, hook: Hook) -> Any:
         """Call `hook` with each gradient of the table, of the table's shape."""
@@ -142,8 +152,8 @@ class TableParameter(TableTensor, nn.Parameter):
 
 def _note_use(output: Any, arguments: Any) -> None:
     """Note that the parameters among the arguments of an operation may have a dense gradient."""
-    one = output[0] if isinstance(output, list | tuple) and output else output
-    if isinstance(one, Tensor) and one.requires_grad:
+    outputs = output if isinstance(output, list | tuple) else (output,)
+    if any(isinstance(each, Tensor) and each.requires_grad for each in outputs):
         for table in tables_in(arguments):
             if isinstance(table, TableParameter):
                 table.meets_dense = table.adds_to_dense = True

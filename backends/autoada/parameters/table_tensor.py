@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdRef
 
 import adaps
 
@@ -71,19 +71,22 @@ class RowStore:
         raise NotImplementedError
 
     def add_view(self, view: TableTensor) -> None:
-        """Note a new view of these rows other than a parameter, if they can get another store."""
+        """Note a new view other than a parameter, if views of these rows may be given another store."""
 
 
 class RowsWithViews(RowStore):
     """Rows whose views can be given another store."""
 
     def __init__(self) -> None:
-        self._views: list[weakref.ref[TableTensor]] = []
+        self._views: list[WeakIdRef] = []
+        self._most_views = 16
 
     def add_view(self, view: TableTensor) -> None:
         """Note a new view of these rows."""
-        self._views = [each for each in self._views if each() is not None]
-        self._views.append(weakref.ref(view))
+        self._views.append(WeakIdRef(view))
+        if len(self._views) > self._most_views:  # Many of them may be gone.
+            self._views = [each for each in self._views if each() is not None]
+            self._most_views = 16 + 2 * len(self._views)
 
     def views(self) -> list[TableTensor]:
         """The views that exist."""
@@ -93,7 +96,7 @@ class RowsWithViews(RowStore):
         """Let all views be views of another store with the same values."""
         for view in self.views():
             view.store = store
-            store.add_view(view)
+        store._views += self._views
         self._views = []
 
 
@@ -301,6 +304,7 @@ _DATA: Any = torch._C.TensorBase.data
 
 
 def _set_data(tensor: Tensor, value: Tensor) -> None:
+    """Do the same as PyTorch's setter, or raise RuntimeError if a plain tensor would lose its memory."""
     if isinstance(tensor, TableTensor):
         tensor.take_data(value)
     elif isinstance(value, TableTensor):
@@ -312,7 +316,8 @@ def _set_data(tensor: Tensor, value: Tensor) -> None:
         _DATA.__set__(tensor, value)
 
 
-# PyTorch looks only at the type of the tensor, and not at that of its new data.
+# For all tensors of the process: PyTorch looks at the type of the tensor alone, so a plain tensor that is
+# given a table's data would have no memory, and its next use would crash the process.
 torch.Tensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
 
 for _name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "__dlpack__"):

@@ -100,14 +100,15 @@ class ArgumentRecorder(CallMode):
         sources: list[_Source] = []
         for place, value in given:
             name = _argument_name(place)
-            number = None if isinstance(value, _PLAIN) else self._trace.number(value)
+            plain = isinstance(value, _PLAIN) and value is not batch
+            number = None if plain else self._trace.number(value)
             before = () if number is None else self._trace.needed([number])
             if id(value) in lost or any(id(self._trace.values[node]) in lost for node in before):
                 sources.append(_Source("unknown", UnknownArgument.like(value, self._trace.leaves), name))
             elif number is not None:
                 sources.append(_Source("computed", value, name))
             else:
-                sources.append(_Source("constant" if isinstance(value, _PLAIN) else "outside", value, name))
+                sources.append(_Source("constant" if plain else "outside", value, name))
         self._trace.accesses += 1  # Everything until now matters.
         recorded = RecordedArguments(self._trace, sources, structure)
         if recorded.obstacle is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -36,6 +37,8 @@ def leaves(batch: Any) -> list[tuple[Path, Any]]:
 def read(batch: Any, path: Path) -> Any:
     """Return the leaf at `path`."""
     for step, key in path:
+        if step == "item" and isinstance(batch, dict) and key not in batch:
+            raise KeyError(key)  # A dictionary with default values would get a new entry.
         batch = batch[key] if step == "item" else getattr(batch, key)
     return batch
 
@@ -152,9 +155,9 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any
             return value
         of_torch = hasattr(value, "n_sequence_fields")  # It has a class such as `torch.return_types.max`.
         duplicate = type(value)(items) if of_torch else tuple.__new__(type(value), items)
-    elif attributes or isinstance(value, (list, dict)) or is_graph(value):
-        duplicate = copy.copy(value)
     else:
+        duplicate = _duplicate(value, bool(attributes))
+    if duplicate is value:
         return value
     done[id(value)] = value, duplicate
     if isinstance(value, list):
@@ -165,9 +168,29 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any
         for store in duplicate.stores:
             for key, item in list(store.items()):
                 store[key] = _copy(item, leaf, done)
+    kind: Any = type(value)
+    slots = _slots(kind)
     for name, item in attributes.items():
-        object.__setattr__(duplicate, name, _copy(item, leaf, done))
+        if name in slots:
+            slots[name].__set__(duplicate, _copy(item, leaf, done))
+        else:
+            vars(duplicate)[name] = _copy(item, leaf, done)
+    if getattr(value, "__dict__", None) is value:  # The entries of a dictionary are its attributes.
+        duplicate.__dict__ = duplicate
     return duplicate
+
+
+def _duplicate(value: Any, has_parts: bool) -> Any:
+    """Return an object of the same class for other parts, or the object itself if that is not possible."""
+    if not has_parts and not isinstance(value, (list, dict)) and not is_graph(value):
+        return value
+    if not isinstance(value, (list, dict)) and not is_graph(value):
+        with contextlib.suppress(TypeError):  # The class is written in C.
+            return object.__new__(type(value))
+    try:
+        return copy.copy(value)
+    except TypeError:  # For example, an open file.
+        return value
 
 
 def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozenset[int]) -> None:
@@ -185,7 +208,7 @@ def _walk(value: Any, path: Path, found: list[tuple[Path, Any]], parents: frozen
 
 
 def children(value: Any) -> list[tuple[Step | None, Any]]:
-    """Return the parts of a value with the steps to them; for a leaf, only the leaf without a step."""
+    """Return the parts of a value with the steps to them. A leaf has one part: itself, with the step None."""
     parts: list[tuple[Step | None, Any]] = []
     attributes = _attributes(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -207,20 +230,27 @@ def _attributes(value: Any) -> dict[str, Any]:
         return {}
     if callable(value) and not (isinstance(value, (list, tuple, dict)) or dataclasses.is_dataclass(value)):
         return {}
+    found: dict[str, Any] = {}
     kind: Any = type(value)
-    in_slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
-    return {**in_slots, **getattr(value, "__dict__", {})}
+    for name, member in _slots(kind).items():
+        with contextlib.suppress(AttributeError):  # The slot is empty.
+            found[name] = member.__get__(value)
+    named = getattr(value, "__dict__", found)
+    return found if named is value else {**found, **named}
 
 
 @functools.lru_cache
-def _slots(kind: Any) -> list[str]:
-    """Return the names of the slots of a class; none if its objects are values, as a path or a UUID is."""
+def _slots(kind: Any) -> dict[str, MemberDescriptorType]:
+    """Return the slots of a class, of which no code of the class is run; none if it defines its own hash.
+
+    Objects of such a class are values, as a path or a UUID is, unless it is a dataclass.
+    """
     if kind.__hash__ not in (None, object.__hash__) and not dataclasses.is_dataclass(kind):
-        return []
-    return [
-        name
-        for base in kind.__mro__
+        return {}
+    return {
+        name: member
+        for base in reversed(kind.__mro__)
         if "__slots__" in vars(base)
         for name, member in vars(base).items()
         if isinstance(member, MemberDescriptorType)
-    ]
+    }

@@ -20,6 +20,8 @@ from autoada.prediction.random_generators import GENERATORS, set_states, states_
 from autoada.prediction.tables import LARGE
 
 _CONTAINER_DEPTH = 3
+_ENTRIES = 64
+"""Containers with more entries are data."""
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict, set, deque)
 _ADDED = nn.Module().__dict__.keys() - {"_buffers"}
 """Attributes of each module that forward does not change."""
@@ -48,10 +50,10 @@ class MetaModel:
         self.compiled = False
         """Whether a part of the live model is compiled."""
         self.module = self._module(model)
+        self._attributes = [vars(module) for module in self._copies.values()]
         self._containers: list[Any] = []
-        """Containers that forward may change."""
-        for attributes in map(vars, self._copies.values()):
-            self._containers.append(attributes)
+        """Containers in attributes that forward may change."""
+        for attributes in self._attributes:
             for name, value in attributes.items():
                 self._containers += () if name in _ADDED else _containers_in(value)
         self.large = {
@@ -64,13 +66,15 @@ class MetaModel:
         }
         """Qualified names of other parameters with many rows, by ``id(meta parameter)``."""
 
-    def state(self) -> tuple[list[Any], list[Any]]:
-        """Return what forward may change in modules: attributes, containers and random generators."""
-        return [copy.copy(container) for container in self._containers], states_of(self.generators)
+    def state(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """Return attributes, containers of few entries and random generators, which forward may change."""
+        few = [each for each in self._containers if len(each) <= _ENTRIES]
+        saved = [(container, copy.copy(container)) for container in (*self._attributes, *few)]
+        return saved, states_of(self.generators)
 
-    def restore(self, state: tuple[list[Any], list[Any]]) -> None:
-        """Undo all changes since `state`, except for changes of tensors in place."""
-        for container, before in zip(self._containers, state[0], strict=True):
+    def restore(self, state: tuple[list[tuple[Any, Any]], list[Any]]) -> None:
+        """Undo changes since `state`, except for changes of tensors in place."""
+        for container, before in state[0]:
             container.clear()
             (container.update if hasattr(container, "update") else container.extend)(before)
         set_states(self.generators, state[1])
@@ -171,7 +175,7 @@ class MetaModel:
 
 def _containers_in(value: Any, depth: int = 0) -> Iterator[Any]:
     """Return the containers that a meta model has copied of an attribute."""
-    if depth == _CONTAINER_DEPTH or type(value) not in _CONTAINERS:
+    if depth == _CONTAINER_DEPTH or type(value) not in _CONTAINERS or len(value) > _ENTRIES:
         return
     if type(value) is not tuple:
         yield value

@@ -134,7 +134,6 @@ _BY_SET: Sequence[tuple[Collection[Any], Kind]] = (
     (functions("batch_norm", "instance_norm"), Kind.NORMALIZE),
     (functions("isfinite", "isnan", "isinf"), Kind.FINITE),
     (functions("contiguous", "detach", "requires_grad_"), Kind.ALIAS),
-    ({Tensor.data.__get__}, Kind.ALIAS),  # type: ignore[attr-defined]
     (functions(
         "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "argwhere", "_unique2"
     ), Kind.DATA_SHAPED),
@@ -154,6 +153,8 @@ _CACHE: dict[TorchFunction, Kind] = {}
 
 
 def _classify(function: TorchFunction) -> Kind:
+    if function == Tensor.data.__get__:  # type: ignore[attr-defined]  # Tables replace the property.
+        return Kind.ALIAS
     name = getattr(function, "__name__", "")
     for members, kind in _BY_SET:
         if function in members:

@@ -61,6 +61,7 @@ class Speculation:
         """Whether values are assumed. After `WRONG` wrong speculations they are not."""
         self.used = False
         """Whether a simulation has used an assumed value since the last wrong one."""
+        self._expects_finite = True
         self._values: dict[Place, list[Any]] = {}
         self._asked: dict[Place, int] = {}
         self.watching = False
@@ -82,6 +83,13 @@ class Speculation:
             return None
         self.used = True
         return values[min(number, len(values) - 1)]
+
+    def expects_finite(self, place: Place) -> bool:
+        """Return whether a check of unknown values at this place is assumed to find only finite ones."""
+        if self._expects_finite:
+            self.used = True
+            self._asked.setdefault(place, self._passes)
+        return self._expects_finite
 
     def waits_for(self, place: Place) -> bool:
         """Return whether the value at this place may still become known."""
@@ -115,6 +123,7 @@ class Speculation:
         self._passes += 1
         self._wrong += 1
         self._right = 0
+        self._expects_finite = False
         self._values.clear()
         self._asked = dict.fromkeys(self._asked, self._passes)
         self.used, self.watching, self._quiet = False, True, 0

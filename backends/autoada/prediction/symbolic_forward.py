@@ -35,7 +35,7 @@ from autoada.prediction.operations import (
 from autoada.prediction.random_generators import SimulationRng
 from autoada.prediction.source_location import user_location
 from autoada.prediction.speculation import BOOLEAN_INDEX, Places, Speculation
-from autoada.prediction.trace import Trace
+from autoada.prediction.trace import Trace, constant
 from autoada.prediction.unknown_values import (
     ForeignWrite,
     Form,
@@ -362,8 +362,10 @@ class SymbolicForward(CallMode):
 
     def _finite(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         """Return the known result for values that are all finite, as parameters are expected to be."""
+        if not self._speculation.expects_finite(self._places.next(name_of(func))[0]):
+            return self._general(func, args, kwargs)
         source = args[0] if args else kwargs["input"]
-        return self._apply(_constant, name_of(func) == "isfinite", tuple(source.shape))
+        return self._apply(constant, name_of(func) == "isfinite", tuple(source.shape))
 
     def _write_unknown(self, func: TorchFunction, args: Arguments, kwargs: Keywords) -> Any:
         args, kwargs = with_first(args, kwargs)
@@ -380,11 +382,6 @@ _WITH_DROPOUT = {
     "multi_head_attention_forward", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
 }  # fmt: skip
 """Operations that contain a dropout."""
-
-
-def _constant(value: bool, shape: tuple[int, ...]) -> Tensor:
-    """Return a tensor with one value."""
-    return torch.full(shape, value, device="cpu")
 
 
 def _trains(func: TorchFunction, args: Arguments, kwargs: Keywords) -> bool:

@@ -69,7 +69,7 @@ class Trace:
         self._shape_reads: list[tuple[int, int]] = []
         entries = [((step,), value) for step, value in children(batch) if step is not None]
         for path, value in [((), batch), *entries, *self.leaves]:
-            if not isinstance(value, SCALARS):
+            if value is batch or not isinstance(value, SCALARS):
                 self._add(value, Leaf(path))
 
     # Events of a simulation
@@ -100,9 +100,9 @@ class Trace:
         self._obstacle(f"`{name_of(function)}` writes to memory of neither the batch nor the model")
 
     def value_read(self, function: TorchFunction, args: Arguments, kwargs: Keywords) -> None:
-        """Record that Python received a value. A value of constants is the same for every batch."""
+        """Record that Python received a value. One that is computed from `constant` alone does not vary."""
         sources = self.needed(references(self._call(function, args, kwargs)))
-        if any(number in self.draws or not isinstance(self.nodes[number], Operation) for number in sources):
+        if any(number in self.draws or not self._is_computed(self.nodes[number]) for number in sources):
             self._obstacle(f"Python reads values (`{name_of(function)}`)")
 
     def shape_read(self, tensor: Tensor) -> None:
@@ -126,7 +126,9 @@ class Trace:
         if number is not None:
             return number
         number = self._with_memory_of(tensor)
-        if number is not None and isinstance(self.values[number], np.ndarray):
+        if number is not None and type(self.values[number]) is not type(tensor):
+            if not isinstance(tensor, Tensor) or not isinstance(self.values[number], np.ndarray):
+                return None
             return self._add(tensor, Operation(torch.from_numpy, (Ref(number),)))  # Torch does not report it.
         if number is not None:  # Under vmap a lookup receives another object with the same memory.
             self._numbers[id(tensor)] = number
@@ -198,6 +200,10 @@ class Trace:
     def _obstacle(self, reason: str) -> None:
         self._obstacles.append((self.accesses, reason))
 
+    def _is_computed(self, node: Node) -> bool:
+        """Return whether a value is made from others, or by `constant`."""
+        return isinstance(node, Operation) and (node.function is constant or bool(references(node)))
+
     def _is_data_shaped(self, node: Node) -> bool:
         """Return whether the shape of a node's value depends on the values of its arguments."""
         if not isinstance(node, Operation):
@@ -218,6 +224,11 @@ _DATA_SHAPED_NAMES = {
 }  # fmt: skip
 
 
+def constant(value: bool, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor with one value."""
+    return torch.full(shape, value, device="cpu")
+
+
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -235,7 +246,7 @@ def _memory_of(value: Any) -> tuple[Any, ...] | None:
     """Return address and form of a tensor's or an array's memory; None if it has no memory or no elements."""
     if isinstance(value, Tensor) and value.numel() > 0 and has_memory(value):
         return value.data_ptr(), value.dtype, tuple(value.shape), value.stride()
-    if isinstance(value, np.ndarray) and value.size > 0:
+    if isinstance(value, np.ndarray) and value.nbytes > 0:
         strides = tuple(stride // value.itemsize for stride in value.strides)
         return value.ctypes.data, getattr(torch, str(value.dtype), None), value.shape, strides
     return None

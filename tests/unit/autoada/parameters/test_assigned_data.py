@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +26,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.emb = nn.Embedding(ROWS, LENGTH)
+        self.other = nn.Embedding(ROWS, LENGTH)
         self.lin = nn.Linear(LENGTH, LENGTH)
 
     def forward(self, ids: Tensor) -> Tensor:
-        output: Tensor = self.lin(self.emb(ids))
+        output: Tensor = self.lin(self.emb(ids) + self.other(ids))
         return output
 
 
@@ -87,6 +89,19 @@ def exchanged_memory(model: Any, net: Any, train: Callable[[], Tensor]) -> Any:
     return strides, train()
 
 
+def state_loaded_after_assignment(model: Any, net: Any, train: Callable[[], Tensor]) -> Any:
+    net.lin.bias.data = net.lin.bias.data * 2
+    state = {name: torch.full_like(value, 0.5) for name, value in net.state_dict().items()}
+    model.load_state_dict(state)
+    seen = copied(list(net.parameters()))
+    net.lin.weight.data = net.lin.weight.data.clone()
+    model.eval()
+    with torch.inference_mode():
+        seen = [seen, copied(model(IDS))]
+    model.train()
+    return seen, train()
+
+
 def gradients_times_ten(model: Any, net: Any, train: Callable[[], Tensor]) -> Any:
     for parameter in net.parameters():
         parameter.grad.data = parameter.grad.data * 10
@@ -128,6 +143,7 @@ def pickled_gradient(model: Any, net: Any, train: Callable[[], Tensor]) -> Any:
     "program",
     [
         swap, parts_of_earlier_data, two_generations_of_data, memory_of_a_tensor, exchanged_memory,
+        state_loaded_after_assignment,
         gradients_times_ten, gradients_from_a_vector, gradients_in_a_graph, numbers_of_elements,
         pickled_gradient,
     ],
@@ -194,6 +210,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda net: setattr(net.lin.weight, "data", net.emb.weight.data[:3]),
         r"given TableTensor\('emb\.weight'.*no memory that it could share: copy",
     ),
+    "data of another table": (
+        lambda net: setattr(net.emb.weight, "data", net.other.weight.data),
+        r"given TableTensor\('other\.weight'.* as its data, whose memory it cannot share: copy",
+    ),
     "data of a view": (
         lambda net: setattr(net.emb.weight.data, "data", torch.ones(ROWS, LENGTH)),
         "cannot be given other memory, as it is a view: change its values with",
@@ -226,7 +246,45 @@ def test_a_parameter_with_the_memory_of_another_one_is_refused() -> None:
     with contextlib.closing(autoada.AdaModel(net, optimizer)) as model:
         model(IDS).sum().backward()
         net.lin.bias.data = net.lin.weight.data[0]
-        with pytest.raises(RuntimeError, match=r"'lin\.bias' was given the memory of 'lin\.weight': tie"):
+        with pytest.raises(RuntimeError, match=r"'lin\.\w+' and 'lin\.\w+' overlap in memory"):
             optimizer.step()
         net.lin.bias.data = torch.zeros(LENGTH)
         optimizer.step()
+
+
+@pytest.mark.parametrize("form", [torch.channels_last, torch.contiguous_format])
+def test_states_are_loaded_into_parameters_of_any_memory_format(form: torch.memory_format) -> None:
+    def make() -> nn.Module:
+        layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+        layers[2].weight.data = torch.randn(16, 2).t()
+        layers.to(memory_format=form)  # type: ignore[call-overload]
+        return layers
+
+    def run(model: Any, optimizer: torch.optim.Optimizer) -> Any:
+        model.load_state_dict({name: torch.full_like(one, 0.5) for name, one in model.state_dict().items()})
+        loss = model(torch.ones(2, 3, 4, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item(), [(each.stride(), each.detach().clone()) for each in model.parameters()]
+
+    plain, wrapped = plain_and_wrapped(make, lambda net: torch.optim.SGD(net.parameters(), lr=0.1), run)
+    torch.testing.assert_close(wrapped, plain)
+
+
+def test_a_checkpoint_is_restored_into_parameters_that_were_given_memory(tmp_path: Path) -> None:
+    net = Net()
+    with contextlib.closing(autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))) as model:
+        before = net.lin.bias.tolist()
+        model.checkpoint(tmp_path)
+        net.lin.bias.data = torch.ones(LENGTH)
+        model.restore(tmp_path)
+        assert net.lin.bias.tolist() == pytest.approx(before)
+
+
+def test_many_views_of_a_table_exist() -> None:
+    net = Net()
+    with contextlib.closing(autoada.AdaModel(net, torch.optim.SGD(net.parameters(), lr=0.1))):
+        rows = [row for _ in range(50) for row in net.emb.weight.detach()]
+        before = net.emb.weight.tolist()
+        net.emb.weight.data = torch.zeros(ROWS, LENGTH)
+        assert [row.tolist() for row in rows] == before * 50
