@@ -51,8 +51,8 @@ class AdaModel(ForwardingModule):
     wrapped model also count.
 
     Embedding weights become tables of the server, and a forward pass pulls the rows that it reads. Other
-    parameters become views of flat buffers. Buffers of the model, such as BatchNorm's statistics, stay on each worker,
-    as in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode, rows are pulled on
+    parameters become views of flat arrays. Buffers, such as BatchNorm's statistics, stay on each worker, as
+    in DistributedDataParallel with ``broadcast_buffers=False``. In evaluation mode, rows are pulled on
     demand and nothing is pushed. If ``max_norm`` shortens a row in evaluation mode, the row in the server
     changes only when training reads it.
 

@@ -630,3 +630,65 @@ def test_draws_of_numpy_and_python_are_foreseen_and_leave_the_global_generators_
         real: list[tuple[str, Tensor | None]] = [("a.weight", read) for read in (*model.seen, ids)]
         assert predictor.observe(prediction, real)
     assert predictor.strikes == 0
+
+
+class Masked(nn.Module):
+    """Reads rows by a check of scores that are infinite on purpose."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 2)
+        self.by = by
+
+    def forward(self, ids: Tensor) -> Any:
+        scores = self.table(ids).sum(1).masked_fill(torch.arange(len(ids)) % 3 == 0, -torch.inf)
+        if self.by == "count":
+            return self.table(ids[int(torch.isinf(scores).sum()) :])
+        return self.table(ids[torch.isfinite(scores)])
+
+
+@pytest.mark.parametrize("by", ["count", "mask"])
+def test_checks_for_infinity_are_assumed_only_until_they_were_wrong(by: str) -> None:
+    model = Masked(by)
+    predictor = IntentPredictor(model)
+    right = []
+    for step in range(8):
+        ids = torch.arange(6) + step
+        prediction = predictor.predict(ids)
+        reads: list[Any] = []
+        handle = model.table.register_forward_pre_hook(
+            lambda module, args, reads=reads: reads.append(("table.weight", args[0].clone()))
+        )
+        with predictor.around(prediction):
+            model(ids)
+        handle.remove()
+        right.append(predictor.observe(prediction, reads))
+        predictor.learned()
+    assert not right[0]
+    assert all(right[2:])
+    assert predictor.strikes == 0
+
+
+class OfArray(nn.Module):
+    """Python reads a value of data that are not tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 2)
+        self.numbers = np.zeros(3, dtype=np.int64)
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.table(ids + int(torch.tensor(self.numbers).sum()))
+
+
+def test_values_of_python_data_prevent_programs() -> None:
+    predictor = IntentPredictor(OfArray())
+    for step in range(6):
+        assert predictor.predict(torch.arange(3) + step).tier == "simulation"
+
+
+def test_simulations_do_not_copy_large_containers() -> None:
+    model = Masked("mask")
+    model.data = large = [[number] for number in range(100)]  # type: ignore[assignment]
+    containers, _ = IntentPredictor(model)._simulation.meta_model.state()
+    assert all(len(each) < len(large) for each, _ in containers)
