@@ -398,6 +398,7 @@ def test_gradient_of_a_table(gradient: str, read: str, dtype: torch.dtype) -> No
     assert_equal_or_refused(table_of_whole_numbers, run, 1e-5 if dtype is torch.float32 else 1e-2)
 
 
+@pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("reads", [*itertools.permutations(READS, 2)], ids="-".join)
 def test_gradients_of_two_kinds_of_reads_add_up(reads: tuple[str, str], dtype: torch.dtype) -> None:
