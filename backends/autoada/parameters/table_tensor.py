@@ -305,7 +305,7 @@ _DATA: Any = torch._C.TensorBase.data
 
 def _set_data(tensor: Tensor, value: Tensor) -> None:
     """Do the same as PyTorch's setter, or raise RuntimeError if a plain tensor would lose its memory."""
-    if isinstance(tensor, TableTensor):
+    if isinstance(tensor, TableTensor) and isinstance(value, Tensor):
         tensor.take_data(value)
     elif isinstance(value, TableTensor):
         raise RuntimeError(

@@ -176,7 +176,7 @@ def _copy(value: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any
         else:
             vars(duplicate)[name] = _copy(item, leaf, done)
     if getattr(value, "__dict__", None) is value:  # The entries of a dictionary are its attributes.
-        duplicate.__dict__ = duplicate
+        object.__setattr__(duplicate, "__dict__", duplicate)
     return duplicate
 
 
@@ -184,9 +184,10 @@ def _duplicate(value: Any, has_parts: bool) -> Any:
     """Return an object of the same class for other parts, or the object itself if that is not possible."""
     if not has_parts and not isinstance(value, (list, dict)) and not is_graph(value):
         return value
-    if not isinstance(value, (list, dict)) and not is_graph(value):
+    kind: Any = type(value)
+    if _is_of_attributes(kind):
         with contextlib.suppress(TypeError):  # The class is written in C.
-            return object.__new__(type(value))
+            return object.__new__(kind)
     try:
         return copy.copy(value)
     except TypeError:  # For example, an open file.
@@ -239,13 +240,26 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found if named is value else {**found, **named}
 
 
+_COPYING = ("__copy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
+
+
+@functools.lru_cache
+def _is_of_attributes(kind: Any) -> bool:
+    """Return whether objects of a class are copied by their attributes and slots, and not by its own code."""
+    if issubclass(kind, (list, dict)) or hasattr(kind, "stores") or _is_of_values(kind):
+        return False
+    return all(getattr(kind, name, None) is getattr(object, name, None) for name in _COPYING)
+
+
+def _is_of_values(kind: Any) -> bool:
+    """Return whether objects of a class are values, as a path or a UUID is: it has a hash of its own."""
+    return kind.__hash__ not in (None, object.__hash__) and not dataclasses.is_dataclass(kind)
+
+
 @functools.lru_cache
 def _slots(kind: Any) -> dict[str, MemberDescriptorType]:
-    """Return the slots of a class, of which no code of the class is run; none if it defines its own hash.
-
-    Objects of such a class are values, as a path or a UUID is, unless it is a dataclass.
-    """
-    if kind.__hash__ not in (None, object.__hash__) and not dataclasses.is_dataclass(kind):
+    """Return the slots of a class, to be read without its code; none if its objects are values."""
+    if _is_of_values(kind):
         return {}
     return {
         name: member

@@ -86,7 +86,7 @@ class Speculation:
 
     def expects_finite(self, place: Place) -> bool:
         """Return whether a check of unknown values at this place is assumed to find only finite ones."""
-        if self._expects_finite:
+        if self._expects_finite and self.possible:
             self.used = True
             self._asked.setdefault(place, self._passes)
         return self._expects_finite
@@ -110,7 +110,7 @@ class Speculation:
         if self._right % FORGIVEN_AFTER == 0:
             self._wrong = max(0, self._wrong - 1)
         self._quiet = self._quiet + 1 if needed else SETTLED
-        if self._quiet >= SETTLED and self.used:
+        if self._quiet >= SETTLED:
             self.watching = False
 
     def news(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import logging
 import sys
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ class Slots:
 @pytest.mark.parametrize(
     "batch",
     [
-        Immutable(), NeedsArguments(IDS), WithProperty(), CopiesItself(), Attributes(ids=IDS), Slots(IDS),
+        Immutable(), NeedsArguments(IDS), WithProperty(), Attributes(ids=IDS), Slots(IDS),
         OrderedDict(ids=IDS), defaultdict(Tensor, ids=IDS), SimpleNamespace(ids=IDS, out=sys.stdout), [IDS],
     ],
     ids=lambda batch: type(batch).__name__,
@@ -83,6 +85,54 @@ def test_a_copy_of_a_batch_has_tensors_of_its_own(batch: Any) -> None:
     assert given is IDS
     assert found is not IDS
     assert torch.equal(found, IDS)
+
+
+class Mode(enum.Enum):
+    """Members have attributes, and are compared by identity."""
+
+    ONE = 1
+
+
+class Key:
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Item(Key):
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.ids = IDS
+
+
+@pytest.mark.parametrize("one", [Mode.ONE, CopiesItself(), logging.getLogger()])
+def test_an_object_whose_copy_is_itself_is_not_copied(one: Any) -> None:
+    assert copied([one], Tensor.clone)[0] is one
+
+
+def test_a_copy_keeps_slots_that_are_not_searched() -> None:
+    copy = copied(Item(), torch.clone)
+    assert copy == Item()
+    assert copy.ids is not IDS
+
+
+@pytest.mark.parametrize("setter", [Immutable.__setattr__, dict.__setitem__])
+def test_entries_that_are_attributes_are_copied_without_a_setter(setter: Any) -> None:
+    class Entries(dict[str, Any]):
+        def __init__(self) -> None:
+            super().__init__(ids=IDS)
+            object.__setattr__(self, "__dict__", self)
+
+        __setattr__ = setter
+
+    assert list(copied(Entries())) == ["ids"]
 
 
 def test_items_and_attributes_of_a_copy_stay_the_same() -> None:
