@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from autoada.parameters.layout import DenseLayout
+from autoada.parameters.layout import DenseLayout, extent_of
 from autoada.parameters.locally_stepped import dense_gradient
 from autoada.parameters.server_access import ServerAccess
 from autoada.parameters.table_tensor import TableTensor
@@ -276,7 +276,7 @@ class DenseParameters:
     def _check_overlaps(self, changed: Container[int]) -> None:
         """Raise RuntimeError if the memory of a changed parameter overlaps with that of another one."""
         plain = [
-            (*_extent(each), name, id(each))
+            (*extent_of(each), name, id(each))
             for name, each in self._of_model.items()
             if not isinstance(each, TableTensor) and each.device == self._values.device and each.numel() > 0
         ]
@@ -288,13 +288,6 @@ class DenseParameters:
                     "b.data`: tie parameters before AdaModel wraps the model, or give one a copy, clone()"
                 )
             furthest = max(furthest, one, key=lambda each: each[1])
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first element and of the end of its last one."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1 + sum((size - 1) * stride for size, stride in sizes)
-    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.element_size()
 
 
 def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:

@@ -244,8 +244,7 @@ def _sharing_memory(model: nn.Module) -> set[str]:
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.is_meta or value.layout is not torch.strided or value.numel() == 0:
             continue
-        reach = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
-        taken.append((value.data_ptr(), value.data_ptr() + (reach + 1) * value.element_size(), name))
+        taken.append((*extent_of(value), name))
     found: set[str] = set()
     last_end, last = 0, ""
     for start, end, name in sorted(taken):
@@ -254,6 +253,12 @@ def _sharing_memory(model: nn.Module) -> set[str]:
         if end > last_end:
             last_end, last = end, name
     return found
+
+
+def extent_of(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first element and of the end of its last one."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
 def _stepping_optimizer(groups: Sequence[RuleGroup], number: int, name: str) -> torch.optim.Optimizer:
