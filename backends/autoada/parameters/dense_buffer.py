@@ -119,9 +119,10 @@ class DenseParameters:
         """
         if self._is_source:
             return
-        self._follow_parameters()
         if self._together:
             self.keep_changes()  # all workers have the same, and hand them over in the same call
+        else:
+            self._follow_parameters()
         if self._worker.changed(self.keys, self._seen):
             self.refresh()
 

@@ -160,7 +160,9 @@ class TableGradients:
         transfer = self._rows.transfer
         if not transfer.direct and gradient.is_sparse:
             gradient = gradient.coalesce()  # before the copy, on the device
-        ids, values = rows_of(gradient.detach())
+        if gradient.requires_grad:  # It was computed with a graph.
+            gradient = gradient.detach()
+        ids, values = rows_of(gradient)
         if scale != 1:
             values = scale * values
         if not self.sums_in_server:
