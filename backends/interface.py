@@ -22,7 +22,6 @@ from adaps._typing import SamplingScheme
 from adaps.policy import Policy
 from adaps.simulation import Cluster as SimulatedCluster
 from adaps.simulation import Incident, Simulation
-from autoada.training.technique_choice import TechniqueChoice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -329,15 +328,6 @@ class TableCounting(Protocol):
 
     def table_counters(self) -> dict[str, dict[str, float]]:
         """Return the node's counters so far for each table, over all its workers."""
-        ...
-
-
-@runtime_checkable
-class Choosing(Protocol):
-    """A session that measures in its first steps which management is best for some tables."""
-
-    def chosen(self) -> list[TechniqueChoice]:
-        """Return the choice for each of these tables, including open ones."""
         ...
 
 

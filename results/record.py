@@ -18,7 +18,6 @@ __all__ = [
     "STATUSES",
     "WAITING",
     "Budget",
-    "Choice",
     "EndedRun",
     "Git",
     "Host",
@@ -165,37 +164,6 @@ class Host(msgspec.Struct, kw_only=True, frozen=True):
     address: str
     interface: str | None
     machine: str
-
-
-class Choice(msgspec.Struct, kw_only=True, frozen=True):
-    """A node's choice for a table with ``technique = "auto"`` in its policy.
-
-    Attributes
-    ----------
-    rank : int
-        Rank of the node.
-    table : str
-        Qualified name of the parameter.
-    technique : {"adaptive", "static"}
-        Choice: rows moved and were replicated (``adaptive``), or stayed at home (``static``). ``adaptive``
-        without a decision.
-    steps : int or None
-        Number of steps of its first worker before the decision; None if there was none.
-    pairs : int
-        Number of compared pairs of training periods.
-    ratio : float or None
-        Time of a step while rows moved, divided by its time while rows stayed, over all workers' steps.
-    alone : bool
-        Whether the decision used only its first worker's steps, without the other workers' results.
-    """
-
-    rank: int
-    table: str
-    technique: Literal["adaptive", "static"]
-    steps: int | None
-    pairs: int
-    ratio: float | None
-    alone: bool
 
 
 class PlannedRun(RunSettings, kw_only=True, frozen=True):
@@ -348,8 +316,6 @@ class Run(EndedRun, kw_only=True, frozen=True):
         Budget of each node if the run was profiled.
     tables : dict of str to dict of str to float
         Counters of each table of the parameter server, like `counters`. Empty in older records.
-    choices : list of Choice
-        Choice for each node and each table whose rows may move or stay. Empty in older records.
     waiting : dict of str to list of float
         Counters in `WAITING` of each node, by rank. They show which node is slow or has a slow link, and how
         busy the channels of each node were. Empty for one node, without counters, and in older records.
@@ -371,7 +337,6 @@ class Run(EndedRun, kw_only=True, frozen=True):
     context_switches: int | None = None
     budgets: list[Budget] = msgspec.field(default_factory=list)
     tables: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
-    choices: list[Choice] = msgspec.field(default_factory=list)
     waiting: dict[str, list[float]] = msgspec.field(default_factory=dict)
 
 

@@ -45,7 +45,7 @@ PAGE = ROOT / "docs" / "concepts" / "search.md"
 RESULTS = ROOT / "results" / "sessions"
 KEPT = ROOT / "results" / "reference" / "search"
 BACKEND = "autoada-automatic"
-BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum", "auto")
+BUILDERS = ("adaptive", "static", "balanced", "partitioned", "lapse", "nups", "petuum")
 """Builders whose policies are executed and simulated, and use the data and gradients of the search."""
 FOUND = "found"
 BLOCKS, SCREENING = 6, 2

@@ -25,7 +25,6 @@ from autoada.model.node_setup import create_node
 from autoada.model.wrapper import AdaModel, unwrap
 from autoada.parameters.negative_sampler import NegativeSampler
 from autoada.prediction import Access, IntentPredictor, Prediction
-from autoada.training.technique_choice import TechniqueChoice
 
 __all__ = [
     "Access",
@@ -36,7 +35,6 @@ __all__ = [
     "NegativeSampler",
     "Prediction",
     "Selection",
-    "TechniqueChoice",
     "create_node",
     "select_initialization",
     "unwrap",

@@ -18,7 +18,6 @@ from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
 from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
-from autoada.training.technique_choice import TechniqueChoice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +88,7 @@ class ServerSession:
         own = self.model.lookaheads.values()
         self.lookahead = max([options.lookahead, *(one.most for one in own)])
         """Number of batches to fetch before their use."""
-        self._later: list[tuple[str, int, Tensor, int]] = []
+        self._later: list[tuple[int, Tensor, int]] = []
         self._optimizer = optimizer
         if isinstance(usecase, Placed):
             self._place(usecase.home_rows(context.index, context.world_size * context.workers))
@@ -122,11 +121,11 @@ class ServerSession:
         """Signal that `batch` will be used at `clock`, with the use case's hand-written keys.
 
         The policy's lookahead, or else the option, is the number of steps by which intent is signalled in
-        advance. While a table's technique is tried, intent is signalled only if its rows may move.
+        advance.
         """
         for table, ids in self.keys(batch).items():
             for own, keys in self.model.keys_by_lookahead(table, ids):
-                self._later.append((table, self.options.lookahead if own is None else own, keys, clock))
+                self._later.append((self.options.lookahead if own is None else own, keys, clock))
         self._announce_due()
 
     def advance(self) -> None:
@@ -136,18 +135,17 @@ class ServerSession:
 
     def _announce_due(self) -> None:
         now, waiting = self.server.current_clock, []
-        for table, ahead, keys, clock in self._later:
+        for ahead, keys, clock in self._later:
             if clock < now:  # the batch was used without intent
                 continue
-            if self.model.is_due(table, clock, ahead):
+            if clock - now <= ahead:
                 self.server.intent(keys, clock)
             else:
-                waiting.append((table, ahead, keys, clock))
+                waiting.append((ahead, keys, clock))
         self._later = waiting
 
     def from_first_rows(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches. The first one waits for its rows, because no intent was signalled earlier."""
-        self.model.begin_loop()
         for number, batch in enumerate(batches):
             if number == 0:
                 for table, ids in self.keys(batch).items():
@@ -176,9 +174,6 @@ class ServerSession:
 
     def table_counters(self) -> dict[str, dict[str, float]]:
         return {table.name: table.stats() for table in self.model.node.tables}
-
-    def chosen(self) -> list[TechniqueChoice]:
-        return self.model.chosen
 
     def trace(self, rows: Mapping[str, Tensor]) -> None:
         self.model.node.trace(torch.cat([self.model.keys_of(table, ids) for table, ids in rows.items()]))

@@ -1,7 +1,5 @@
 """Simulation of the backends on the parameter server: their cost on a cluster that does not exist."""
 
-import logging
-from collections.abc import Callable
 from itertools import islice
 
 import adaps
@@ -10,15 +8,9 @@ from adabench.usecases.interface import Placed, UseCase, hashed_tables
 from autoada.model.initialization import endless
 from autoada.model.node_setup import plan_of
 
-_log = logging.getLogger("adabench")
-
 
 def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> adaps.Simulation:
     """Replay the accesses of the use case's batches; see `adaps.simulate`.
-
-    If the policy leaves the choice of technique open for some tables, the fastest case is searched. First,
-    the rows of all these tables move, or of none. Then each table is changed if this is faster. The steps in
-    which a training measures this choice are not simulated.
 
     Raises
     ------
@@ -56,44 +48,24 @@ def simulate(usecase: UseCase, options: ServerOptions, run: SimulatedRun) -> ada
     }
     streams = streams_of(usecase, len(run.cluster.machines) * run.workers, run.steps)
 
-    def simulated(staying: frozenset[str]) -> adaps.Simulation:
-        return adaps.simulate(
-            streams,
-            "adaptive" if plan.managed is None else plan.managed,
-            run.cluster,
-            tables=tables,
-            dense=dense,
-            compute=run.compute,
-            lookahead={**lookahead, **dict.fromkeys(staying, 0)},
-            epoch=run.epoch,
-            steps_before=run.steps_before,
-            workers=run.workers,
-            channels=options.channels,
-            timing=options.timing,
-            traced_steps=run.traced_steps,
-            incidents=run.incidents,
-            peer_timeout=run.peer_timeout,
-            seed=run.seed,
-        )
-
-    return _quickest(plan.training.chosen, simulated)
-
-
-def _quickest(
-    tables: frozenset[str], simulated: Callable[[frozenset[str]], adaps.Simulation]
-) -> adaps.Simulation:
-    """Return the fastest simulation over subsets of the tables whose rows stay."""
-    staying: frozenset[str] = frozenset()
-    best = simulated(staying)
-    if not tables:
-        return best
-    others = [tables, *([frozenset([table]) for table in sorted(tables)] if len(tables) > 1 else [])]
-    for changed in others:
-        found = simulated(staying ^ changed)
-        if found.seconds_per_step < best.seconds_per_step:
-            staying, best = staying ^ changed, found
-    _log.info("rows do not move in these tables: %s", ", ".join(sorted(staying)) or "no table")
-    return best
+    return adaps.simulate(
+        streams,
+        "adaptive" if plan.managed is None else plan.managed,
+        run.cluster,
+        tables=tables,
+        dense=dense,
+        compute=run.compute,
+        lookahead=lookahead,
+        epoch=run.epoch,
+        steps_before=run.steps_before,
+        workers=run.workers,
+        channels=options.channels,
+        timing=options.timing,
+        traced_steps=run.traced_steps,
+        incidents=run.incidents,
+        peer_timeout=run.peer_timeout,
+        seed=run.seed,
+    )
 
 
 _last: tuple[UseCase, int, int | None, list[adaps.Stream]] | None = None

@@ -345,7 +345,7 @@ Does not block: the node's own threads move or replicate the rows. With ``timing
 `start`. An intent is active while `current_clock` is below `end`. If `end` has already been
 reached, the intent has no effect: ``stats()["intents_late"]`` counts its keys, and one warning is logged.
 Intent changes the location of rows, but never the result of a call. A key without intent stays with its
-owner. A policy's technique ``auto`` uses this case as its baseline.
+owner.
 
 Parameters
 ----------

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _BACKEND = "autoada-automatic"
 """Backend whose checks count: all backends on the parameter server execute the same policies."""
-_AUTO = "each training measures in its first steps whether rows should move, as with adaptive, or stay"
 
 PolicyText = Annotated[
     str, typer.Argument(help="A file, or a builder such as nups or 'nups[times=50]'.", metavar="POLICY")
@@ -239,8 +238,6 @@ def explain(
     tell(f"rule {number}: {rule.parameters} names {parameter}, {which}: this is the one")
     for line in rule.text().splitlines()[1:]:
         tell(f"  {line}")
-    if rule.technique == "auto":
-        tell(f"auto: {_AUTO}")
 
 
 @takes_model
@@ -280,13 +277,6 @@ def _tell_rest(model: Model, policy: Policy) -> None:
     if policy.data.shares != "equal":
         shares = [f"{100 * share:.3g} %" for share in policy.data.numbers]
         tell(f"data: samples are shared by {', '.join(shares) or policy.data.shares}")
-    tables = [
-        one.parameter.name
-        for one in policy.managed(model.catalogue)
-        if policy.rules[one.parts[0].rule - 1].technique == "auto"
-    ]
-    if tables:
-        tell(f"auto, of {', '.join(tables)}: {_AUTO}")
     for sentence in not_executed(policy, model.catalogue):
         tell(f"not executed by this version: {sentence}")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from adabench.harness.study.cell import Cell
-from adabench.results.record import WAITING, Budget, Choice, sum_counters
+from adabench.results.record import WAITING, Budget, sum_counters
 
 T = TypeVar("T")
 
@@ -112,8 +112,6 @@ class WorkerResult(msgspec.Struct, kw_only=True):
         Training seconds of each epoch, without the turns of other runs.
     metrics, history, best_epoch
         Results as in `Run`, on the worker that evaluates.
-    choices : list of Choice
-        Techniques that trials have chosen.
     trace : list of dict
         Events of the traced rows.
     """
@@ -128,7 +126,6 @@ class WorkerResult(msgspec.Struct, kw_only=True):
     metrics: dict[str, float] = {}
     history: list[dict[str, float]] = []
     best_epoch: int | None = None
-    choices: list[Choice] = []
     trace: list[dict[str, Any]] = []
 
     @property
@@ -183,7 +180,6 @@ def merged_results(results: Sequence[RankResult]) -> dict[str, Any]:
         **{name: getattr(first, name) for name in of_first},
         "counters": sum_counters([one.counters for one in results]),
         "tables": {table: sum_counters([one.tables.get(table, {}) for one in results]) for table in tables},
-        "choices": [choice for one in results for choice in one.choices],
         "budgets": [one.budget for one in results if one.budget is not None],
         "waiting": {name: [one.counters[name] for one in results] for name in waited},
     }

@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,7 +20,6 @@ from torch import nn
 
 from adabench.backends.interface import (
     Backend,
-    Choosing,
     OwnLoop,
     TableCounting,
     Traceable,
@@ -45,7 +43,6 @@ from adabench.harness.run.spec import (
 from adabench.harness.run.tracing import begin_trace
 from adabench.harness.study.cell import usecase_of
 from adabench.harness.study.data_partition import partitioned
-from adabench.results.record import Choice
 from adabench.results.store import write_atomically
 from adabench.usecases.interface import Described, EvaluatesSamples, UseCase
 from adaps.node import CURRENT_COUNTERS
@@ -251,9 +248,6 @@ class TrainingLoop:
 
     def _close(self) -> None:
         self.turn.close()
-        if isinstance(self.session, Choosing):
-            chosen = self.session.chosen()
-            self.result.choices = [Choice(rank=self.cluster.rank, **asdict(one)) for one in chosen]
         if self.profile is not None:
             self.profile.draw_flames()
         self._enter("teardown")

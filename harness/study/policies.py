@@ -169,14 +169,11 @@ def local_share(
     needs it, which requires access counts. Then it is on a given such node with probability (1 - (1 - q)^n) /
     (n q).
 
-    Returns None if the share is not known: without access counts, for rows that were chosen for a node, or if
-    each training decides whether rows move.
+    Returns None if the share is not known: without access counts, or for rows that were chosen for a node.
     """
     technique = policy.rules[rule - 1].technique
     if nodes == 1 or technique in ("full_replication", "allreduce", "replication", "adaptive"):
         return 1.0
-    if technique == "auto":
-        return None
     if technique == "static":
         return None if _chosen_for_a_node(policy, rule) else 1.0 / nodes
     if parameter.kind == "dense":

@@ -15,11 +15,10 @@ from adaps.policy.validation import PolicyError, check_one_of, checked_shares, i
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["AUTO", "EXCHANGE_AUTO", "TECHNIQUES", "WIRES", "Home", "RowSelection"]
+__all__ = ["EXCHANGE_AUTO", "TECHNIQUES", "WIRES", "Home", "RowSelection"]
 
-AUTO = "auto"
-TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", AUTO, "allreduce")
-"""Techniques of rules. `allreduce` is only for dense parameters, and `auto` only for tables."""
+TECHNIQUES = ("adaptive", "relocation", "replication", "static", "full_replication", "allreduce")
+"""Techniques of rules. `allreduce` is only for dense parameters."""
 WIRES = ("float32", "bfloat16", "float16", "int8")
 """Formats of values and changes in messages."""
 EXCHANGE_AUTO = "auto"

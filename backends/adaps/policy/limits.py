@@ -6,7 +6,6 @@ A policy with such settings is refused; they are never ignored.
 from __future__ import annotations
 
 from adaps.policy.document import Policy
-from adaps.policy.fields import AUTO
 from adaps.policy.model_parameters import Catalogue
 from adaps.policy.rule import Rule
 from adaps.policy.sections import MEAN, SHARES_BY_SPEED, SHARES_EQUAL
@@ -26,14 +25,10 @@ def left_to_training(policy: Policy, catalogue: Catalogue) -> list[str]:
     """
     numbers = sorted({part.rule for managed in policy.managed(catalogue) for part in managed.parts})
     found = [
-        f"rule {number}: {what} is executed by the code that signals intent, not by a node; give the "
+        f"rule {number}: lookahead is executed by the code that signals intent, not by a node; give the "
         f"policy to autoada"
         for number in numbers
-        for what, there in (
-            ("lookahead", policy.rules[number - 1].lookahead is not None),
-            ("technique 'auto'", policy.rules[number - 1].technique == AUTO),
-        )
-        if there
+        if policy.rules[number - 1].lookahead is not None
     ]
     if policy.synchronization.every:
         found.append(
@@ -69,25 +64,15 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
         name = managed.parameter.name
         for part in managed.parts:
             numbers.setdefault(part.rule, name)
-        rules = [policy.rules[part.rule - 1] for part in managed.parts]
-        which = " and ".join(str(part.rule) for part in managed.parts)
         if managed.parameter.kind == "dense":
+            rules = [policy.rules[part.rule - 1] for part in managed.parts]
+            which = " and ".join(str(part.rule) for part in managed.parts)
             found += [
                 f"rules {which} give rows of {name} different {field}s, but a dense parameter is managed "
                 f"as a whole: give all of its rows one rule"
                 for field in _ALIKE
                 if len({getattr(rule, field) for rule in rules}) > 1
             ]
-        if len({rule.technique for rule in rules}) > 1 and any(rule.technique == AUTO for rule in rules):
-            found.append(
-                f"rules {which} give rows of {name} different techniques, but 'auto' applies to all rows "
-                f"of a table"
-            )
-        if all(rule.technique == AUTO and rule.lookahead == 0 for rule in rules):
-            found.append(
-                f"rule {managed.parts[0].rule}: lookahead of {name} is 0, so no intent is signalled and "
-                f"technique 'auto' has nothing to choose; give it 'static'"
-            )
     found += _homes_not_executed(policy, catalogue)
     for number in sorted(numbers):
         rule = policy.rules[number - 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaps import _argument_checks
-from adaps.policy.fields import AUTO, RowSelection
+from adaps.policy.fields import RowSelection
 from adaps.policy.model_parameters import Catalogue, Parameter
 from adaps.policy.validation import AccessesMissing, PolicyError
 
@@ -125,11 +125,6 @@ def check_managed(rules: Sequence[Rule], managed: Iterable[Managed], catalogue: 
                 raise PolicyError(
                     f"rule {part.rule}: technique 'allreduce' is for dense parameters; {parameter.name} is a "
                     "table of rows"
-                )
-            if rule.technique == AUTO and parameter.kind == "dense":
-                raise PolicyError(
-                    f"rule {part.rule}: technique 'auto' is for tables of rows; {parameter.name} is a "
-                    f"dense parameter: give it 'adaptive'"
                 )
             if rule.home.table is not None:
                 homes[parameter.name] = (part.rule, rule.home.table)

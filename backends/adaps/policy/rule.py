@@ -24,8 +24,8 @@ class Rule:
     rows : RowSelection, optional
         Rows that the rule matches; by default all.
     technique : str
-        Technique: adaptive, relocation, replication, static or full_replication; for tables also auto, and
-        for dense parameters also allreduce.
+        Technique: adaptive, relocation, replication, static or full_replication; for dense parameters also
+        allreduce.
     home : Home
         Nodes that own the rows at first.
     lookahead : int, optional

@@ -13,7 +13,6 @@ from typing import Any, Literal, cast
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-import adaps
 from autoada.loader.batch_stream import BatchStream, LoaderSource, answers
 from autoada.loader.data_sharding import check_shardable, item_sampler, shard_loader
 from autoada.loader.held_batch import HeldBatch
@@ -24,7 +23,6 @@ from autoada.model.wrapper import AdaModel, open_models, training_state_of
 from autoada.prediction.argument_recording import Prepare
 from autoada.prediction.random_generators import random_state
 from autoada.training.loader_state import Epoch, LoaderState
-from autoada.training.training_state import TrainingState
 
 _NO_INTENT = "no intent (not needed on one node)"
 _log = logging.getLogger("autoada")
@@ -217,7 +215,6 @@ class AdaDataLoader:
         """Yield the batches of an epoch, each through a queue for each model."""
         parts = itertools.tee(stream, len(models)) if len(models) > 1 else [stream]
         queues: list[PrefetchQueue] = []
-        state = training_state_of(models[0])
         watches = self.lookahead.adapts and models[0].node.world_size > 1  # On one node, all is local.
         try:
             queues += [self._queue_for(model, part) for model, part in zip(models, parts, strict=True)]
@@ -242,11 +239,10 @@ class AdaDataLoader:
                 for queue in queues:
                     queue.mark_in_use(batch)
                 if watches:
-                    self.lookahead.begin_step(_signalled_tables(state))
+                    self.lookahead.begin_step(models[0].node)
                 yield batch
                 if watches:
-                    undecided = state.trial is not None and state.trial.is_open
-                    self.lookahead.end_step(item.signalled is not None and not undecided)
+                    self.lookahead.end_step(models[0].node, item.signalled is not None)
         finally:
             stream.close()
             for queue in queues:
@@ -366,10 +362,3 @@ def _in_turn(queue: PrefetchQueue, stream: BatchStream) -> Generator[Any, None, 
         if not isinstance(batch, HeldBatch):
             queue.mark_in_use(batch)
         yield batch
-
-
-def _signalled_tables(state: TrainingState) -> Sequence[adaps.Node | adaps.NodeTable]:
-    """Return the node, or its tables with intent signalling."""
-    node = state.access.node
-    left = set() if state.trial is None else state.trial.left()
-    return [table for table in node.tables if table.name not in left] if left else [node]

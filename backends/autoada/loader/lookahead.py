@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import adaps
@@ -42,23 +42,21 @@ class Lookahead:
         self._pulled = self._remote = 0.0
         self._pause = PAUSE
         self._resting = 0
-        self._counting: list[tuple[adaps.Node | adaps.NodeTable, Mapping[str, float]]] = []
+        self._before: Mapping[str, float] = {}
 
-    def begin_step(self, counting: Sequence[adaps.Node | adaps.NodeTable]) -> None:
-        """Begin a step; `counting` has the node, or its tables with intent signalling."""
-        self._counting = [(each, each.stats()) for each in counting]
+    def begin_step(self, node: adaps.Node) -> None:
+        """Begin a step."""
+        self._before = node.stats()
 
-    def end_step(self, signalled: bool) -> None:
+    def end_step(self, node: adaps.Node, signalled: bool) -> None:
         """End a step. Without `signalled` intent, its rows cannot be local and do not count."""
-        if not self.adapts:
+        if not self.adapts or not signalled:
             return
-        counted = [(each.stats(), before) for each, before in self._counting]
-        found = [
-            sum(now[name] - before[name] for now, before in counted)
-            for name in ("pulled_remote", "pulled_local", "pulled_replica")
-        ]
-        if signalled:
-            self._learn(found[0], sum(found))
+        now, before = node.stats(), self._before
+        remote, *local = (
+            now[name] - before[name] for name in ("pulled_remote", "pulled_local", "pulled_replica")
+        )
+        self._learn(remote, remote + sum(local))
 
     def _learn(self, remote: float, pulled: float) -> None:
         if self._settling > 0:  # Intent for a batch of this step was signalled before the width changed.

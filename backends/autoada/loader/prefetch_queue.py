@@ -33,9 +33,9 @@ class QueuedBatch:
     expected: Expected | None = None
     signalled: Tensor | None = None
     """Keys with signalled intent."""
-    pending: Sequence[tuple[str, int | None, Tensor]] = ()
-    """Table, number of batches ahead (None for the number of the loader), and keys whose intent is signalled
-    when their use is near enough."""
+    pending: Sequence[tuple[int | None, Tensor]] = ()
+    """Number of batches ahead (None for the number of the loader), and keys whose intent is signalled when
+    their use is near enough."""
 
 
 class PrefetchQueue:
@@ -72,7 +72,6 @@ class PrefetchQueue:
         self._batch: Any = None
         self._noted = False
         self._signalled_until = 0
-        self._trial_was_open = self._state.trial is not None
         self._loops = self._state.enter(self)
 
     def next_batch(self) -> QueuedBatch | None:
@@ -85,8 +84,6 @@ class PrefetchQueue:
         starts = not queue
         if not starts and queue[0].clock != now:  # Another loop of the same worker moved the clock.
             self._realign(now)
-        if starts and state.trial is not None and state.is_free:
-            state.begin_loop()
         most = self._most_ahead if state.lookaheads else self._lookahead.batches
         while not queue or (queue[-1].held.end is None and len(queue) <= most and self._may_run_ahead()):
             try:
@@ -99,8 +96,7 @@ class PrefetchQueue:
         if not queue:
             return None
         item = self._handed_out = queue.popleft()
-        if state.lookaheads or self._trial_was_open:  # Rows of other batches may be due by now.
-            self._trial_was_open = state.trial is not None and state.trial.is_open
+        if state.lookaheads:  # Rows of other batches may be due by now.
             for queued in queue:
                 self._signal_intent(queued)
         if starts and item.signalled is not None:  # The rows could not be requested earlier.
@@ -147,8 +143,7 @@ class PrefetchQueue:
         if calls > 0 or following in self._loops.used_together:
             self._loops.used_together.clear()
             if attached:
-                signals = self._lookahead.batches > 0 or bool(state.lookaheads)
-                state.advance_clock(expected is not None and signals)
+                state.advance_clock()
         if predict_again:
             for queued in self._queue:
                 self._predict(queued)
@@ -238,18 +233,16 @@ class PrefetchQueue:
         keys = {table: rows.keys for table, rows in expected.rows.items()}
         keys |= {table: self._state.tables[table].rows.all_keys for table in sorted(expected.whole)}
         item.pending = [
-            (table, ahead, part)
-            for table, own in keys.items()
-            for ahead, part in self._state.keys_by_lookahead(table, own)
+            part for table, own in keys.items() for part in self._state.keys_by_lookahead(table, own)
         ]
         self._signal_intent(item)
 
     def _signal_intent(self, item: QueuedBatch) -> None:
         """Signal intent for the pending rows of `item` that are due by their lookahead."""
-        due = [self._is_due(table, ahead, item.clock) for table, ahead, _ in item.pending]
+        due = [self._is_due(ahead, item.clock) for ahead, _ in item.pending]
         if not any(due):
             return
-        parts = [keys for _, _, keys in compress(item.pending, due)]
+        parts = [keys for _, keys in compress(item.pending, due)]
         item.pending = [each for each, is_due in zip(item.pending, due, strict=True) if not is_due]
         keys = parts[0] if len(parts) == 1 else torch.cat(parts)
         self._worker.intent(keys, item.clock)
@@ -265,13 +258,13 @@ class PrefetchQueue:
         others = len(own) < len(self._state.tables) or any(one.leaves_some for one in own.values())
         return max(*(one.most for one in own.values()), self._lookahead.batches if others else 0)
 
-    def _is_due(self, table: str, ahead: int | None, clock: int) -> bool:
+    def _is_due(self, ahead: int | None, clock: int) -> bool:
         if ahead is None:
-            if self._lookahead.batches == 0:
-                return False
-            if self._state.lookaheads:  # The batch may have been fetched for rows with a larger lookahead.
-                ahead = self._lookahead.batches
-        return self._state.is_due(table, clock, ahead)
+            ahead = self._lookahead.batches
+            if ahead == 0 or not self._state.lookaheads:
+                return ahead > 0
+            # The batch may have been fetched for rows with a larger lookahead.
+        return clock - int(self._worker.current_clock) <= ahead
 
     def _realign(self, now: int) -> None:
         """Shift the queue so that it begins at clock `now`."""

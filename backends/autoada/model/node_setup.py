@@ -17,7 +17,6 @@ import adaps.rendezvous
 from adaps.optimizers import Optimizer
 from adaps.policy import Aggregation, Catalogue, Home, Managed, PolicyError, RowSelection, Rule
 from adaps.policy.executed import merged, refuse_unexecuted
-from adaps.policy.fields import AUTO
 from adaps.policy.toml_text import toml_numbers
 from adaps.tables import managed_specs
 from autoada.model.optimizer_lookup import optimizers_of
@@ -38,8 +37,6 @@ class TrainingOptions:
     policy sets."""
     allreduced: frozenset[str] = frozenset()
     """Qualified names of dense parameters whose gradients are all-reduced."""
-    chosen: frozenset[str] = frozenset()
-    """Qualified names of tables whose rows are announced only if this reduces the training time."""
     shares: tuple[float, ...] = ()
     """Each node's part of the samples of a step; empty if they are equal."""
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -61,7 +58,6 @@ class TrainingOptions:
             **({"aggregation": self.aggregation.text()} if self.is_robust else {}),
             **{f"lookahead of {name}": ahead.text() for name, ahead in self.lookaheads.items()},
             **{f"technique of {name}": "allreduce" for name in sorted(self.allreduced)},
-            **{f"technique of {name}": AUTO for name in sorted(self.chosen)},
             **({"shares of the data": toml_numbers(self.shares)} if self.shares else {}),
         }
 
@@ -170,7 +166,6 @@ def plan_of(
         policy.synchronization.every,
         _lookaheads(policy, managed.values()),
         frozenset(name for name, rule in rules.items() if rule.technique == "allreduce"),
-        frozenset(name for name, rule in rules.items() if rule.technique == AUTO),
         policy.data.numbers,
         policy.synchronization.aggregation,
     )
@@ -218,8 +213,7 @@ def _server_policy(
         for part in managed[name].parts:
             rule = policy.rules[part.rule - 1]
             rows = RowSelection(ranges=part.ranges)
-            technique = "adaptive" if rule.technique == AUTO else rule.technique
-            rules.append(replace(rule, parameters=name, rows=rows, technique=technique, lookahead=None))
+            rules.append(replace(rule, parameters=name, rows=rows, lookahead=None))
     for dense in layout.dense:
         rules += _rules_of_blocks(dense, first_rules, nodes)
     rules += [_rule_of_sums(summed, first_rules, policy.source) for summed in layout.summed]

@@ -32,7 +32,6 @@ from autoada.parameters.server_access import ServerAccess, Transfer
 from autoada.parameters.table_parameter import check_replaceable, replace_parameters
 from autoada.prediction.tables import hidden_tables
 from autoada.training.loader_state import Positioned
-from autoada.training.technique_choice import TechniqueChoice, technique_trial
 from autoada.training.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -159,10 +158,7 @@ class AdaModel(ForwardingModule):
             StepsInBackward(model, self.push)  # The hooks of the parameters hold it.
         self.lookaheads = dict(options.lookaheads) if self.node.uses_intent else {}
         """Number of batches between intent and use, for each parameter whose lookahead the policy sets."""
-        self._trial = technique_trial(
-            access, {name: one.rows.length for name, one in self.tables.items() if name in options.chosen}
-        )
-        self._state = TrainingState(model, access, self.tables, reads, self.lookaheads, self._trial)
+        self._state = TrainingState(model, access, self.tables, reads, self.lookaheads)
         self._own_state = WorkerState(model, optimizers, self._wrapped, layout.device, self._staleness)
         self._calls = Calls(model, self._state, self._wrapped)
         self._of_both = names_of_both(self, model)
@@ -221,11 +217,6 @@ class AdaModel(ForwardingModule):
         """
         return self._state.keys_of(table, self.tables[table].rows_of(ids))
 
-    @property
-    def chosen(self) -> list[TechniqueChoice]:
-        """Technique of each table with ``technique = "auto"`` in the policy; empty on one node."""
-        return [] if self._trial is None else self._trial.chosen()
-
     def keys_by_lookahead(self, table: str, ids: Tensor) -> list[tuple[int | None, Tensor]]:
         """Return the server's keys of rows of a table, grouped by their lookahead in batches.
 
@@ -241,31 +232,10 @@ class AdaModel(ForwardingModule):
         Returns
         -------
         list of (int or None, Tensor)
-            Lookahead in batches, or None if the policy leaves it to the loop, with the keys.
+            Maximum number of batches between the announcement of rows and their use, or None if the policy
+            leaves it to the loop, with the keys.
         """
         return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
-
-    def is_due(self, table: str, clock: int, ahead: int | None = None) -> bool:
-        """Return whether a loop that signals intent by hand should announce rows of a table now.
-
-        Such a loop calls `begin_loop` when it begins, and `advance_clock` after each step. If the policy sets
-        a lookahead or the technique ``auto`` for the table, the loop calls this method again after each step.
-
-        Parameters
-        ----------
-        table : str
-            The parameter's qualified name.
-        clock : int
-            Clock of the rows' use.
-        ahead : int, optional
-            Maximum number of batches between the announcement and the use, from `keys_by_lookahead`. Without
-            it, rows are announced as soon as the policy's technique moves rows.
-        """
-        return self._state.is_due(table, clock, ahead)
-
-    def begin_loop(self) -> None:
-        """Begin a loop that signals intent by hand."""
-        self._state.begin_loop()
 
     def advance_clock(self) -> None:
         """Begin the worker's next clock, in a loop that signals intent by hand."""
@@ -447,8 +417,6 @@ class AdaModel(ForwardingModule):
             return
         self._warn_without_loader()
         self._state.closed = True
-        if self._trial is not None:
-            self._trial.close()
         release(self.module)
         self.worker.finalize()
         self._wrapped.leave()

@@ -1,1 +1,1 @@
-"""State of a training: its steps, random generators, position in the data, technique choice."""
+"""State of a training: its steps, random generators, position in the data."""

@@ -20,9 +20,7 @@ from autoada.parameters.server_access import ServerAccess
 from autoada.prediction.argument_recording import ArgumentRecorder
 from autoada.prediction.row_set import Expected
 from autoada.prediction.source_location import source_line
-from autoada.training.ab_schedule import AHEAD
 from autoada.training.lookahead_by_row import RowLookahead
-from autoada.training.technique_choice import TechniqueTrial
 
 _REPEATED = 3
 """Number of steps with reads of a whole table after which this is reported."""
@@ -76,10 +74,8 @@ class TrainingState:
         tables: Mapping[str, RemoteTable],
         reads: Reads,
         lookaheads: Mapping[str, RowLookahead],
-        trial: TechniqueTrial | None,
     ) -> None:
         self.lookaheads = {name: lookaheads[name] for name in tables if name in lookaheads}
-        self.trial = trial
         self.module = module
         self.access = access
         self.worker = access.worker
@@ -196,35 +192,11 @@ class TrainingState:
         rows = keys - self.tables[table].first_key
         return [(ahead, keys[own.select(rows, ahead)]) for ahead in own.distances]
 
-    def is_due(self, table: str, clock: int, ahead: int | None) -> bool:
-        """Whether intent for rows of a table that are used at a clock is due now.
-
-        `ahead` is the largest number of batches before their use; None sets no limit.
-        """
-        distance = clock - int(self.worker.current_clock)
-        trial = self.trial
-        if trial is not None and table in trial:
-            if not trial.moves(table, clock):
-                return False
-            if trial.is_open and distance > AHEAD:
-                return False
-        return ahead is None or distance <= ahead
-
-    def begin_loop(self) -> None:
-        """Begin a loop: the time before it belongs to no step."""
-        if self.trial is not None:
-            self.trial.begin(int(self.worker.current_clock))
-
-    def advance_clock(self, known: bool = True) -> None:
-        """End a step; `known` is whether intent for its rows could be signalled."""
+    def advance_clock(self) -> None:
+        """End a step."""
         if self.reads.pulled_at:
             self._note_loop_reads()
-        if self.trial is None:
-            self.worker.advance_clock()
-            return
-        ended = int(self.worker.current_clock)
         self.worker.advance_clock()
-        self.trial.ended(ended, known)
 
     def _note_loop_reads(self) -> None:
         """Report once that the loop reads a whole table in every step, including remote rows."""

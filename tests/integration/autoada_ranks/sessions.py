@@ -1,4 +1,4 @@
-"""Sessions of backends on ranks: what they lose, announce, count and choose, under policies."""
+"""Sessions of backends on ranks: what they lose, announce and count, under policies."""
 
 import os
 import time
@@ -14,13 +14,11 @@ import msgspec
 import torch
 
 import adaps
-import autoada.model.wrapper
 from adabench.backends.strategies.autoada_automatic import AutoAdaAutomatic
 from adabench.harness.machine.quota import enter
 from adabench.harness.plugins.registry import load_backend, load_usecase
 from adabench.harness.study.data_partition import partitioned
 from adabench.harness.study.model_parameters import usecase_from
-from autoada.training.technique_choice import TechniqueTrial, technique_trial
 from tests.integration.guarantees.common import RANK
 from tests.worker_contexts import PerProcess, worker_context
 
@@ -129,52 +127,6 @@ def differences(
         table: {name: count - before[table][name] for name, count in counts.items()}
         for table, counts in after.items()
     }
-
-
-def chosen_techniques(cases: Sequence[dict[str, Any]], factors: list[float]) -> dict[str, Any]:
-    """The choices of sessions under technique "auto", whose steps take seconds by whether rows move."""
-    with patch.object(autoada.model.wrapper, "technique_trial", slowed(factors)):
-        return {"runs": [chosen(**case) for case in cases]}
-
-
-def slowed(factors: list[float]) -> Any:
-    """A factory of technique trials whose clock lets each step take one second times the group's factor."""
-
-    def make(*args: Any) -> TechniqueTrial | None:
-        trial = technique_trial(*args)
-        assert trial is not None
-        seconds = 0.0
-
-        def now() -> float:
-            nonlocal seconds
-            step = 1.0
-            for group, factor in enumerate(factors):
-                step *= factor if trial._schedule.moves(group, trial._done) else 1.0
-            seconds += step
-            return seconds
-
-        trial._now = now
-        return trial
-
-    return make
-
-
-def chosen(
-    usecase: str, params: dict[str, Any], backend: str, policy: str, steps: int, lookahead: int
-) -> dict[str, Any]:
-    made, parsed = usecase_with(usecase, params), adaps.Policy.parse(policy)
-    announced: list[Announced] = []
-    with opened(load_backend(backend)(), made, parsed, announced=announced, lookahead=lookahead) as session:
-        first = session.model.worker.current_clock
-        announced.clear()
-        for batch in islice(session.batches(made.loaders(RANK, NODES).train), steps):
-            session.step(made.loss(session.model, batch))
-        session.synchronize()
-        choices = [msgspec.to_builtins(one) for one in session.chosen()]
-    clocks: dict[str, list[int]] = defaultdict(list)
-    for one in announced:
-        clocks[one.table].append(one.start - first)
-    return {"chosen": choices, "announced": {table: sorted(found) for table, found in clocks.items()}}
 
 
 def slowed_epochs(cases: Sequence[dict[str, Any]], groups: list[str]) -> dict[str, Any]:

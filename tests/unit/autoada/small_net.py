@@ -86,7 +86,6 @@ class IntentLog:
 
     def __init__(self, model: autoada.AdaModel) -> None:
         self.calls: list[tuple[int, list[int], int]] = []
-        self._model = model
         self._worker = model.worker
         training_state_of(model).worker = cast("Any", self)
 
@@ -111,9 +110,3 @@ class IntentLog:
     def last(self) -> dict[int, list[int]]:
         """Keys of the last intent for each clock of use."""
         return {start: keys for _, keys, start in self.calls}
-
-    def of_table(self, name: str) -> list[tuple[int, int]]:
-        """The clock of use of each intent for rows of a table, and its distance from the signal."""
-        table = self._model.node.table(name)
-        keys = range(table.first_key, table.first_key + table.rows)
-        return [(start, start - now) for now, given, start in self.calls if any(key in keys for key in given)]

@@ -39,7 +39,7 @@ MEASURED = Catalogue(
 def test_there_is_a_builder_for_each_idea() -> None:
     assert {
         *("static", "balanced", "partitioned", "uneven", "allreduce", "parallax"),
-        *("lapse", "nups", "petuum", "adaptive", "auto", "random", "uniform", "placed", "robust"),
+        *("lapse", "nups", "petuum", "adaptive", "random", "uniform", "placed", "robust"),
         "limited",
     } == set(BUILDERS)
 
@@ -74,7 +74,6 @@ def test_what_builders_decide() -> None:
     assert rules("lapse") == [Rule("*", technique="relocation")]
     assert rules("uniform[technique=replication]") == [Rule("*", technique="replication")]
     assert rules("adaptive") == [Rule("*", technique="adaptive")]
-    assert rules("auto") == [Rule("tables", technique="auto"), Rule("*", technique="adaptive")]
     assert rules("allreduce") == [
         Rule("dense", technique="allreduce"),
         Rule("*", technique="full_replication"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adabench.results.checksum import seal
 from adabench.results.record import Budget, RecordError, Run, Seconds, Session, sum_counters
 from adabench.results.store import (
     LARGEST_FILE,
@@ -193,6 +194,12 @@ def test_records_of_before_there_were_checksums_are_read(tmp_path: Path) -> None
     store.runs_file.write_bytes(msgspec.json.encode(a_run()) + b"\n")
     with pytest.raises(RecordError, match="its checksum"):
         store.runs()
+
+
+def test_fields_of_other_versions_are_passed_over(tmp_path: Path) -> None:
+    fields = msgspec.json.encode({**msgspec.to_builtins(a_run()), "choices": [{"table": "rows"}]})
+    (tmp_path / "runs.jsonl").write_bytes(seal(fields))
+    assert SessionStore(tmp_path).runs() == [a_run()]
 
 
 def test_a_damaged_session_is_named_and_passed_over(tmp_path: Path) -> None:

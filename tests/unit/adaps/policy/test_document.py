@@ -169,6 +169,10 @@ def test_an_invalid_aggregation_is_refused(aggregation: str, said: str) -> None:
             r"technique 'replicaton' does not exist \(did you mean 'replication'\?\)",
         ),
         ("technique = 3", "technique 3 does not exist"),
+        (
+            "technique = 'auto'",
+            "technique 'auto' does not exist; valid are adaptive, relocation, replication, static, full_repl",
+        ),
         ('home = "hsh"', r"home 'hsh' does not exist \(did you mean 'hash'\?\)"),
         ("home = 3", "home is 3; it must be 'hash', 'blocks'"),
         ("home = { nod = 3 }", "field of home 'nod' does not exist"),

@@ -161,17 +161,6 @@ def test_rows_are_managed_by_the_first_rule_that_names_them(tmp_path: Path) -> N
             "the policy: rule 1: rows hottest needs access counts",
         ),
         (Policy("p", [Rule("a", home=Home("with", table="a")), Rule("*")]), {}, "follows a, which follows a"),
-        (Policy.uniform("auto"), {}, "rule 1: technique 'auto' is executed by the code that signals intent"),
-        (
-            Policy("p", [Rule("a", RowSelection(ranges=((0, 1),)), "auto"), Rule("*")]),
-            {},
-            "rules 1 and 2 give rows of a different techniques, but 'auto' applies to all rows of a table",
-        ),
-        (
-            Policy("p", [Rule("*", technique="auto", lookahead=0)]),
-            {},
-            "lookahead of a is 0, so no intent is signalled and technique 'auto' has nothing to choose",
-        ),
         (Policy.uniform("allreduce"), {}, "'allreduce' is for dense parameters; a is a table of rows"),
         (
             Policy.uniform("static"),

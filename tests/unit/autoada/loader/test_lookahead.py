@@ -32,26 +32,13 @@ def run(lookahead: Lookahead, node: SlowNode, steps: int, announced: bool = True
     widths = []
     announced_ahead = [lookahead.batches] * (steps + 1)
     for step in range(steps):
-        lookahead.begin_step([cast("Any", node)])
+        lookahead.begin_step(cast("Any", node))
         node.read(announced_ahead[step])
-        lookahead.end_step(announced)
+        lookahead.end_step(cast("Any", node), announced)
         for later in range(step + lookahead.batches, steps + 1):
             announced_ahead[later] = lookahead.batches
         widths.append(lookahead.batches)
     return widths
-
-
-def test_only_tables_whose_rows_are_announced_count() -> None:
-    announced, left = SlowNode(1), SlowNode(1, always=ROWS)
-    lookahead = Lookahead("auto")
-    for count, counting in ((10, [announced]), (50, [announced, left])):
-        for _ in range(count * WINDOW):
-            lookahead.begin_step(cast("Any", counting))
-            for table in (announced, left):
-                table.read(lookahead.batches)
-            lookahead.end_step(signalled=True)
-        assert lookahead.batches == FIRST
-    assert lookahead._pause > PAUSE  # it has searched, and nothing helps
 
 
 def test_it_widens_until_no_row_is_late() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import adaps
 import autoada
-from adaps.policy import Policy, PolicyError, RowSelection, Rule
+from adaps.policy import Policy, RowSelection, Rule
 from autoada.model.node_setup import plan_of
 from autoada.model.wrapper import training_state_of
 from autoada.training.lookahead_by_row import RowLookahead
@@ -64,26 +64,6 @@ def test_the_policy_says_it_of_ranges() -> None:
     assert said[0].startswith("0, 4 by rows ")
 
 
-def test_rows_that_are_never_announced_leave_something_to_technique_auto() -> None:
-    def auto(*lookaheads: int) -> Policy:
-        rows = RowSelection(ranges=((0, 10),))
-        some, others = lookaheads
-        return Policy(
-            "p",
-            [
-                Rule("rows.weight", rows, "auto", lookahead=some),
-                Rule("rows.weight", technique="auto", lookahead=others),
-                Rule("*"),
-            ],
-        )
-
-    assert plan_of(Net(50), adaps.SGD(), None, auto(0, 3), 2).training.chosen == {"rows.weight"}
-    with pytest.raises(
-        PolicyError, match=r"rule 1: lookahead of rows\.weight is 0, so no intent is signalled"
-    ):
-        plan_of(Net(50), adaps.SGD(), None, auto(0, 0), 2)
-
-
 @pytest.mark.parametrize(("given", "others"), [(2, 2), (6, 6), (0, None)])
 def test_a_loader_announces_rows_as_far_ahead_as_is_said_of_them(
     model: autoada.AdaModel, given: int, others: int | None
@@ -110,9 +90,6 @@ def test_a_loop_by_hand_is_told_keys_by_their_lookahead(model: autoada.AdaModel)
     ids = torch.tensor([49, 0, 9, 10, 19, 20, 29, 30])
     found = [(ahead, keys.tolist()) for ahead, keys in model.keys_by_lookahead("rows.weight", ids)]
     assert found == [(4, [0, 9]), (None, [20, 29]), (1, [49, 30])]
-    now = model.worker.current_clock
-    assert [model.is_due("rows.weight", now + distance, 4) for distance in (0, 4, 5)] == [True, True, False]
-    assert model.is_due("rows.weight", now + 100)
     training_state_of(model).lookaheads = {}
     ((ahead, keys),) = model.keys_by_lookahead("rows.weight", ids)
     assert (ahead, keys.tolist()) == (None, ids.tolist())

@@ -65,26 +65,6 @@ def test_a_policy_is_built_shown_checked_explained_and_compared(said: Any) -> No
     assert said("policy", "diff", "lapse", "q.toml", *about) == (0, "", "")
 
 
-def test_what_auto_means_is_said(said: Any) -> None:
-    about = (*CTR, "--nodes", "2")
-    means = "each training measures in its first steps whether rows should move, as with adaptive, or stay"
-    code, out, err = said("policy", "show", "auto", *about)
-    assert (code, err) == (0, "")
-    (shown,) = [line.split() for line in out.splitlines() if line.startswith("deep.weight")]
-    assert shown[-3:] == ["auto", '"hash"', "?"]
-    assert out.splitlines()[-1] == f"auto, of wide.weight, deep.weight: {means}"
-    out = said("policy", "check", "auto", *about)[1]
-    assert out.splitlines() == [
-        "auto: fits 10 parameters on 2 nodes",
-        f"auto, of wide.weight, deep.weight: {means}",
-    ]
-    out = said("policy", "explain", "auto", "deep.weight", "3", *about)[1]
-    assert out.splitlines()[-1] == f"auto: {means}"
-    out = said("policy", "diff", "auto", "adaptive", *about)[1]
-    assert 'deep.weight, all rows: auto, home "hash" → adaptive, home "hash"' in out
-    assert "mlp" not in out
-
-
 def _catalogue() -> Any:
     from adabench.harness.study.model_parameters import model_parameters_of, usecase_from
 
@@ -108,11 +88,6 @@ def write_mine(text: str) -> tuple[str, ...]:
             "tables",
             'technique = "allreduce"',
             "technique 'allreduce' is for dense parameters; wide.weight is",
-        ),
-        (
-            "mlp.*",
-            'technique = "auto"',
-            "technique 'auto' is for tables of rows; mlp.0.weight is a dense parameter",
         ),
         ("deep.weight", "rows = { hottest = 0.1 }", "rows hottest needs access counts of deep.weight: `adab"),
     ],

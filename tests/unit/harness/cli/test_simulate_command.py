@@ -69,20 +69,6 @@ def test_what_befalls_nodes_is_in_a_table_of_nodes(said: Any) -> None:
     assert end.startswith("PeerLost(3) ends 4 nodes after 0.")
 
 
-def test_auto_is_the_quicker_one_of_moving_and_staying(said: Any) -> None:
-    staying = {"both": "tables", "wide": "wide.weight", "deep": "deep.weight"}
-    for name, tables in staying.items():
-        rule = f'[[rule]]\nparameters = "{tables}"\nlookahead = 0\n'
-        Path(f"{name}.toml").write_text(f'format = 1\nname = "p"\n{rule}[[rule]]\nparameters = "*"\n')
-    options = ("--policy", "auto,adaptive,both.toml,wide.toml,deep.toml", "--nodes", "2")
-    for network in ("slow", "loopback"):
-        code, out, err = said(*CTR, *GIVEN, *options, "--network", network)
-        assert (code, err) == (0, "")
-        auto, *others = [line.split()[2:] for line in out.splitlines()[2:]]
-        assert float(auto[0]) <= min(float(one[0]) for one in others[:2])
-        assert auto in others, network
-
-
 def test_what_was_measured_is_taken_from_a_file(said: Any, tmp_path: Path) -> None:
     resources = Resources(node=(Node(cores=2, speed=4.0),) * 2, costs=COSTS, steps={CTR[2]: 3.0})
     (tmp_path / "r.toml").write_text(resources.text())
