@@ -60,9 +60,6 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         server with one of its schemes and the seed of the run. Backends with hand-written intent draw when a
         batch is used, and the scheme determines for which rows intent is signalled. With automatic intent,
         rows are drawn when a batch is fetched, and intent is signalled as for the batch's other rows.
-    inits : int
-        Number of initial weights that the nodes try together for some steps. Training begins with the best of
-        them (`autoada.select_initialization`). With 1, the initial weights of the run's seed are used.
     row_dtype : str
         Type of the tables' values in the server's memory: float32, or bfloat16, which takes half of the
         memory.
@@ -81,7 +78,6 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timing: bool = True
     channels: int | None = None
     sampling: Literal["loader"] | SamplingScheme = "loader"
-    inits: int = 1
     row_dtype: Literal["float32", "bfloat16"] = "float32"
     fault: Literal["none", "flip", "scale", "noise", "stale", "nan"] = "none"
     faulty: str = ""
@@ -101,7 +97,7 @@ class ServerOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"severity is {self.severity:g}: it must be a number above 0")
         if self.fault == "stale" and self.severity % 1:
             raise ValueError(f"severity is {self.severity:g}: with fault=stale it must be a number of steps")
-        for name, least in (("lookahead", 0), ("channels", 1), ("inits", 1)):
+        for name, least in (("lookahead", 0), ("channels", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name} is {value}: it must be {least} or more")
 

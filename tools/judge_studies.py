@@ -1,20 +1,17 @@
-"""Writes the results of three studies into the documentation: tables of paired differences with intervals.
+"""Writes the results of two studies into the documentation: tables of paired differences with intervals.
 
-Usage: ``python tools/judge_studies.py [inits|placement|robust[=SESSION]…]``. By default, the program uses the
-kept sessions with these three names; names select some of them, and SESSION another folder. Each table is
+Usage: ``python tools/judge_studies.py [placement|robust[=SESSION]…]``. By default, the program uses the
+kept sessions with these two names; names select some of them, and SESSION another folder. Each table is
 written between two marks of its study's page.
 
-Runs of one block are pairs. `inits` compares runs with one initialization with runs that searched for one,
-and with the best of an equal number that are trained to the end. `placement` compares each assignment of
-samples with a random assignment. `robust` compares each rule, with and without wrong workers, with the mean
-of correct workers.
+Runs of one block are pairs. `placement` compares each assignment of samples with a random assignment.
+`robust` compares each rule, with and without wrong workers, with the mean of correct workers.
 """
 
 import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
@@ -32,44 +29,6 @@ Row = tuple[str, ...]
 Cell = dict[int, Run]
 """Runs of a cell, by block."""
 Key = TypeVar("Key", bound=Hashable)
-
-
-def judged_inits(runs: Sequence[Run]) -> list[Row]:
-    """Return a row for each use case and each method to choose initial weights.
-
-    The target of a use case is the validation quality that the worst of its runs with one initialization
-    reaches. The best of N that are trained to the end is taken from the runs with one initialization of N
-    blocks: the one with the best validation quality, at the CPU time of all of them.
-
-    Raises
-    ------
-    RecordError
-        If a use case has no runs with one initialization, or no others, in equal blocks.
-    """
-    rows: list[Row] = []
-    for usecase, own in _by(runs, lambda run: run.usecase).items():
-        single = {run.block: run for run in own if run.params["inits"] == 1}
-        searched = {run.block: run for run in own if run.params["inits"] > 1 and run.block in single}
-        if not searched:
-            raise RecordError(f"{usecase} has no pairs of runs with one initialization and with several")
-        target = min(max(_curve(run)) for run in single.values())
-        count = next(iter(searched.values())).params["inits"]
-        blocks = sorted(searched)
-
-        def steps(run: Run, target: float = target) -> float:
-            return _steps(run, target)
-
-        def cpu(run: Run, target: float = target) -> float:
-            return _cpu(run, target)
-
-        ratios = [_ratio(searched, single, measure) for measure in (steps, cpu)]
-        rows.append((usecase, f"search among {count}", _difference(searched, single), *ratios))
-        groups = [[single[blocks[(at + i) % len(blocks)]] for i in range(count)] for at in range(len(blocks))]
-        best = [max(group, key=lambda run: max(_curve(run))) for group in groups]
-        gained = fmean(_quality(one) - _quality(group[0]) for one, group in zip(best, groups, strict=True))
-        spent = fmean(sum(map(_whole, group)) / cpu(group[0]) for group in groups)
-        rows.append((usecase, f"best of {count}, trained to the end", f"{gained:+.4f}", "", f"{spent:.1f}"))
-    return rows
 
 
 def judged_placement(runs: Sequence[Run]) -> list[Row]:
@@ -129,14 +88,6 @@ class Study:
 
 
 STUDIES = {
-    "inits": Study(
-        "initial-weights.md",
-        ("use case", "initial weights", "quality", "steps to the target", "CPU time to the target"),
-        "The search is compared with one initialization in {pairs} pairs of runs: differences of quality, "
-        "and ratios, with "
-        "intervals of 95 %. CPU time includes the search and all set-up.",
-        judged_inits,
-    ),
     "placement": Study(
         "data.md",
         (
@@ -192,26 +143,9 @@ def _seconds(run: Run) -> float:
     return run.seconds.train
 
 
-def _curve(run: Run) -> list[float]:
-    """Return the validation quality after each epoch. Larger is better for all metrics of the study."""
-    return [epoch[f"valid_{run.metric}"] for epoch in run.history]
-
-
 def _quality(run: Run) -> float:
     assert run.metric is not None
     return run.metrics[run.metric]
-
-
-def _steps(run: Run, target: float) -> float:
-    """Return the fraction of the training until the target; above 1 if it was not reached."""
-    before = sum(1 for _ in takewhile(lambda quality: quality < target, _curve(run)))
-    return (before + 1) / len(run.history)
-
-
-def _cpu(run: Run, target: float) -> float:
-    """Return CPU seconds until the target, including all work before the first epoch."""
-    assert run.train_cpu_seconds is not None
-    return _whole(run) - run.train_cpu_seconds * (1 - min(_steps(run, target), 1.0))
 
 
 def _whole(run: Run) -> float:

@@ -69,7 +69,6 @@ CAPTIONS = {
         "(`adabench run --study intent`)"
     ),
     "policies": "Policies that imitate parameter servers of the literature (`adabench run --study policies`)",
-    "inits": "One initialization against the best of eight (`adabench run --study inits`)",
     "placement": "Samples assigned to workers by the rows that they read (`adabench run --study placement`)",
     "placement-fb15k237": (
         "Samples of FB15k-237 assigned by the rows that they read "

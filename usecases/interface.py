@@ -300,14 +300,5 @@ class Sampled(Protocol):
         ...
 
 
-@runtime_checkable
-class Initialized(Protocol):
-    """A use case whose model can have initial weights from another seed."""
-
-    def initialized(self, seed: int) -> nn.Module:
-        """Return a new model with the initial weights of `seed`. With the own seed, it equals `model`."""
-        ...
-
-
 class DataError(ValueError):
     """Data that cannot be used. The message names the file or value and the remedy."""

@@ -20,7 +20,6 @@ if __name__ != "autoada":
 
 from autoada.hash_embedding import HashEmbedding
 from autoada.loader.data_loader import AdaDataLoader
-from autoada.model.initialization import Selection, select_initialization
 from autoada.model.node_setup import create_node
 from autoada.model.wrapper import AdaModel, unwrap
 from autoada.parameters.negative_sampler import NegativeSampler
@@ -34,8 +33,6 @@ __all__ = [
     "IntentPredictor",
     "NegativeSampler",
     "Prediction",
-    "Selection",
     "create_node",
-    "select_initialization",
     "unwrap",
 ]

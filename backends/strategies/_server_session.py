@@ -16,7 +16,7 @@ from adabench.backends.strategies._faults import fault_of
 from adabench.backends.strategies._simulate import simulate
 from adabench.backends.strategies._step_timing import server_calls
 from adabench.backends.strategies._table_layout import served
-from adabench.usecases.interface import Initialized, Placed, Sampled, UseCase
+from adabench.usecases.interface import Placed, Sampled, UseCase
 from autoada.model.node_setup import check_policy
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ServerSession:
     """One worker's training on the parameter server, without intent. Strategies add the intent."""
 
     def __init__(self, usecase: UseCase, context: WorkerContext, options: ServerOptions) -> None:
-        model = usecase.model() if options.inits == 1 else _selected(usecase, context, options.inits)
+        model = usecase.model()
         optimizer = usecase.optimizer(model)
         # The sampler must be created before the table moves to the server.
         self._negatives = None if options.sampling == "loader" else _sampler(usecase, model, context, options)
@@ -186,24 +186,6 @@ class ServerSession:
 
     def close(self) -> None:
         self.model.close()
-
-
-def _selected(usecase: UseCase, context: WorkerContext, inits: int) -> nn.Module:
-    """Return the best of several initial weights, after some trial steps with each."""
-    if not isinstance(usecase, Initialized):
-        raise Unavailable(f"{usecase.name} has no other initial weights: set inits=1")
-    if context.workers > 1:
-        raise Unavailable(f"inits={inits} needs one worker per node, but there are {context.workers}")
-    found = autoada.select_initialization(
-        usecase.initialized,
-        usecase.optimizer,
-        usecase.loss,
-        usecase.loaders(context.index, context.world_size).train,
-        candidates=inits,
-        seed=context.seed << 16,  # seeds that no other run tries
-        listen=context.host,
-    )
-    return found.model
 
 
 def _sampler(

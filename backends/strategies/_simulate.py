@@ -1,11 +1,12 @@
 """Simulation of the backends on the parameter server: their cost on a cluster that does not exist."""
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 import adaps
 from adabench.backends.interface import ServerOptions, SimulatedRun
 from adabench.usecases.interface import Placed, UseCase, hashed_tables
-from autoada.model.initialization import endless
 from autoada.model.node_setup import plan_of
 
 
@@ -83,6 +84,23 @@ def streams_of(usecase: UseCase, workers: int, steps: int | None) -> list[adaps.
 def _stream(usecase: UseCase, worker: int, workers: int, steps: int | None) -> adaps.Stream:
     placed = usecase.home_rows(worker, workers) if isinstance(usecase, Placed) else {}
     train = usecase.loaders(worker, workers).train
-    batches = iter(train) if steps is None else islice(endless(train), steps)
+    batches = iter(train) if steps is None else islice(_endless(train), steps)
     accessed = [{name: rows.numpy() for name, rows in usecase.keys(batch).items()} for batch in batches]
     return adaps.Stream(accessed, {name: rows.numpy() for name, rows in placed.items()})
+
+
+def _endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over `batches` again and again.
+
+    Raises
+    ------
+    ValueError
+        If there are no batches.
+    """
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("the use case has no training batches: give it more data")

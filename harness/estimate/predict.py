@@ -446,7 +446,6 @@ def _row(
         "batch": float(run.params.get("batch", 0)),
         "dim": float(run.params.get("dim", 0)),
         "lookahead": float(run.params.get("lookahead", 0)),
-        "inits": float(run.params.get("inits", 1)),
         "steps": float(physics.steps),
         "keys": float(physics.keys),
         "compute": 1e6 * physics.compute,

@@ -1,6 +1,5 @@
 """Every use case meets its specification, trains alike with every backend, and announces exact intent."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from itertools import chain, islice, repeat
@@ -11,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-import autoada
 from adabench.backends.interface import Unavailable, WorkerContext
 from adabench.harness.checks.check_usecase import _parts, check_usecase
 from adabench.harness.plugins.registry import load_backend, load_usecase, names
 from adabench.usecases.common.batches import strided_share
 from adabench.usecases.common.placement import PLACEMENTS
-from adabench.usecases.interface import Dealt, Initialized, Placed, Sampled, UseCase
+from adabench.usecases.interface import Dealt, Placed, Sampled, UseCase
 from adaps import SAMPLING_SCHEMES
 from adaps._typing import SamplingScheme
 from tests.models.observer import Observer
@@ -176,26 +174,6 @@ def test_what_the_server_draws_is_read_and_announced_by_automatic_intent(
     else:
         assert clocks.kept or all(clocks.exact[first + LEARNED_AFTER :]), clocks.exact
     assert losses[0] != losses[-1]
-
-
-@pytest.mark.parametrize("name", USECASES)
-def test_training_goes_on_from_the_best_of_several_initial_weights(name: str, context: WorkerContext) -> None:
-    usecase = usecase_of(name)
-    assert isinstance(usecase, Initialized)
-    own, same, other = usecase.model(), usecase.initialized(1), usecase.initialized(2)
-    assert all(torch.equal(value, same.state_dict()[key]) for key, value in own.state_dict().items())
-    assert any(not torch.equal(value, other.state_dict()[key]) for key, value in own.state_dict().items())
-    session = opened("manual", usecase, context, inits=2)
-    losses = trained(usecase, session)
-    session.close()
-    batches = usecase.loaders(0, 1).train
-    found = autoada.select_initialization(
-        usecase.initialized, usecase.optimizer, usecase.loss, batches, candidates=2, seed=context.seed << 16
-    )
-    assert losses[0] == pytest.approx(usecase.loss(found.model, first_batch(usecase)).item(), rel=1e-4)
-    assert losses[0] != plain_losses(name)[0]
-    with pytest.raises(Unavailable, match="inits=2 needs one worker per node, but there are 2"):
-        opened("manual", usecase, dataclasses.replace(context, workers=2), inits=2)
 
 
 @pytest.mark.parametrize("name", USECASES)

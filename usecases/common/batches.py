@@ -115,14 +115,6 @@ class DealsBatches(Generic[P]):
         """Digest of the data."""
         return self._fingerprint
 
-    def model(self) -> nn.Module:
-        """Return the model with the initial weights of the use case's seed."""
-        return self.initialized(self._seed)
-
-    def initialized(self, seed: int) -> nn.Module:
-        """Return the model with the initial weights of a seed."""
-        raise NotImplementedError
-
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of the parameters `lr` and, if the use case has it, `optimizer`."""
         return make_optimizer(model, self.params.lr, getattr(self.params, "optimizer", "adagrad"))

@@ -118,8 +118,8 @@ class CtrUseCase(DealsBatches[CtrParams]):
             what="rows",
         )
 
-    def initialized(self, seed: int) -> nn.Module:
-        generator = torch.Generator().manual_seed(seed)
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
         params = self._params
         rows = params.capacity if self._hashed else self._data.rows
         return WideAndDeep(rows, params.dim, params.hidden, params.wide, generator, hashed=self._hashed)

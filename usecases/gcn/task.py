@@ -108,10 +108,10 @@ class GcnUseCase(DealsBatches[GcnParams]):
         if self._graph.features is not None:
             self._data.x = torch.from_numpy(self._graph.features)
 
-    def initialized(self, seed: int) -> nn.Module:
+    def model(self) -> nn.Module:
         from adabench.usecases.gcn.model import Gcn
 
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(self._seed)
         sizes = (self._graph.num_nodes, self._params.dim, self._params.hidden, self._graph.num_classes)
         features = 0 if self._graph.features is None else self._graph.features.shape[1]
         return Gcn(*sizes, generator, features)

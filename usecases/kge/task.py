@@ -163,8 +163,8 @@ class KgeUseCase(DealsBatches[KgeParams]):
             "test_triples_after_each_epoch": len(self._test),
         }
 
-    def initialized(self, seed: int) -> nn.Module:
-        generator = torch.Generator().manual_seed(seed)
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
         params, sizes = self._params, self._graph.sizes
         return new_model(params.model, *sizes, params.dim, params.scale, generator)
 

@@ -127,8 +127,8 @@ class MfImplicitUseCase(DealsBatches[MfImplicitParams]):
         self._placement = placement_of(self._ratings, self._train, params)
         self._items = [ItemsOf(block.users[rows], block.items[rows], self._ratings.users) for rows in parts]
 
-    def initialized(self, seed: int) -> nn.Module:
-        generator = torch.Generator().manual_seed(seed)
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
         ratings = self._ratings
         return MatrixFactorization(ratings.users, ratings.items, self._params.dim, 0.0, generator)
 

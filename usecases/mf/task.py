@@ -151,8 +151,8 @@ class MfUseCase(DealsBatches[MfParams]):
         self._range = float(known.min()), float(known.max())
         self._placement = placement_of(self._ratings, self._split.train, params)
 
-    def initialized(self, seed: int) -> nn.Module:
-        generator = torch.Generator().manual_seed(seed)
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
         params, ratings = self._params, self._ratings
         users, items = (params.capacity,) * 2 if self._hashed else (ratings.users, ratings.items)
         return MatrixFactorization(users, items, params.dim, self._mean, generator, hashed=self._hashed)

@@ -93,8 +93,8 @@ class Word2VecUseCase(DealsBatches[Word2VecParams]):
         self._kept = _kept(self.text.counts, params.sample)
         self._drawn = Weighted(self.text.counts**FLATTENED)
 
-    def initialized(self, seed: int) -> nn.Module:
-        generator = torch.Generator().manual_seed(seed)
+    def model(self) -> nn.Module:
+        generator = torch.Generator().manual_seed(self._seed)
         return SkipGram(len(self.text.counts), self._params.dim, generator)
 
     def loaders(self, rank: int, world: int) -> Loaders:

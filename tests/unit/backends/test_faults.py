@@ -106,7 +106,6 @@ def test_only_the_workers_that_are_named_are_wrong() -> None:
         ({"faulty": "0+"}, r"faulty is 0\+: it must be numbers of workers, such as 0\+3"),
         ({"severity": 0.0}, "severity is 0: it must be a number above 0"),
         ({"severity": float("inf")}, "severity is inf: it must be a number above 0"),
-        ({"inits": 0}, "inits is 0: it must be 1 or more"),
         ({"channels": 0}, "channels is 0: it must be 1 or more"),
         ({"lookahead": -1}, "lookahead is -1: it must be 0 or more"),
         (

@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from adabench.backends.strategies._simulate import streams_of
+from adabench.backends.strategies._simulate import _endless, streams_of
 from adabench.usecases.ctr.task import CtrParams, CtrUseCase
 
 NODES, STEPS = 4, 20
@@ -29,6 +29,12 @@ def test_streams_hold_what_the_loaders_give(usecase: CtrUseCase) -> None:
 def test_a_streams_steps_go_on_with_the_next_epoch(usecase: CtrUseCase) -> None:
     epoch = len(streams_of(usecase, NODES, None)[0].steps)
     assert len(streams_of(usecase, NODES, epoch + 3)[0].steps) == epoch + 3
+
+
+def test_a_use_case_without_batches_is_refused() -> None:
+    assert list(islice(_endless([1, 2]), 5)) == [1, 2, 1, 2, 1]
+    with pytest.raises(ValueError, match="the use case has no training batches"):
+        next(_endless([]))
 
 
 def test_policies_are_compared_on_the_same_streams(usecase: CtrUseCase) -> None:

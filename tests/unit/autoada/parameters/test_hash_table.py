@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import adaps
 import autoada
-from tests.hash_clicks import CAPACITY, HashClicks, batches_of_ids, hash_clicks, loss_of, rows_by_id, steps
+from tests.hash_clicks import CAPACITY, HashClicks, batches_of_ids, hash_clicks, rows_by_id, steps
 
 Optimizers = list[torch.optim.Optimizer]
 
@@ -269,16 +269,9 @@ def test_a_module_in_two_places_is_one_table() -> None:
     ada.close()
 
 
-def test_samples_and_trial_initializations_are_refused() -> None:
+def test_drawn_samples_are_refused() -> None:
     with pytest.raises(TypeError, match="HashEmbedding, whose ids cannot be drawn"):
         autoada.NegativeSampler(hash_clicks().wide, 3)
-    with pytest.raises(ValueError, match="'wide' is a HashEmbedding, whose state has no fixed size"):
-        autoada.select_initialization(
-            lambda seed: hash_clicks(),
-            lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-            loss_of,
-            batches_of_ids(2),
-        )
 
 
 def test_a_state_without_the_ids_lacks_them_as_in_plain_pytorch() -> None:
