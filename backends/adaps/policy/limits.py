@@ -6,6 +6,7 @@ A policy with such settings is refused; they are never ignored.
 from __future__ import annotations
 
 from adaps.policy.document import Policy
+from adaps.policy.fields import EXCHANGE_AUTO
 from adaps.policy.model_parameters import Catalogue
 from adaps.policy.rule import Rule
 from adaps.policy.sections import MEAN, SHARES_BY_SPEED, SHARES_EQUAL
@@ -89,7 +90,7 @@ def not_executed(policy: Policy, catalogue: Catalogue) -> list[str]:
                 "'full_replication': every node has a copy of each row, and only rows without copies can be "
                 "in files; leave it out"
             )
-        if rule.exchange != "auto" and rule.technique in ("static", "relocation"):
+        if rule.exchange != EXCHANGE_AUTO and rule.technique in ("static", "relocation"):
             found.append(
                 f"rule {number}: exchange of {numbers[number]} has no effect with technique "
                 f"{rule.technique!r}, which makes no copies; leave it 'auto'"

@@ -52,11 +52,11 @@ class Lookahead:
         """End a step. Without `signalled` intent, its rows cannot be local and do not count."""
         if not self.adapts or not signalled:
             return
-        now, before = node.stats(), self._before
-        remote, *local = (
-            now[name] - before[name] for name in ("pulled_remote", "pulled_local", "pulled_replica")
+        now = node.stats()
+        remote, local, replica = (
+            now[name] - self._before[name] for name in ("pulled_remote", "pulled_local", "pulled_replica")
         )
-        self._learn(remote, remote + sum(local))
+        self._learn(remote, remote + local + replica)
 
     def _learn(self, remote: float, pulled: float) -> None:
         if self._settling > 0:  # Intent for a batch of this step was signalled before the width changed.

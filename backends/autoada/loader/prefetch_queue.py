@@ -261,9 +261,10 @@ class PrefetchQueue:
     def _is_due(self, ahead: int | None, clock: int) -> bool:
         if ahead is None:
             ahead = self._lookahead.batches
-            if ahead == 0 or not self._state.lookaheads:
-                return ahead > 0
-            # The batch may have been fetched for rows with a larger lookahead.
+            if ahead == 0:
+                return False
+            if not self._state.lookaheads:  # No batch is fetched earlier than this lookahead.
+                return True
         return clock - int(self._worker.current_clock) <= ahead
 
     def _realign(self, now: int) -> None:

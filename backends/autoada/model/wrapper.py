@@ -232,8 +232,8 @@ class AdaModel(ForwardingModule):
         Returns
         -------
         list of (int or None, Tensor)
-            Maximum number of batches between the announcement of rows and their use, or None if the policy
-            leaves it to the loop, with the keys.
+            Lookahead in batches with the keys; None if the policy leaves it to the loop. Signal intent for
+            the keys as soon as their use is at most this number of clocks away.
         """
         return self._state.keys_by_lookahead(table, self.keys_of(table, ids))
 

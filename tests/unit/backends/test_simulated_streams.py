@@ -31,8 +31,11 @@ def test_a_streams_steps_go_on_with_the_next_epoch(usecase: CtrUseCase) -> None:
     assert len(streams_of(usecase, NODES, epoch + 3)[0].steps) == epoch + 3
 
 
-def test_a_use_case_without_batches_is_refused() -> None:
+def test_batches_are_repeated_for_more_steps_than_an_epoch_has() -> None:
     assert list(islice(_endless([1, 2]), 5)) == [1, 2, 1, 2, 1]
+
+
+def test_a_use_case_without_batches_is_refused() -> None:
     with pytest.raises(ValueError, match="the use case has no training batches"):
         next(_endless([]))
 

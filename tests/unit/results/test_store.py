@@ -196,7 +196,7 @@ def test_records_of_before_there_were_checksums_are_read(tmp_path: Path) -> None
         store.runs()
 
 
-def test_fields_of_other_versions_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_fields_of_a_record_are_ignored(tmp_path: Path) -> None:
     fields = msgspec.json.encode({**msgspec.to_builtins(a_run()), "choices": [{"table": "rows"}]})
     (tmp_path / "runs.jsonl").write_bytes(seal(fields))
     assert SessionStore(tmp_path).runs() == [a_run()]

@@ -73,7 +73,7 @@ def test_physics_is_what_is_known_before_anything_is_measured() -> None:
     assert crowded.seconds > 1.5 * there.seconds
 
 
-def test_options_that_are_no_more_do_not_change_physics() -> None:
+def test_removed_options_do_not_change_physics() -> None:
     run = run_of(64, 1, "manual", nodes=2, network="lan")
     older = msgspec.structs.replace(run, params={**run.params, "gone": 1})
     assert physics_of(older, None, cores=2) == physics_of(run, None, cores=2)
