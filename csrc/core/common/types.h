@@ -51,6 +51,7 @@ const char* name_in(const char* const (&names)[kCount], Enum value) {
   const auto index = static_cast<std::size_t>(value);
   return index < kCount ? names[index] : "unknown";
 }
+inline std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
 // The Python package uses these names.
 const char* name_of(Technique technique);
 const char* name_of(Wire wire);
@@ -140,6 +141,9 @@ class TableFull : public std::runtime_error {
 class ProtocolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  // What a peer does, such as "says goodbye twice".
+  ProtocolError(NodeId from, const std::string& what)
+      : std::runtime_error("rank " + std::to_string(from) + " " + what) {}
 };
 
 }  // namespace adaps

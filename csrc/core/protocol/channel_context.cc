@@ -31,8 +31,8 @@ void ChannelContext::check_usable(const LockedKey& key) const {
 
 void ChannelContext::check_origin(NodeId from, Route route, NodeId origin) const {
   if (origin >= node.settings.nodes || (route.hops == 0 && origin != from))
-    throw ProtocolError("rank " + std::to_string(from) + " sends a message of rank " +
-                        std::to_string(origin) + ", which that rank did not send");
+    throw ProtocolError(
+        from, "sends a message of rank " + std::to_string(origin) + ", which that rank did not send");
 }
 
 bool ChannelContext::is_retiring(Key number) {

@@ -41,8 +41,6 @@ std::uint64_t append_used_ids(const NodeContext& node, const Table& table, std::
   return row == listed.end ? table.spec().rows : row;
 }
 
-std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
-
 }  // namespace
 
 void start_used_ids(const NodeContext& node, Operation& operation) {
@@ -74,12 +72,12 @@ void IdListings::send(std::uint32_t request) {
 void IdListings::on_list_ids(NodeId from, const ListIdsMessage& message) {
   const Tables& tables = channel_.node.tables;
   if (message.table >= tables.size() || tables[message.table].ids() == nullptr)
-    throw ProtocolError(described(from) + "requests the ids of table " + std::to_string(message.table) +
-                        ", which has no ids");
+    throw ProtocolError(from,
+                        "requests the ids of table " + std::to_string(message.table) + ", which has no ids");
   const Table& table = tables[message.table];
   if (message.first >= table.spec().rows)
-    throw ProtocolError(described(from) + "requests the ids of table '" + table.spec().name + "' from row " +
-                        std::to_string(message.first) + ", which does not exist");
+    throw ProtocolError(from, "requests the ids of table '" + table.spec().name + "' from row " +
+                                  std::to_string(message.first) + ", which does not exist");
   std::vector<std::int64_t> ids;
   IdsMessage answer;
   answer.request = message.request;
@@ -91,17 +89,17 @@ void IdListings::on_list_ids(NodeId from, const ListIdsMessage& message) {
 void IdListings::on_ids(NodeId from, const IdsMessage& message, Reader& reader) {
   const auto found = open_.find(message.request);
   if (found == open_.end() || found->second.to != from)
-    throw ProtocolError(described(from) + "answers the request for ids " + std::to_string(message.request) +
-                        ", which it did not receive");
+    throw ProtocolError(from, "answers the request for ids " + std::to_string(message.request) +
+                                  ", which it did not receive");
   auto& [operation, to, first] = found->second;
   IdListing& listing = *operation->id_listing;
   const std::uint64_t rows = listing.table->spec().rows;
   if (message.next <= first || message.next > rows)
-    throw ProtocolError(described(from) + "answers a request for ids from row " + std::to_string(first) +
-                        " up to row " + std::to_string(message.next) + " of " + std::to_string(rows));
+    throw ProtocolError(from, "answers a request for ids from row " + std::to_string(first) + " up to row " +
+                                  std::to_string(message.next) + " of " + std::to_string(rows));
   if (message.count > std::min<std::uint64_t>(kMaxIdsOfMessage, message.next - first))
-    throw ProtocolError(described(from) + "answers " + std::to_string(message.count) + " ids of " +
-                        std::to_string(message.next - first) + " rows");
+    throw ProtocolError(from, "answers " + std::to_string(message.count) + " ids of " +
+                                  std::to_string(message.next - first) + " rows");
   std::vector<std::int64_t> ids;
   read_numbers(reader, message.count, ids);
   listing.ids.insert(listing.ids.end(), ids.begin(), ids.end());

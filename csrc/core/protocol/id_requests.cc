@@ -10,12 +10,6 @@
 
 namespace adaps {
 
-namespace {
-
-std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
-
-}  // namespace
-
 void IdRequests::send(IdRequest& request) {
   if (request.to == channel_.rank) {
     waiting_.push_back({request.operation->id_call->table, channel_.rank, 0, &request, request.ids});
@@ -39,15 +33,15 @@ void IdRequests::send(IdRequest& request) {
 void IdRequests::on_resolve(NodeId from, const ResolveMessage& message, Reader& reader) {
   const Tables& tables = channel_.node.tables;
   if (message.table >= tables.size() || tables[message.table].ids() == nullptr)
-    throw ProtocolError(described(from) + "requests rows of table " + std::to_string(message.table) +
-                        ", which has no ids");
+    throw ProtocolError(from,
+                        "requests rows of table " + std::to_string(message.table) + ", which has no ids");
   if (message.count == 0 || message.count > kMaxIdsOfMessage)
-    throw ProtocolError(described(from) + "requests the rows of " + std::to_string(message.count) + " ids");
+    throw ProtocolError(from, "requests the rows of " + std::to_string(message.count) + " ids");
   read_numbers(reader, message.count, ids_);
   for (const std::int64_t id : ids_) {
     if (channel_.node.directory.node_of_id(id) != channel_.rank)
-      throw ProtocolError(described(from) + "requests the row of id " + std::to_string(id) +
-                          ", which another node assigns");
+      throw ProtocolError(from,
+                          "requests the row of id " + std::to_string(id) + ", which another node assigns");
   }
   Waiting request{&tables[message.table], from, message.request, nullptr, ids_};
   if (message.only_finds != 0) return find(request);
@@ -124,21 +118,21 @@ void IdRequests::answer(const Waiting& request, bool has_rows) {
 void IdRequests::on_resolved(NodeId from, const ResolvedMessage& message, Reader& reader) {
   if (message.request >= awaiting_.size() || awaiting_[message.request] == nullptr ||
       awaiting_[message.request]->to != from)
-    throw ProtocolError(described(from) + "answers the request for rows " + std::to_string(message.request) +
-                        ", which it did not receive");
+    throw ProtocolError(from, "answers the request for rows " + std::to_string(message.request) +
+                                  ", which it did not receive");
   const IdRequest& request = *awaiting_[message.request];
   Operation& operation = *request.operation;
   const Table& table = *operation.id_call->table;
   if (message.count != 0 && message.count != request.ids.size())
-    throw ProtocolError(described(from) + "answers " + std::to_string(message.count) + " of " +
-                        std::to_string(request.ids.size()) + " ids");
+    throw ProtocolError(from, "answers " + std::to_string(message.count) + " of " +
+                                  std::to_string(request.ids.size()) + " ids");
   read_numbers(reader, message.count, answer_);
   const RowRange share = share_of(table.spec().rows, channel_.node.settings.nodes, from);
   for (const std::uint32_t row : answer_) {
     const bool may_refuse = table.spec().admit_seen > 1 || !operation.id_call->creates;
     if (!share.contains(row) && !(may_refuse && row == kNoRow))
-      throw ProtocolError(described(from) + "assigns row " + std::to_string(row) + " of table '" +
-                          table.spec().name + "', which another node assigns");
+      throw ProtocolError(from, "assigns row " + std::to_string(row) + " of table '" + table.spec().name +
+                                    "', which another node assigns");
   }
   if (message.count == 0) operation.id_call->full.store(from);
   learn_rows(channel_.node, request, message.count == 0 ? nullptr : answer_.data());

@@ -10,10 +10,6 @@ constexpr NodeId kCounting = 0;  // the node that counts arrivals
 constexpr const char* kStalledReason =
     "it is alive, but did not arrive within stall_timeout where other nodes wait for it";
 
-[[noreturn]] void refuse(NodeId from, const char* reason) {
-  throw ProtocolError("rank " + std::to_string(from) + " " + reason);
-}
-
 }  // namespace
 
 Membership::Membership(NodeContext& node, Outbox& outbox, int channel)
@@ -41,9 +37,9 @@ void Membership::arrived(bool for_good, Micros now) {
 }
 
 void Membership::on_barrier(NodeId from, const BarrierMessage& message, Micros now) {
-  if (rank_ != kCounting || !counts_) refuse(from, "arrives where no node counts arrivals");
-  if (left_[from]) refuse(from, "arrives after it has left");
-  if (at_barrier_[from] && message.for_good == 0) refuse(from, "arrives twice at one barrier");
+  if (rank_ != kCounting || !counts_) throw ProtocolError(from, "arrives where no node counts arrivals");
+  if (left_[from]) throw ProtocolError(from, "arrives after it has left");
+  if (at_barrier_[from] && message.for_good == 0) throw ProtocolError(from, "arrives twice at one barrier");
   (message.for_good != 0 ? left_ : at_barrier_)[from] = true;
   if (message.failed != 0) failed_node_ = from;
   waiting_since_ = std::min(waiting_since_, now);
@@ -75,10 +71,11 @@ void Membership::release_if_complete(Micros now) {
 
 // The number of the failed node is passed to the workers, so the message must contain an existing rank.
 void Membership::on_release(NodeId from, const ReleaseMessage& message) {
-  if (from != kCounting || !counts_) refuse(from, "ends a barrier, which only rank 0 may on channel 0");
+  if (from != kCounting || !counts_)
+    throw ProtocolError(from, "ends a barrier, which only rank 0 may on channel 0");
   const bool has_left = node_.leaving.load() == Leaving::kWaiting;
   if (message.all_left != 0 ? !has_left : !has_left && !awaits_release_)
-    refuse(from, "ends a barrier at which this node has not arrived");
+    throw ProtocolError(from, "ends a barrier at which this node has not arrived");
   if (message.failed != 0 && message.failed_node >= node_.settings.nodes)
     throw ProtocolError("a message names rank " + std::to_string(message.failed_node));
   release(message);
@@ -105,8 +102,8 @@ void Membership::say_goodbye() {
 // message does not end the job: only rank 0 ends it.
 void Membership::on_goodbye(NodeId from) {
   const Leaving earliest = rank_ == kCounting ? Leaving::kComplete : Leaving::kWaiting;
-  if (node_.leaving.load() < earliest) refuse(from, "says goodbye before all nodes have left");
-  if (said_goodbye_[from]) refuse(from, "says goodbye twice");
+  if (node_.leaving.load() < earliest) throw ProtocolError(from, "says goodbye before all nodes have left");
+  if (said_goodbye_[from]) throw ProtocolError(from, "says goodbye twice");
   said_goodbye_[from] = true;
 }
 
@@ -154,7 +151,8 @@ void Membership::on_lost(NodeId from, const LostMessage& message) {
   if (message.node >= node_.settings.nodes)
     throw ProtocolError("a message names rank " + std::to_string(message.node));
   const bool stalled = message.stalled != 0;
-  if (stalled && from != kCounting) refuse(from, "reports a stalled node, which only rank 0 may");
+  if (stalled && from != kCounting)
+    throw ProtocolError(from, "reports a stalled node, which only rank 0 may");
   if (closed()) return;
   if (message.node == rank_) {
     node_.fail(from, stalled ? "it waited for this node longer than stall_timeout"

@@ -12,14 +12,12 @@ namespace adaps {
 namespace {
 
 // Longest time until a search tries rows again that were neither given up nor in use.
-constexpr Micros kLongestPause = 1000;
+constexpr Micros kLongestRetryPause = 1000;
 // A search frees at least this part of a share, so that few requests have to wait for one.
 constexpr std::uint64_t kPartFreed = 32;
 // Maximum number of stored rows that a node gives back at once, because the channel waits while it reads
 // them. It gives back the others when it is asked again.
 constexpr int kMostReads = 32;
-
-std::string described(NodeId from) { return "rank " + std::to_string(from) + " "; }
 
 }  // namespace
 
@@ -27,7 +25,7 @@ Retirement::Retirement(ChannelContext& channel, StoredRows& stored, Ownership& o
     : channel_(channel),
       stored_(stored),
       ownership_(ownership),
-      pause_(std::clamp<Micros>(channel.node.settings.round_distance(), 1, kLongestPause)) {
+      pause_(std::clamp<Micros>(channel.node.settings.round_distance(), 1, kLongestRetryPause)) {
   const Tables& tables = channel.node.tables;
   for (std::size_t i = 0; i < tables.size(); ++i) {
     if (tables[i].uses() != nullptr)
@@ -75,7 +73,7 @@ void Retirement::step(Search& search) {
         search.any_busy = false;
         search.asked.assign(search.asked.size(), false);
         search.again = channel_.now + search.pause;
-        search.pause = std::min(2 * search.pause, kLongestPause);
+        search.pause = std::min(2 * search.pause, kLongestRetryPause);
       }
       return;
     }
@@ -155,8 +153,8 @@ void Retirement::on_retired(NodeId from, const RetiredMessage& message, Reader& 
   read_numbers(reader, message.count, answers_);
   for (std::size_t i = 0; i < answers_.size(); ++i) {
     if (answers_[i] > static_cast<std::uint32_t>(GivenUp::kInUse))
-      throw ProtocolError(described(from) + "answers " + std::to_string(answers_[i]) +
-                          " to the request to give up a row");
+      throw ProtocolError(from,
+                          "answers " + std::to_string(answers_[i]) + " to the request to give up a row");
     search.answers[i] = decisions().answer_of_all(search.answers[i], static_cast<GivenUp>(answers_[i]));
   }
   search.awaited.erase(from);
@@ -215,11 +213,11 @@ void Retirement::on_retire(NodeId from, const RetireMessage& message, Reader& re
     const Key key = table.first_key() + rows_[i];
     RowIds::Adding adding(*table.ids());
     if (!share.contains(rows_[i]) || channel_.node.directory.channel(key) != channel_.index)
-      throw ProtocolError(described(from) + "retires row " + std::to_string(rows_[i]) + " of table '" +
-                          table.spec().name + "', which it does not assign on this channel");
+      throw ProtocolError(from, "retires row " + std::to_string(rows_[i]) + " of table '" +
+                                    table.spec().name + "', which it does not assign on this channel");
     if (table.ids()->knows(rows_[i]) && table.ids()->id(rows_[i]) != ids_[i])
-      throw ProtocolError(described(from) + "retires row " + std::to_string(rows_[i]) + " of table '" +
-                          table.spec().name + "' with another id than it has");
+      throw ProtocolError(from, "retires row " + std::to_string(rows_[i]) + " of table '" +
+                                    table.spec().name + "' with another id than it has");
     answers_.push_back(static_cast<std::uint32_t>(give_up(adding, table, ids_[i], rows_[i], from)));
   }
   RetiredMessage answer;
@@ -281,10 +279,10 @@ void Retirement::hand_over(LockedKey& key, NodeId to) {
 const Table& Retirement::checked_table(NodeId from, std::uint32_t table, std::uint32_t count) const {
   const Tables& tables = channel_.node.tables;
   if (table >= tables.size() || tables[table].uses() == nullptr)
-    throw ProtocolError(described(from) + "retires rows of table " + std::to_string(table) +
-                        ", whose rows are never retired");
+    throw ProtocolError(from,
+                        "retires rows of table " + std::to_string(table) + ", whose rows are never retired");
   if (count == 0 || count > kMaxIdsOfMessage)
-    throw ProtocolError(described(from) + "names " + std::to_string(count) + " rows to retire");
+    throw ProtocolError(from, "names " + std::to_string(count) + " rows to retire");
   return tables[table];
 }
 
@@ -292,8 +290,8 @@ Retirement::Search& Retirement::checked_search(NodeId from, const RetiredMessage
   const Table& table = checked_table(from, message.table, message.count);
   Search& search = *std::ranges::find(searches_, &table, &Search::table);
   if (!search.awaited.contains(from) || message.count != search.rows.size())
-    throw ProtocolError(described(from) + "answers a request to give up " + std::to_string(message.count) +
-                        " rows, which it did not receive");
+    throw ProtocolError(from, "answers a request to give up " + std::to_string(message.count) +
+                                  " rows, which it did not receive");
   return search;
 }
 

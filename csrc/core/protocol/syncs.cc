@@ -133,8 +133,8 @@ void Syncs::on_echo(NodeId from, const SyncMessage& message) {
     return true;
   });
   if (!known)
-    throw ProtocolError("rank " + std::to_string(from) + " echoes mark " + std::to_string(message.number) +
-                        ", which this node did not send or which it has echoed already");
+    throw ProtocolError(from, "echoes mark " + std::to_string(message.number) +
+                                  ", which this node did not send or which it has echoed already");
 }
 
 }  // namespace adaps

@@ -289,8 +289,7 @@ void Mesh::settle(Conversation& talk) {
   if (const std::string conflict = handshake.conflict(); !conflict.empty())
     throw std::runtime_error(conflict);
   Connection& place = connections_[static_cast<std::size_t>(handshake.channel())][handshake.peer()];
-  const std::string what =
-      "node " + std::to_string(handshake.peer()) + ", channel " + std::to_string(handshake.channel());
+  const std::string what = name_of(handshake.peer()) + ", channel " + std::to_string(handshake.channel());
   if (place.socket) {
     // The peer lost its first connection before this node noticed the loss.
     log_message(LogLevel::kWarning, what + " connected twice; the later connection counts");

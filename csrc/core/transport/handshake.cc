@@ -14,8 +14,6 @@ static_assert(std::endian::native == std::endian::little, "greetings and frame h
 constexpr std::array<char, 8> kMagic = {'A', 'd', 'a', 'P', 'S', '\r', '\n', '\0'};
 constexpr std::uint32_t kVersion = 9;
 
-std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
-
 // Returns a text with both values of a setting if the nodes disagree on it.
 template <typename Value, typename Text>
 std::optional<std::string> difference(const char* what, Value theirs, Value ours, Text text) {

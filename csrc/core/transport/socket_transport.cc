@@ -94,8 +94,6 @@ Micros micros(double seconds) { return static_cast<Micros>(std::llround(seconds 
 
 Micros later(Micros now, Micros timeout) { return timeout > kNever - now ? kNever : now + timeout; }
 
-std::string name_of(NodeId rank) { return "node " + std::to_string(rank); }
-
 EpollTransport::EpollTransport(std::vector<Connection> connections, const SocketOptions& options)
     : rank_(options.rank),
       peer_timeout_(micros(options.peer_timeout_seconds)),
