@@ -232,7 +232,7 @@ class Described(Protocol):
 
     @property
     def data_facts(self) -> dict[str, int]:
-        """Numbers of samples by a name that says what is counted, such as ``test_triples``."""
+        """Numbers of samples by name, such as ``test_triples``."""
         ...
 
 

@@ -33,7 +33,7 @@ _WITH_VALUE = {"node": "node", "shares": "shares", "with": "table"}
 
 @dataclass(frozen=True)
 class Home:
-    """The home nodes of rows. A home node owns its rows at first, and knows their current owner.
+    """The home nodes of rows. A home node owns its rows at first, and records their current owner.
 
     Attributes
     ----------

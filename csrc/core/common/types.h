@@ -141,9 +141,9 @@ class TableFull : public std::runtime_error {
 class ProtocolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  // What a peer does, such as "says goodbye twice".
-  ProtocolError(NodeId from, const std::string& what)
-      : std::runtime_error("rank " + std::to_string(from) + " " + what) {}
+  // The message begins with the rank of the peer, as in "rank 2 says goodbye twice".
+  ProtocolError(NodeId from, const std::string& violation)
+      : std::runtime_error("rank " + std::to_string(from) + " " + violation) {}
 };
 
 }  // namespace adaps
