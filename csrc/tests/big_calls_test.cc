@@ -59,7 +59,8 @@ class Pair {
   void settle() {
     for (bool more = true; more;) {
       now_ += 10'000;
-      more = tick(0) | tick(1);
+      more = tick(0);
+      more |= tick(1);
       more |= deliver(0) + deliver(1) > 0;
     }
   }

@@ -143,7 +143,7 @@ TEST(every_scheme_draws_rows_with_their_probability) {
         MemoryCluster cluster(one_table(spec), alone());
         const std::uint64_t uses = scheme == SamplingScheme::kPool ? spec.reuse : 1;
         check_p(p_value(counts_of_draws(cluster, 0, kRows), uses,
-                        [&](std::uint64_t row) { return distribution->probability(row); }),
+                        [&of = *distribution](std::uint64_t row) { return of.probability(row); }),
                 name(called, scheme, seed));
       }
     }
@@ -153,9 +153,9 @@ TEST(every_scheme_draws_rows_with_their_probability) {
 TEST(draws_without_replacement_equal_successive_draws) {
   constexpr std::uint64_t kFew = 12;
   for (const auto& [called, distribution] : distributions(kFew)) {
-    const auto in_turn = [&](std::uint64_t a, std::uint64_t b) {
-      const double first = distribution->probability(a);
-      return a == b ? 0.0 : first * distribution->probability(b) / (1.0 - first);
+    const auto in_turn = [&of = *distribution](std::uint64_t a, std::uint64_t b) {
+      const double first = of.probability(a);
+      return a == b ? 0.0 : first * of.probability(b) / (1.0 - first);
     };
     for (const SamplingScheme scheme : kSchemes) {
       for (const std::uint64_t seed : kSeeds) {
@@ -226,8 +226,8 @@ TEST(local_draws_what_is_here_by_its_share_of_that) {
       MemoryCluster cluster = two_nodes(sampling(distribution, SamplingScheme::kLocal, seed), kHere);
       const std::vector<std::uint64_t> counts = counts_of_draws(cluster, 0, kRows);
       check_p(p_value(counts, 1,
-                      [&](std::uint64_t row) {
-                        return row < kHere ? distribution->probability(row) / share : 0.0;
+                      [&of = *distribution, share](std::uint64_t row) {
+                        return row < kHere ? of.probability(row) / share : 0.0;
                       }),
               name(called + " of what is here", SamplingScheme::kLocal, seed));
       CHECK_EQ(counted(accesses(cluster, 0).sampled_fallback), 0U);

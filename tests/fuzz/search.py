@@ -2,7 +2,7 @@
 
     python tests/fuzz/search.py --seconds 60 frames checkpoint
 
-A target is an executable of the CMake preset ``fuzz``, or a Python file beside this one. The search begins
+A target is an executable that `make fuzz` builds, or a Python file in this folder. The search begins
 with the committed corpus of the target and stores new inputs in ``build/fuzz/corpus/TARGET``, where the next
 search continues. An input that causes a failure is left in ``build/fuzz/found/TARGET``. Once the failure is
 fixed, the input belongs in ``csrc/tests/fuzz/corpus/TARGET``, where the tests run it.
@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 TARGETS = HERE.parents[1] / "csrc" / "tests" / "fuzz"
 """The folder of C++ targets and of all corpora."""
 BUILD = HERE.parents[1] / "build" / "fuzz"
+EXECUTABLES = HERE.parents[1] / "build" / "address" / "csrc" / "tests"
 LEAST_ROUND_SECONDS = 5
 MOST_ROUND_SECONDS = 300
 """Limit of a round's wall time; the CPU time is checked after each round."""
@@ -104,7 +105,7 @@ def _command(target: str) -> list[str]:
     source = HERE / f"{target}.py"
     if source.exists():
         return [sys.executable, str(source)]
-    return [str(BUILD / "csrc" / "tests" / f"fuzz_{target}")]
+    return [str(EXECUTABLES / f"search_{target}")]
 
 
 def _round(result: Search, command: Sequence[str], examples: Path) -> None:
