@@ -37,9 +37,15 @@ def leaves(batch: Any) -> list[tuple[Path, Any]]:
 def read(batch: Any, path: Path) -> Any:
     """Return the leaf at `path`."""
     for step, key in path:
-        if step == "item" and isinstance(batch, dict) and key not in batch:
-            raise KeyError(key)  # A dictionary with default values would get a new entry.
-        batch = batch[key] if step == "item" else getattr(batch, key)
+        if step == "attribute":
+            batch = getattr(batch, key)
+            continue
+        if isinstance(batch, dict):
+            if key not in batch:
+                raise KeyError(key)  # A dictionary with default values would get a new entry.
+        elif is_graph(batch):
+            batch = batch.to_dict()  # A lookup in `HeteroData` would add a node type.
+        batch = batch[key]
     return batch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import sys
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
-from autoada.prediction.batch_structure import copied, fits, leaves, signature
+from autoada.prediction.batch_structure import copied, fits, leaves, read, signature
 
 IDS = torch.arange(3)
 
@@ -68,14 +69,31 @@ class Slots:
     ids: Tensor
 
 
-@pytest.mark.parametrize(
+def graph() -> HeteroData:
+    """A graph with an attribute of its own and a type of nodes."""
+    made = HeteroData(size=3)
+    made["paper"].ids = IDS
+    return made
+
+
+any_batch = pytest.mark.parametrize(
     "batch",
     [
         Immutable(), NeedsArguments(IDS), WithProperty(), Attributes(ids=IDS), Slots(IDS),
         OrderedDict(ids=IDS), defaultdict(Tensor, ids=IDS), SimpleNamespace(ids=IDS, out=sys.stdout), [IDS],
+        UserDict(ids=IDS), Data(ids=IDS), graph(),
     ],
     ids=lambda batch: type(batch).__name__,
 )  # fmt: skip
+
+
+@any_batch
+def test_a_leaf_is_read_by_its_path(batch: Any) -> None:
+    assert all(read(batch, path) is leaf for path, leaf in leaves(batch))
+    assert fits(batch, signature(batch))
+
+
+@any_batch
 def test_a_copy_of_a_batch_has_tensors_of_its_own(batch: Any) -> None:
     copy = copied(batch, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
     assert type(copy) is type(batch)
@@ -145,3 +163,12 @@ def test_a_check_gives_a_batch_no_new_entries() -> None:
     batch: defaultdict[str, Any] = defaultdict(list, ids=IDS)
     assert not fits(batch, signature({"ids": IDS, "more": [IDS]}))
     assert list(batch) == ["ids"]
+
+
+def test_a_check_gives_a_graph_no_new_node_types() -> None:
+    other = HeteroData()
+    other["author"].ids = IDS
+    for each in (graph(), other):
+        types = each.node_types
+        fits(each, signature(graph()))
+        assert each.node_types == types
