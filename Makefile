@@ -78,7 +78,7 @@ stress-ci: CTEST_SHARE := -LE long
 stress-ci: $(addprefix stress-,$(SANITIZERS))  ## the same without the optimised build and the tests labelled long
 
 # With the address sanitizer, clang compiles faster than GCC, and its build includes the targets of `make fuzz`.
-CLANG = $(shell echo 'int main() {}' | clang++ -x c++ -fsanitize=fuzzer-no-link,address,undefined -o /dev/null - 2> /dev/null && echo clang++)
+CLANG = $(shell echo 'int main() {}' | clang++ -x c++ -std=c++20 -include span -fsanitize=fuzzer-no-link,address,undefined -o /dev/null - 2> /dev/null && echo clang++)
 COMPILER = $(CXX)
 stress-address: COMPILER = $(or $(CLANG),$(CXX))
 
